@@ -1,7 +1,7 @@
-"""The table of clients: how each did, in the runs on fresh seeds that a search or a comparison ends with.
+"""The table of clients: each client's results in the fresh-seed runs at the end of a search or a comparison.
 
-Of every such run it holds the last round, and the round of the best objective, of all clients that are scored.  Trials
-keep no figures of single clients: there are too many of them, and what is best is trained again.
+For every such run it holds all scored clients in the last round and in the round of the best objective.  Trials do not
+store results of single clients: there are too many, and the best configuration is trained again anyway.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from fedtune.core.errors import UserError
 from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
-if TYPE_CHECKING:  # a worker makes columns, and has no use for half a second of pandas
+if TYPE_CHECKING:  # workers make columns only, and need not spend half a second on importing pandas
     import pandas as pd
 
-CLIENTS: dict[str, str] = {  # column -> dtype; val_NAME and test_NAME of one's own metrics stand behind
+CLIENTS: dict[str, str] = {  # column -> dtype; your own metrics' val_NAME and test_NAME follow
     "run": "str",  # the folder's name
     "algorithm": "str",
-    "configuration": "str",  # best or default; of a comparison default, top 1, …
+    "configuration": "str",  # best or default; in a comparison default, top 1, …
     "seed": "int64",
     "scored": "str",  # last, or best: the round of the best objective
     "round": "int64",
     "client": "int64",
-    "owner": "str",  # whose rows it holds, by name; empty where the data do not tell
+    "owner": "str",  # the owner of its rows, by name; empty if the data have no owners
     "val_rows": "int64",
     "val_acc": "float64",
     "test_rows": "int64",
@@ -38,7 +38,7 @@ KINDS = {name: reading.TEXT if kind == "str" else reading.NUMBER for name, kind 
 def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
     """A row per run, scored round and client.
 
-    runs: what tells a run apart, and its clients as `columns` gives them.
+    runs: the columns that identify a run, and its clients from `columns`.
     """
     import pandas as pd
 
@@ -53,7 +53,7 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
 def columns(scored: str, round: int, clients: Mapping[str, Any], owner: Callable[[int], str]) -> dict[str, Any]:
     """The clients of one round as plain lists.
 
-    scored: last or best.  clients: tensors, as an evaluation gives them.  owner: of a client, by name.
+    scored: last or best.  clients: tensors from an evaluation.  owner: returns a client's owner by name.
     """
     found = {name: values.tolist() for name, values in clients.items()}
     return {"scored": scored, "round": round, "owner": [owner(k) for k in found["client"]]} | found

@@ -1,4 +1,4 @@
-"""The disk under a run's folder: a search ends in time when it is full or gone, and what was found stays readable."""
+"""Watch the disk of a run's folder: a search ends in time when the disk is full or gone, and results stay readable."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import TROUBLE
 from fedtune.user_code import user_errors
 
-RESERVE = 4 * 2**20  # bytes kept for a search's last words: Ray's state, every trial's rounds, the tables
-PROBE = 2**16  # bytes written to see whether any can be
-DIED = "worker process has died"  # Ray's words
-EVERY = 2.0  # seconds between looks
+RESERVE = 4 * 2**20  # bytes reserved for a search's end: Ray's state, every trial's rounds, the tables
+PROBE = 2**16  # bytes written to test whether the folder is writable
+DIED = "worker process has died"  # Ray's message
+EVERY = 2.0  # seconds between checks
 
 
 def require_room(storage: Path) -> None:
-    """UserError unless the disk has room for a search to begin."""
+    """UserError unless the disk has room to start a search."""
     there = next(p for p in (storage, *storage.absolute().parents) if p.exists())
     free = shutil.disk_usage(there).free
     if free < 2 * RESERVE:
@@ -40,17 +40,17 @@ def require_room(storage: Path) -> None:
 
 @contextmanager
 def reserved(run: Path) -> Iterator[None]:
-    """Holds room on the run's disk with a file that is given up when the search ends, or when the disk is full."""
+    """Reserve room on the run's disk by a file, which is deleted when the search ends or the disk is full."""
     held = RunFiles(run).reserve_file
     try:
-        held.write_bytes(os.urandom(RESERVE))  # zeros would take no room where the disk packs them
+        held.write_bytes(os.urandom(RESERVE))  # random, because zeros take no room on a compressing file system
         yield
     finally:
         _drop(held)
 
 
 def unfit(run: Path) -> str:
-    """What is wrong with a run's folder; empty if it is there and can be written to."""
+    """What is wrong with a run's folder; "" if it exists and is writable."""
     files = RunFiles(run)
     if not files.record_file.exists():
         return "is gone"
@@ -67,22 +67,22 @@ def unfit(run: Path) -> str:
 
 
 class Watch(Callback):
-    """Ends a search, as Ctrl-C does, once its folder is full or gone; says what went wrong in trials in a line each.
+    """End a search, as Ctrl-C does, if its folder is full or gone; print a line for each problem of a trial.
 
-    Ray itself would go on: every trial fails at its next checkpoint, and what is copied to a full disk is cut to
-    nothing.
+    Ray itself would continue: every trial would fail at its next checkpoint, and files copied to a full disk would be
+    truncated.
     """
 
     def __init__(self, run: Path) -> None:
         """Watch the disk that holds this run's folder."""
         self.run, self.found, self._next = run, "", 0.0
         self._said: set[tuple[str, str]] = set()
-        self.resumed = False  # whether Ray is to bring back the trials of a state in there
+        self.resumed = False  # whether Ray should restore trials from a state in the folder
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
-        """Look at the folder, now and then."""
-        if self.resumed and not trials:  # Ray logs why, and would begin the search anew
-            self.found = "holds a state that Ray cannot go on from"
+        """Check the folder from time to time."""
+        if self.resumed and not trials:  # Ray logs why, and would start the search from scratch
+            self.found = "holds a state that Ray cannot resume from"
             raise RuntimeError(self.found)
         self.resumed = False
         if not self.found and time.monotonic() >= self._next:
@@ -91,7 +91,7 @@ class Watch(Callback):
                 os.kill(os.getpid(), signal.SIGINT)  # Tune's way to end with its state saved
 
     def look(self) -> bool:
-        """Whether the folder is unfit; if so the reserve is given up."""
+        """Whether the folder is unusable; if so, the reserve is released."""
         self.found = self.found or unfit(self.run)
         if self.found:
             _drop(RunFiles(self.run).reserve_file)
@@ -104,7 +104,7 @@ class Watch(Callback):
             say(f"note: trial {trial.trial_id}: {result[TROUBLE]}")
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A trial's attempt failed; there will be another."""
+        """A trial's attempt failed and will be repeated."""
         say(f"note: trial {trial.trial_id} is tried again: {_why(trial)}")
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -112,15 +112,15 @@ class Watch(Callback):
         say(f"note: trial {trial.trial_id} failed: {_why(trial)}")
 
     def error(self, shown: Path) -> UserError:
-        """What to say of the folder.  shown: as a person would write it."""
+        """The error about the folder.  shown: its path as a person would type it."""
         return UserError(
             f"a search needs its folder, but {shown} {self.found}; the search was ended, its rounds can be read with "
-            f"{command_line('status', shown)}, and {command_line('resume', shown)} goes on once that is put right"
+            f"{command_line('status', shown)}, and {command_line('resume', shown)} continues it once that is fixed"
         )
 
     @contextmanager
     def explaining(self, shown: Path) -> Iterator[None]:
-        """Whatever goes wrong in here while the folder is unfit, that is why."""
+        """If anything fails while the folder is unusable, raise that as the reason."""
         try:
             yield
         except UserError:
@@ -132,13 +132,13 @@ class Watch(Callback):
 
 
 def reason(error: str) -> str:
-    """The last line of a stack, which says what happened."""
+    """The last line of a traceback, which says what happened."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 
 def _why(trial: Any) -> str:
-    """Why a trial's attempt failed; of a process that died that it ran code of the user's, if it did."""
+    """Why a trial's attempt failed; if its process died, also which user's code was running in it."""
     try:
         why = one_line(reason(bounded.read(Path(trial.local_path, "error.txt")).decode(errors="replace")))
     except (OSError, TypeError):
@@ -152,7 +152,7 @@ def _drop(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError:
-        pass  # what cannot be written to cannot be cleared up either
+        pass  # the folder may not be writable
 
 
 def _mb(size: float) -> str:

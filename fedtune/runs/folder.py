@@ -1,4 +1,4 @@
-"""A run's folder: its files, and what they hold, while the run is at work and after it."""
+"""A run's folder and its contents, during the run and after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = ("trial", "status", "rounds")
 
 
 class RunFolder(RunFiles):
-    """A run: where its files lie, its record, and what it has found so far.
+    """A run: its files, its record, and its results so far.
 
     run = RunFolder("runs/gfpl-digits-w4-20261121-050812")
     run.best["hyperparameters"], run.trials, run.rounds
@@ -32,7 +32,7 @@ class RunFolder(RunFiles):
 
     @property
     def state(self) -> str:
-        """How the run stands: running, finished, …, or abandoned where it should run and no driver is at work."""
+        """The run's state: running, finished, …, or abandoned if it should be running but has no driver."""
         state = str(self.record.get("state", "unknown"))
         return "abandoned" if state == "running" and not self.driven else state
 
@@ -64,14 +64,16 @@ class RunFolder(RunFiles):
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row per client of every run on fresh seeds (see fedtune.runs.clients); UserError before there is one."""
+        """A row per client of every fresh-seed run (see fedtune.runs.clients); UserError if there is none yet."""
         from fedtune.runs import clients
 
         return clients.load(self.path)
 
     @property
     def best(self) -> dict[str, Any]:
-        """What best.yaml holds: algorithm, scenario, hyperparameters, and how it was found; UserError without one."""
+        """The content of best.yaml: algorithm, scenario, hyperparameters, and how they were found; UserError if
+        missing.
+        """
         try:
             return reading.best(self.best_file)
         except (OSError, ValueError) as error:
@@ -80,7 +82,7 @@ class RunFolder(RunFiles):
 
     @property
     def study(self) -> optuna.Study | None:
-        """The Optuna study, as far as it has come; None where there is none: population based training.
+        """The Optuna study so far; None if there is none (population based training).
 
         UserError if it is damaged.
         """
@@ -96,11 +98,11 @@ class RunFolder(RunFiles):
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 storage = JournalStorage(JournalFileBackend(str(self.study_file)))
             return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
-        except Exception as error:  # whatever Optuna raises at a line that it did not write
+        except Exception as error:  # whatever Optuna raises on a line that it did not write
             raise reading.damaged(self.study_file, error) from error
 
     def _repr_html_(self) -> str:
-        """A notebook's view: how the run stands, and its best trials."""
+        """A notebook's view: the run's state and its best trials."""
         from fedtune.runs import frames, tables
 
         goal = Goal.from_record(self.record)

@@ -1,12 +1,12 @@
-"""Run folders as dataframes: a row a trial, a row a round, of runs that are over, at work, or broken off.
+"""Run folders as data frames: a row per trial, or a row per round, of finished, running or interrupted runs.
 
     from fedtune.runs import frames
     trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
     trials, rounds = frames.load("runs/a", "runs/b")     # the column `run` tells them apart
-    clients = frames.clients("runs/a")                   # how each client did in the runs on fresh seeds
+    clients = frames.clients("runs/a")                   # each client's results in the fresh-seed runs
 
-Columns of `trials` (TRIALS) and `rounds` (ROUNDS) always exist, with these dtypes; `config/NAME` holds a hyperparameter
-where it was searched, and `rounds` also has what an algorithm reports of its own.
+Columns of `trials` (TRIALS) and `rounds` (ROUNDS) always exist, with these dtypes.  `config/NAME` holds a searched
+hyperparameter, and `rounds` also has the metrics that an algorithm reports itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters
 TRIALS: dict[str, str] = {  # column -> dtype
     "run": "str",  # the folder's name
     "algorithm": "str",
-    "scenario": "str",  # its data set, and what was overridden is in run.json
+    "scenario": "str",  # its data set; overridden fields are in run.json
     "trial": "str",
     "status": "category",  # one of STATUSES
     "rounds": "int64",  # trained
@@ -48,9 +48,9 @@ STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "
 
 
 def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Trials and rounds of these run folders; UserError for a folder that is none."""
+    """Trials and rounds of these run folders; UserError if one is not a run folder."""
     if not runs:
-        raise UserError("there must be at least one run's folder, but none was given")
+        raise UserError("there must be at least one run folder, but none was given")
     both = [_one(Path(run)) for run in runs]
     trials, rounds = (pd.concat([pair[i] for pair in both], ignore_index=True) for i in (0, 1))
     return _shaped(trials, TRIALS), _shaped(rounds, ROUNDS)
@@ -60,7 +60,9 @@ def record(run: str | Path) -> dict[str, Any]:
     """A search's record; UserError if it is missing or damaged."""
     files = RunFiles(run)
     if files.is_comparison:
-        raise UserError(f"RUN must be a search's folder, but {run} is a comparison's; take one in it, {run}/ALGORITHM")
+        raise UserError(
+            f"RUN must be a search's folder, but {run} is a comparison's; give one inside it, {run}/ALGORITHM"
+        )
     content = files.record_with("algorithm", "scenario")
     if not isinstance(content["scenario"], dict) or "rounds" not in content["scenario"]:
         raise files.damaged("its scenario has no rounds")
@@ -75,7 +77,7 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     about = record(run)
-    # a search that is resumed, perhaps to fail, has tables still, of when it was interrupted
+    # a resumed search still has tables from before the interruption
     stale = about.get("state") in ("running", "failed")
     files = RunFiles(run)
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
@@ -85,24 +87,24 @@ def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """What a search wrote when it was over; None if that is damaged, and what Ray logged is there to take its place."""
+    """The tables written at a search's end; None if they are damaged and Ray's logs can replace them."""
     try:
         trials, rounds = trials_table(files), rounds_table(files)
     except UserError as error:
         if not any(files.path.glob("*/result.json")):
             raise
-        say(f"note: {error}; meanwhile the trials' own logs take its place")
+        say(f"note: {error}; meanwhile the trials' own logs are used instead")
         return None
     return trials, rounds.drop_duplicates(["trial", "round"], keep="last")
 
 
 def trials_table(files: RunFiles) -> pd.DataFrame:
-    """trials.parquet as it is; UserError if it is damaged."""
+    """The content of trials.parquet; UserError if it is damaged."""
     return reading.table(files.trials_file, ("trial", "status", "rounds"), _kinds(TRIALS))
 
 
 def rounds_table(files: RunFiles) -> pd.DataFrame:
-    """rounds.parquet as it is; UserError if it is damaged."""
+    """The content of rounds.parquet; UserError if it is damaged."""
     return reading.table(files.rounds_file, ("trial", "round", "val_acc", "seconds", "eval_seconds"), _kinds(ROUNDS))
 
 
@@ -111,7 +113,7 @@ def _kinds(columns: dict[str, str]) -> dict[str, str]:
 
 
 def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What Tune has logged so far, where the search runs or its driver died."""
+    """Tune's logs so far, for a search that is running or whose driver died."""
     logged = logs.logged(run)
     how, rounds = ended(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
@@ -125,7 +127,7 @@ def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _shaped(frame: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """All documented columns, first, in their dtypes."""
+    """The documented columns first, in their dtypes."""
     frame = frame.reindex(columns=[*columns, *(c for c in frame if c not in columns)])
     for name, dtype in columns.items():
         if dtype == "category":

@@ -1,4 +1,4 @@
-"""What was logged while a search ran: every trial's results by Ray, every suggestion by the searcher."""
+"""The logs of a search: every trial's results, logged by Ray, and every suggestion, logged by the searcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedtune.runs.files import RunFiles
 
 
 def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """The results of every trial, as Tune wrote them; a line that was cut off when its writer died is left out."""
+    """The results of every trial, from Tune's logs; a line that was truncated when its writer died is skipped."""
     results: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(run.glob("*/result.json")):
         for row in reading.rows(file):
@@ -19,7 +19,7 @@ def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def suggestions(run: Path) -> list[dict[str, Any]]:
-    """What a run suggested, in its order: trial and config.  What was suggested twice, after a resume, counts once."""
+    """The suggestions of a run in order: trial and config.  One repeated after a resume counts once."""
     by_trial = {
         row["trial"]: {"trial": row["trial"], "config": row["config"]}
         for row in reading.suggestions(RunFiles(run).suggestions_file)
@@ -30,9 +30,9 @@ def suggestions(run: Path) -> list[dict[str, Any]]:
 def metric_history(
     logged: dict[str, list[dict[str, Any]]], attribute: str, metric: str
 ) -> list[tuple[str, float, float]]:
-    """Trial, used budget and metric (entries of a result) of every round that was logged, in the order of time.
+    """Trial, used budget and metric (entries of a result) of every logged round, in order of time.
 
-    Of equal values at a rung the earlier one is the better, so that order counts.
+    The order matters, because of equal values at a rung the earlier one ranks higher.
     """
     needed = {metric, attribute, "timestamp"}
     rows = [r for results in logged.values() for r in results if needed <= r.keys() and not r.get("diverged")]

@@ -1,4 +1,4 @@
-"""How a search stands, running or over, as its folder tells: counts, rungs, time left and the best trials so far."""
+"""The status of a search, running or over, from its folder: counts, rungs, time left and the best trials so far."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Logged = dict[str, list[dict[str, Any]]]
 
 
 def overview(run: Path) -> tuple[Group, bool]:
-    """What there is to see of a search, of a comparison's searches so far, or of a reproduction's runs.
+    """The status of a search, of a comparison's searches so far, or of a reproduction's runs.
 
-    And whether it is over.
+    Also returns whether it is over.
     """
     kind = kind_of(run)
     if kind == REPRODUCTION:
@@ -61,7 +61,7 @@ def overview(run: Path) -> tuple[Group, bool]:
 
 
 def _reproduction(files: RunFiles) -> tuple[Group, bool]:
-    """The same of a reproduction: how many of its runs are done, and where its tables are."""
+    """The same for a reproduction: how many of its runs are done, and where its tables are."""
     record = files.record_with("grid", "state", "runs")
     running = record["state"] == "running"
     over = not running or not files.driven
@@ -71,7 +71,7 @@ def _reproduction(files: RunFiles) -> tuple[Group, bool]:
     lines = [
         f"reproduction of {record['grid'].get('table')}: {state}; {done} of {several(record['runs'], 'run')} done"
         + (f" ({record['reason']})" if record.get("reason") else ""),
-        *([f"{goes_on} goes on"] if goes_on else []),
+        *([f"{goes_on} continues it"] if goes_on else []),
         *_left(None if over else time_left.of_reproduction(files, record)),
         *([f"tables: {near(files.markdown_file)}"] if files.markdown_file.exists() else []),
     ]
@@ -79,12 +79,12 @@ def _reproduction(files: RunFiles) -> tuple[Group, bool]:
 
 
 def _left(seconds: float | None) -> list[str]:
-    """How long it will take yet, in words; nothing where that is not known."""
+    """The remaining time in words; nothing if it is unknown."""
     return [] if seconds is None else [f"about {datetime.timedelta(seconds=max(1, round(seconds)))} left"]
 
 
 def _search(run: Path) -> tuple[Group, bool, float | None]:
-    """The same of a search, and the seconds that are left of it; UserError for a folder that holds none."""
+    """The same for a search, with its remaining seconds; UserError if the folder has none."""
     files = RunFiles(run)
     record = files.record_with(*NEEDED)
     try:
@@ -95,7 +95,7 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
     (state, over), rows = _state(files, record), logged(run)
     how = ended(run, rows)
     rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
-    if over:  # what the driver left when it stopped; resume continues from it if the search was not over
+    if over:  # states when the driver stopped; resume continues from there if the search was not over
         left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
         how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
     counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
@@ -115,7 +115,7 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
 def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:
     """The state in words, and whether the run is over."""
     if record["state"] == "running" and not files.driven:
-        return f"its driver is gone; {command_line('resume', files.path)} goes on", True
+        return f"its driver is gone; {command_line('resume', files.path)} continues it", True
     return str(record["state"]), record["state"] != "running"
 
 
@@ -128,9 +128,9 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str
 
 
 def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal: Goal) -> Table | None:
-    """The trials with the best last value of the objective; None before there is a round.
+    """The trials with the best last value of the objective; None before the first round.
 
-    Behind them stand those that break a constraint, or would at their end, and last those that diverged.
+    Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
     """
     objective, said = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
@@ -157,17 +157,17 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal:
 
 
 def _kept(row: dict[str, Any]) -> bool:
-    """Whether a trial keeps the constraints; of one that trains, whether it would at its end."""
+    """Whether a trial keeps the constraints; for a running trial, whether it would at its end."""
     return not any(excess > 0 for excess in row.get(EXCESSES) or ())
 
 
 def _loss(row: dict[str, Any]) -> float:
-    """The validation loss, which decides between equal trials, as in the choice of the best."""
+    """The validation loss, which breaks ties, as in the choice of the best trial."""
     return float(row.get("val_loss", FAR))
 
 
 def _tested(rows: list[dict[str, Any]]) -> str:
-    """A trial's last test accuracy, with its round if that is not the trial's last; nothing if it has none."""
+    """A trial's last test accuracy, with its round if that is not the last; "" if it has none."""
     last = next((row for row in reversed(rows) if "test_acc" in row), None)
     if last is None:
         return ""
@@ -175,7 +175,7 @@ def _tested(rows: list[dict[str, Any]]) -> str:
 
 
 def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:
-    """The round in which a trial had used as much as the rung asks."""
+    """The round in which a trial had used as much budget as the rung requires."""
     return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: command, versions, commit, setting, seeds and hardware."""
+"""The provenance of a run's numbers: command, versions, commit, setting, seeds and hardware."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "p
 
 
 def of_experiment(experiment: Experiment) -> dict[str, Any]:
-    """What a search's record says of where its numbers come from."""
+    """The provenance entries of a search's record."""
     return origin() | {
         "algorithm": experiment.algorithm,
         "scenario": dataclasses.asdict(experiment.resolve({})[1]),
@@ -39,7 +39,7 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
 
 
 def origin() -> dict[str, Any]:
-    """What was run when, by which code, on what."""
+    """The command, time, code versions and hardware."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "command": command_line(),
@@ -52,13 +52,13 @@ def origin() -> dict[str, Any]:
             "cpus": os.cpu_count(),
             "gpus": gpus,
             "system": platform.system(),
-            "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels go by it
+            "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels depend on it
         },
     }
 
 
 def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
-    """What a run's numbers, or their last bits, depend on beside its options, as far as its record tells."""
+    """What a run's numbers, or their last bits, depend on besides its options, as far as its record says."""
     versions, hardware = record.get("versions") or {}, record.get("hardware") or {}
     device = str(record.get("device", ""))
     found = {
@@ -74,20 +74,20 @@ def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """What stays of a record when its run is resumed: how it began, when it was resumed, and the entries `more`."""
+    """The entries to keep in the record of a resumed run: its start, its resume times, and the entries `more`."""
     began = {n: record[n] for n in ("options", "command", "started", *more) if n in record}
     commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
     return began | {"resumed": [*record.get("resumed", []), _now()], "earlier_commits": list(commits)}
 
 
 def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) -> str:
-    """Command, version and commits in a line.  commits: of the runs, which may be of another day."""
-    names = " and ".join(dict.fromkeys(c or "not known" for c in commits))
+    """Command, version and commits in one line.  commits: of the runs, which may be from different days."""
+    names = " and ".join(dict.fromkeys(c or "unknown" for c in commits))
     return f"`{shlex.join(record['command'])}`, fedtune {record['versions']['fedtune']}, commit {names}"
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, if it is a checkout; "+" marks uncommitted changes."""
+    """The commit of the running code if it is a git checkout; "+" marks uncommitted changes."""
     here = Path(__file__).resolve().parents[2]
     if not (here / ".git").exists():
         return None

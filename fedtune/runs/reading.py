@@ -1,6 +1,7 @@
-"""Reading what lies in a run's folder: bounded in size and depth, checked once, and named where it is damaged.
+"""Read files in a run's folder: limited in size and depth, checked once, and reported by name if damaged.
 
-Nothing read here is run: JSON, YAML's plain values, tables.  Ray's own state is another matter (docs/security.md).
+Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's own state is different
+(docs/security.md).
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from fedtune.core.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 16 * 2**20  # bytes of a record; those of 10,000 trials have a hundredth of it
-LARGEST_YAML = 2**18  # of a best.yaml, which is read slowly
-ENTRIES = 10_000  # of a best.yaml
-LARGEST_LOG = 2**28  # bytes of a log of lines
+LARGEST = 16 * 2**20  # the largest record, in bytes; one of 10,000 trials has a hundredth of it
+LARGEST_YAML = 2**18  # the largest best.yaml, in bytes: YAML is slow to read
+ENTRIES = 10_000  # the most in a best.yaml
+LARGEST_LOG = 2**28  # the largest log, in bytes
 LARGEST_LINE = 2**20
 LARGEST_CSV = 2**24
-CELL = 8  # bytes of a number in a table
-DEEPEST = 20  # mappings and lists in one another in it; a best.yaml has four
+CELL = 8  # bytes per number in a table
+DEEPEST = 20  # nested mappings and lists in a YAML file; a best.yaml has four levels
 BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
-NUMBER, TEXT = "a number", "text"  # what a column of a table may be asked to hold
+NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 
 def record(file: Path) -> dict[str, Any]:
-    """A record; ValueError or OSError for one that cannot be used."""
-    from fedtune.runs import schema  # here, as pydantic takes a moment to load
+    """Read a record; ValueError or OSError if it cannot be used."""
+    from fedtune.runs import schema  # imported here, because pydantic takes a moment to load
 
     return schema.checked(schema.RECORD, _parsed(file, json.loads, LARGEST))
 
 
 def best(file: Path) -> dict[str, Any]:
-    """A best.yaml; ValueError or OSError for one that cannot be used."""
+    """Read a best.yaml; ValueError or OSError if it cannot be used."""
     from fedtune.runs import schema
 
     return schema.checked(schema.BEST, _parsed(file, _yaml, LARGEST_YAML))
 
 
 def text(file: Path) -> str:
-    """A best.yaml as it stands there; nothing where there is none that is read."""
+    """The text of a best.yaml; "" if it cannot be read."""
     try:
         return bounded.read(file, LARGEST_YAML).decode(errors="replace")
     except OSError:
@@ -53,38 +54,40 @@ def text(file: Path) -> str:
 
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The results in the lines of a trial's log; what is none, cut off or damaged, is left out."""
+    """The results in a trial's log; lines that are truncated or damaged are skipped."""
     from fedtune.runs import schema
 
     return _lines(file, lambda content: schema.checked(schema.ROW, content))
 
 
 def suggestions(file: Path) -> Iterator[dict[str, Any]]:
-    """The suggestions in the lines of a searcher's log; what is none is left out."""
+    """The suggestions in a searcher's log; invalid lines are skipped."""
     from fedtune.runs import schema
 
     return _lines(file, lambda content: schema.checked(schema.SUGGESTION, content))
 
 
 def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """A table of a run's; UserError that names it if it is damaged.
+    """Read a table of a run; UserError with its name if it is damaged.
 
-    needed: columns that it must have.  kinds: name -> NUMBER or TEXT, what columns hold where they are there.
+    needed: columns that it must have.  kinds: name -> NUMBER or TEXT, for columns that exist.
     """
     import pyarrow
     from pyarrow import parquet
 
     try:
         if not file.exists():
-            raise OSError("there is none")
+            raise OSError("it does not exist")
         bounded.require(file, zipped.most())
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             _require_room(file, opened.metadata)
             frame: pd.DataFrame = opened.read().to_pandas()
             noted = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
             names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in noted]]
-            if any(of != list(frame) for of in names):  # pages have checksums; names have none, but stand there thrice
-                raise ValueError("its columns have two names")
+            if any(
+                of != list(frame) for of in names
+            ):  # pages have checksums; names have none, but are stored three times
+                raise ValueError("its column names contradict each other")
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
     frame = frame.rename(columns={f"config/{BEFORE}": f"config/{NOW}"})
@@ -92,17 +95,17 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
 
 
 def _require_room(file: Path, about: Any) -> None:
-    """Unfit for a table that unpacks to more than is read, by what it says of itself."""
+    """Unfit for a table that unpacks to too much, according to its own metadata."""
     held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     unpacked = max(held, about.num_rows * about.num_columns * CELL)
     bounded.require_unpacked(file, file.stat().st_size, unpacked, zipped.most())
 
 
 def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """A .csv of a run's; UserError that names it if it is damaged.  needed, kinds: as of `table`."""
+    """Read a .csv of a run; UserError with its name if it is damaged.  needed, kinds: as in `table`."""
     import pandas as pd
 
-    texts = {name: object for name, kind in (kinds or {}).items() if kind == TEXT}  # also where all are empty
+    texts = {name: object for name, kind in (kinds or {}).items() if kind == TEXT}  # even if all are empty
     try:
         frame = pd.read_csv(io.BytesIO(bounded.read(file, LARGEST_CSV)), dtype=texts)
     except (OSError, ValueError) as error:  # pandas' own errors among them
@@ -111,7 +114,7 @@ def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str
 
 
 def _with_columns(frame: pd.DataFrame, file: Path, needed: Collection[str], kinds: Mapping[str, str]) -> pd.DataFrame:
-    """The same table; UserError unless it has the columns that are needed, and each holds what it should."""
+    """The table; UserError unless it has the needed columns, each of its kind."""
     if lacking := [name for name in needed if name not in frame]:
         raise damaged(file, f"it has no column {', '.join(lacking)}")
     for name, kind in kinds.items():
@@ -121,7 +124,7 @@ def _with_columns(frame: pd.DataFrame, file: Path, needed: Collection[str], kind
 
 
 def _holds(column: pd.Series, kind: str) -> bool:
-    """Whether a column is of numbers, or of text; one that is empty is of both."""
+    """Whether a column has numbers, or text; an empty one counts as both."""
     import pandas as pd
 
     filled = column.dropna()
@@ -131,19 +134,19 @@ def _holds(column: pd.Series, kind: str) -> bool:
 
 
 def write_table(frame: pd.DataFrame, file: Path) -> None:
-    """Write a table, whole or not at all, with a checksum for each of its pages."""
+    """Write a table atomically, with a checksum for each page."""
     part = file.with_suffix(file.suffix + ".part")
     frame.to_parquet(part, index=False, write_page_checksum=True)
     part.replace(file)
 
 
 def damaged(file: Path, why: object) -> UserError:
-    """The error for a file of a run's that cannot be used."""
+    """The error for a run's file that cannot be used."""
     return UserError(f"{file} is damaged ({short(why)}); restore it from a copy")
 
 
 def short(why: object) -> str:
-    """The first line of an error, without the path that stands before it anyway."""
+    """The first line of an error, without the path, which the message has already."""
     if isinstance(why, OSError) and why.strerror:
         return why.strerror
     if isinstance(why, RecursionError):
@@ -152,7 +155,7 @@ def short(why: object) -> str:
 
 
 def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
-    """The file's content; ValueError for what is too large or nested too deeply, too."""
+    """The parsed content of a file; ValueError also if it is too large or nested too deeply."""
     try:
         return parse(_renamed(bounded.read(file, most).decode("utf-8")))
     except RecursionError as error:
@@ -169,16 +172,18 @@ def _yaml(text: str) -> Any:
 
     try:
         depth = 0
-        for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):  # what is deep takes ever longer
+        for number, event in enumerate(
+            yaml.parse(text, Loader=yaml.SafeLoader)
+        ):  # deep nesting takes more and more time
             if number > ENTRIES:
                 raise ValueError(f"it has more than {ENTRIES:,} entries")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError("it is nested too deeply")
             if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it refers to parts of itself")  # a few lines could stand for gigabytes
+                raise ValueError("it refers to parts of itself")  # a few lines could expand to gigabytes
         return yaml.safe_load(text)
-    except (yaml.YAMLError, TypeError, OverflowError) as error:  # the latter of dates and keys
+    except (yaml.YAMLError, TypeError, OverflowError) as error:  # TypeError and OverflowError come from dates and keys
         raise ValueError(short(error)) from error
 
 
@@ -191,6 +196,6 @@ def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[
                 try:
                     yield check(json.loads(_renamed(line.decode(errors="replace"))))
                 except (ValueError, RecursionError):
-                    continue  # cut off when its writer died
+                    continue  # truncated when its writer died
     except bounded.Unfit as error:
         raise damaged(file, error) from error

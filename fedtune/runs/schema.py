@@ -1,7 +1,7 @@
-"""What a run's files may hold, an entry a line: records, best.yaml, the rows that trials logged.
+"""The schema of a run's files: records, best.yaml, and the rows that trials log.
 
-Each is parsed and checked once, where it is read (`fedtune.runs.reading`); whoever uses it finds the types below.
-Every entry may be missing, as not every kind of run has all; one that is not declared passes as it is.
+Each file is parsed and checked once, when it is read (`fedtune.runs.reading`); afterwards its entries have the types
+below.  Every entry may be missing, because no kind of run has all; undeclared entries are not checked.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing_extensions import TypedDict
 
 from fedtune.core.metrics import REPORTED, metrics_in
 
-LARGEST = 2**53  # of whole numbers: what JSON's readers agree upon
+LARGEST = 2**53  # the largest whole number that all JSON readers represent
 
 _entries = with_config(ConfigDict(strict=True, extra="allow"))
 
 
 def _text(text: str) -> str:
     if "\0" in text or not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("it holds a character that no text can: null, or half of a pair")
+        raise ValueError("it has a character that is not allowed in text: null, or an unpaired surrogate")
     return text
 
 
@@ -34,11 +34,11 @@ def _scalar(value: Any) -> Any:
         return _text(value)
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= LARGEST):
         return value
-    raise ValueError(f"it must be a text, a number, true, false or null, but is {_kind(value)}")
+    raise ValueError(f"it must be text, a number, true, false or null, but is {_kind(value)}")
 
 
 def _flat(value: Any) -> Any:
-    """A scalar, a list of them, or names with them."""
+    """A scalar, a list of scalars, or a mapping to scalars."""
     inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
     for one in inner:
         _scalar(one)
@@ -59,7 +59,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @_entries
 class Hardware(TypedDict, total=False):
-    """The machine that a run began on."""
+    """The machine that a run was started on."""
 
     machine: Text
     cpus: Whole | None
@@ -69,7 +69,7 @@ class Hardware(TypedDict, total=False):
 
 @_entries
 class Own(TypedDict, total=False):
-    """A file of the user's that a run is made of."""
+    """A user's file that a run uses."""
 
     name: Text
     path: Text
@@ -79,7 +79,7 @@ class Own(TypedDict, total=False):
 
 @_entries
 class Setting(TypedDict, total=False):
-    """A scenario by its fields, which `Scenario` checks."""
+    """A scenario's fields, which `Scenario` checks."""
 
     dataset: Text
     rounds: Positive
@@ -96,7 +96,7 @@ class BudgetEntry(TypedDict):
 
 @_entries
 class Check(TypedDict):
-    """A run of the final check; its other metrics are numbers too."""
+    """A run of the final check; its other metrics are also numbers."""
 
     configuration: Literal["best", "default"]
     seed: Whole
@@ -107,7 +107,7 @@ class Check(TypedDict):
 
 @_entries
 class Grid(TypedDict, total=False):
-    """Which part of a paper's table a reproduction runs."""
+    """The part of a paper's table that a reproduction runs."""
 
     table: Text
 
@@ -132,7 +132,7 @@ class Record(TypedDict, total=False):
     scenario_name: Text
     pinned: dict[Text, Scalar]
     preset: Text
-    defaults: dict[Text, Scalar]  # every hyperparameter where it is not searched
+    defaults: dict[Text, Scalar]  # the value of every hyperparameter that is not searched
     scored: Text
     start: Text
     start_from: Text
@@ -155,7 +155,7 @@ class Record(TypedDict, total=False):
     time_budget: Amount | None
     # the comparison
     algorithms: Annotated[list[Text], Field(min_length=1)]
-    defaults_of: dict[Text, dict[Text, Scalar]]  # of each of them
+    defaults_of: dict[Text, dict[Text, Scalar]]  # for each algorithm
     seeds: Whole
     top_k: Whole
     unequal: list[Text]
@@ -191,7 +191,7 @@ class Best(TypedDict, total=False):
 
 @_entries
 class Row(TypedDict, total=False):
-    """A line of a trial's result.json, which is a result if it says of which trial and round; metrics are numbers."""
+    """A line of a trial's result.json; it is a result if it names the trial and round.  Metrics are numbers."""
 
     trial_id: Required[Text]
     training_iteration: Required[Whole]
@@ -204,7 +204,7 @@ class Row(TypedDict, total=False):
 
 
 def _metrics(row: Any) -> Any:
-    """A row whose metrics are numbers."""
+    """Check that a row's metrics are numbers."""
     named = row if isinstance(row, dict) and isinstance(row.get(REPORTED, []), list) else {}
     for name, value in metrics_in(named).items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -226,9 +226,9 @@ ROW: TypeAdapter[Any] = TypeAdapter(Annotated[Row, BeforeValidator(_metrics)])
 
 
 def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:
-    """The content, in its own order; ValueError that names the first entry which breaks its declaration."""
+    """The content itself; ValueError that names the first invalid entry."""
     if not isinstance(content, dict):
-        raise ValueError("it holds no mapping")
+        raise ValueError("it is not a mapping")
     try:
         adapter.validate_python(content)
     except ValidationError as error:

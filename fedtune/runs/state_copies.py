@@ -1,9 +1,9 @@
-"""Ray's files of a search, copied into its folder so that a death between any two writes leaves them whole.
+"""Copy Ray's files of a search into its folder, so that a crash between any two writes leaves them consistent.
 
-Ray copies them in place, several at once: a driver or a machine that dies meanwhile leaves states that are cut off, of
-two generations, or ahead of the logs.  Here each file is replaced whole, the trials' logs come before the states that
-speak of them, and the states, which go together, are replaced together: what a list names is there in full, and who
-goes on with the search ends what its driver began.
+Ray copies them in place, several at once.  If a driver or a machine dies meanwhile, states are truncated, from two
+generations, or ahead of the logs.  Here each file is replaced atomically, and trials' logs are copied before the states
+that refer to them.  States that belong together are replaced together: a list names those that are completely written,
+and whoever resumes the search finishes what its driver began.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from pathlib import Path
 from fedtune.core import bounded
 from fedtune.runs.files import RunFiles, write_whole
 
-PART = ".part"  # of a name: what is to take the place of the file without it
-STATE = re.compile(r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)")  # of trials, searcher, its limit and callbacks
+PART = ".part"  # suffix of a file that will replace the one without it
+STATE = re.compile(
+    r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)"
+)  # states of trials, searcher, concurrency limit and callbacks
 
 
 class StateCopies:
-    """Copies from where Ray makes its files to the run's folder, of what has changed since the last time."""
+    """Copies files that have changed since the last time from Ray's folder to the run's folder."""
 
     def __init__(self) -> None:
-        """Nothing is known to be there yet."""
-        self._copied: dict[Path, tuple[int, int, int]] = {}  # source -> what it was when it was copied last
+        """Initially no file is known to be copied."""
+        self._copied: dict[Path, tuple[int, int, int]] = {}  # source -> its status when it was copied last
 
     def copy(self, source: Path, run: Path) -> None:
-        """Bring the run's folder up to date; OSError where it cannot be written to."""
+        """Bring the run's folder up to date; OSError if it cannot be written to."""
         files = [f for f in source.rglob("*") if f.is_file()]
         for log in (f for f in files if f.parent != source):
             copy = run / log.relative_to(source)
@@ -46,7 +48,7 @@ class StateCopies:
             self._copied |= changed
 
     def _changed(self, source: Path, copy: Path) -> tuple[int, int, int] | None:
-        """What a file is now; None if its copy is the same."""
+        """A file's current status; None if its copy is identical."""
         status = source.stat()
         now = (status.st_ino, status.st_size, status.st_mtime_ns)
         if copy.exists() and (self._copied.get(source) == now or filecmp.cmp(source, copy, shallow=False)):
@@ -55,14 +57,14 @@ class StateCopies:
 
 
 def commit_states(run: Path) -> None:
-    """Put the states that a driver had in full into their places, if it died on the way.  For the folder's driver."""
+    """Finish replacing states that a driver had completely written before it died.  Only for the folder's driver."""
     listed = RunFiles(run).states_file
     try:
         names = json.loads(bounded.read(listed))
     except FileNotFoundError:
         return
     except (OSError, ValueError):
-        names = []  # damaged since: it is written whole
+        names = []  # damaged later, because it is written atomically
     for name in names if isinstance(names, list) else []:
         if STATE.fullmatch(str(name)) and (part := run / (name + PART)).exists():
             part.replace(run / name)
@@ -70,7 +72,7 @@ def commit_states(run: Path) -> None:
 
 
 def _part(source: Path, copy: Path) -> Path:
-    """A copy beside the place that it is for."""
+    """A copy beside its destination."""
     part = copy.with_name(copy.name + PART)
     shutil.copyfile(source, part)
     return part

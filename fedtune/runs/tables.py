@@ -1,4 +1,4 @@
-"""What a search found, as tables: a row per round, a row per trial, and the best of them."""
+"""A search's results as tables: a row per round, a row per trial, and the best trials."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
     from fedtune.experiment.experiment import Experiment
 
-CONFIG = "config/"  # prefix of the columns that hold hyperparameters
+CONFIG = "config/"  # prefix of hyperparameter columns
 
 
 def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """A row per trial and round: trial, round, and every metric.  Empty if nothing was reported.
 
-    reported: what each trial reported, as the driver heard it, of which only metrics are taken.  (Tune's own log of a
-    trial is written anew from a stale copy whenever population based training restores it.)  A round trained again
-    counts as it was trained last.
+    reported: each trial's results as the driver received them; only metrics are used.  (Tune's own log of a trial is
+    rewritten from a stale copy whenever population based training restores it.)  If a round was trained again, the last
+    result counts.
     """
     frames = []
     for trial, results in reported.items():
@@ -55,11 +55,11 @@ def frames(
     onward: list[str],
     goal: Goal = BY_ACCURACY,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tables of rounds and trials.  Those of an earlier run that this one goes on from stand above.
+    """Tables of rounds and trials, including those of an earlier run that this one extends.
 
-    onward: earlier trials that ours continue, in our trials' order.  Such a trial stands there once, under our name,
-    with its earlier rounds; `continues` names the earlier one.  What had finished and was not continued counts as
-    stopped, since it is shorter than a trial is now.
+    onward: earlier trials that our trials continue, in our trials' order.  Such a trial appears once, under our name,
+    with its earlier rounds; `continues` has the earlier name.  Earlier trials that had finished and are not continued
+    count as stopped, because they are shorter than trials are now.
     """
     rounds = rounds_frame(reported)
     if not earlier:
@@ -68,7 +68,7 @@ def frames(
     before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
     before["trial"] = before["trial"].replace(ours)
-    # what a longer search trains again may have been tested then alone
+    # rounds that were trained again may have test metrics in only one of the two
     rounds = pd.concat([before, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()
     trials = trials_frame(grid, rounds, goal)
     if onward:
@@ -83,7 +83,7 @@ def frames(
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.DataFrame:
     """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
 
-    The best of a trial is its round of the best objective; its test accuracy there is only reported.
+    A trial's best round is that of the best objective; its test accuracy there is only reported.
     """
     by_trial = dict(iter(rounds.groupby("trial")))
     rows = []
@@ -98,10 +98,10 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
 
 
 def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
-    """A trial's rounds in a row: their number, last and best metrics, seconds and communication.
+    """A trial's rounds as one row: their number, last and best metrics, seconds and communication.
 
-    Its last figures on test rows are those of `test_round`, the last round in which these were scored; in the best
-    round they may not have been.
+    Its last test metrics are those of `test_round`, the last round in which test rows were scored; they may be missing
+    in the best round.
     """
     if rounds is None or rounds.empty:
         return {"rounds": 0}
@@ -123,23 +123,23 @@ def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict
 
 
 def best_trial(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.Series | None:
-    """The trial to trust, the first of `best_trials`; None if there is none."""
+    """The best trial, the first of `best_trials`; None if there is none."""
     ranked = best_trials(trials, unit, goal)
     return None if ranked.empty else ranked.iloc[0]
 
 
 def best_trials(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.DataFrame:
-    """Those of `to_choose_from` that keep the constraints, by the last value of the first objective, the best first.
+    """The trials of `to_choose_from` that keep the constraints, by the last value of the first objective, best first.
 
-    Ties go to the lower validation loss.  unit: of their budget.
+    Ties are broken by the lower validation loss.  unit: of the trials' budget.
     """
     return ranked(keeping(to_choose_from(trials, unit), goal), goal)
 
 
 def to_choose_from(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
-    """The finished trials, or else those that went furthest; none if no trial reported anything finite.
+    """The finished trials, or else those that trained longest; none if no trial reported a finite value.
 
-    A trial that was stopped early is never chosen over one that was not: its figure is of another training length.
+    A trial that was stopped early is never chosen over one that was not: its figure is from a shorter training.
     """
     fine = trials[~trials["status"].isin(["diverged", "failed"]) & (trials["rounds"] > 0)]
     longest = fine[fine["status"] == "finished"]
@@ -150,29 +150,29 @@ def to_choose_from(trials: pd.DataFrame, unit: str = "rounds") -> pd.DataFrame:
 
 
 def keeping(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
-    """The trials that kept every constraint."""
+    """The trials that keep every constraint."""
     for constraint in goal.constraints:
         trials = trials[trials[constraint.column].map(constraint.excess) <= 0] if len(trials) else trials
     return trials
 
 
 def ranked(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
-    """Trials by the last value of the first objective, the best first; ties go to the lower validation loss."""
+    """Trials by the last value of the first objective, best first; ties are broken by the lower validation loss."""
     if trials.empty:
-        return trials  # perhaps without the columns that are sorted by
+        return trials  # it may lack the columns to sort by
     by = {goal.first.column: goal.first.mode == "min"}
     by |= {"last_val_loss": True} if "last_val_loss" not in by else {}
     return trials.sort_values(list(by), ascending=list(by.values()), kind="stable")
 
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Values as Python's own types, without the columns that this trial did not have: no number, or no bool."""
+    """Values as Python's own types, without columns that do not apply to this trial (NaN or None)."""
     values = {k: v.item() if hasattr(v, "item") else v for k, v in config.items()}
     return {k: v for k, v in values.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
 
 
 def trial_id(result: Any) -> str:
-    """The trial's id, from the name of its folder if it never reported."""
+    """A trial's id; if it never reported, from its folder's name."""
     return str((result.metrics or {}).get("trial_id") or Path(result.path).name.split("-")[-1])
 
 
@@ -185,10 +185,11 @@ def write_best(
     goal: Goal = BY_ACCURACY,
     **how: Any,
 ) -> dict[str, Any]:
-    """Write best.yaml: what `fedtune run --config` needs to train the configuration again, and how it was found.
+    """Write best.yaml: everything that `fedtune run --config` needs to train the configuration again, and how it was
+    found.
 
-    Where a trial's length was not given in rounds, it will be as many as the best one had.  how: more of how it was
-    found.  Returns the values of what was searched.
+    If trials were not limited by rounds, the rounds are those of the best trial.  how: further entries about how it was
+    found.  Returns the values of the searched hyperparameters.
     """
     named, actual = find_scenario(scenario), experiment.scenario
     overrides = {
@@ -221,7 +222,7 @@ def write_best(
         "found": how,
     }
     if experiment.executor != "auto":
-        content["executor"] = experiment.executor  # as it was found for the user's own code
+        content["executor"] = experiment.executor  # as chosen for the user's own code
     if experiment.own:
         content["own"] = user_copies.to_record(experiment.own)
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -229,7 +230,7 @@ def write_best(
 
 
 def tested(trial: pd.Series) -> dict[str, Any]:
-    """A trial's last test accuracy, and its round where that is not the trial's last; nothing if it has none."""
+    """A trial's last test accuracy, with its round if that is not the last; empty if it has none."""
     value, at, rounds = trial.get("last_test_acc", math.nan), trial.get("test_round", math.nan), trial["rounds"]
     if math.isnan(value):
         return {}

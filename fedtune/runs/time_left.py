@@ -1,4 +1,4 @@
-"""How long a run will take yet: its trials, its runs on fresh seeds, a comparison's searches, and a reproduction."""
+"""Estimate the remaining time of a run: its trials, fresh-seed runs, a comparison's searches, or a reproduction."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import ALIVE
 
-READ = 20  # of the files that runs on fresh seeds left: so many tell how long one takes
+READ = 20  # files of finished fresh-seed runs that are read to estimate a run's duration
 Logged = Mapping[str, list[dict[str, Any]]]
 
 
 def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: Mapping[str, str]) -> float | None:
-    """Of a search with its final check, in seconds; None before the first trial has ended."""
+    """Remaining seconds of a search including its final check; None before the first trial has ended."""
     took = {t: rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()}
     if not took:
         return None
@@ -26,8 +26,8 @@ def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: M
 
 
 def _of_trials(record: Mapping[str, Any], logged: Logged, how: Mapping[str, str], mean: float) -> float:
-    """As long as ended trials took, for what has not ended."""
-    alive = [t for t in how if how[t] in ("running", "waiting")]  # most of the paused never go on
+    """Remaining seconds of trials, assuming that each takes as long as those that ended."""
+    alive = [t for t in how if how[t] in ("running", "waiting")]  # most paused trials never continue
     spent = [logged[t][-1].get("time_total_s", 0.0) if t in logged else 0.0 for t in alive]
     rest = sum(max(mean - s, 0) for s in spent) + mean * max(record["trials"] - len(how), 0)
     return rest / max(record["concurrent"] or 1, 1)
@@ -36,9 +36,9 @@ def _of_trials(record: Mapping[str, Any], logged: Logged, how: Mapping[str, str]
 def of_comparison(
     files: RunFiles, record: Mapping[str, Any], begun: Sequence[RunFiles], left: Sequence[float | None]
 ) -> float | None:
-    """Of a comparison's searches and its runs on fresh seeds; None before the first search is over.
+    """Remaining seconds of a comparison's searches and fresh-seed runs; None before the first search is over.
 
-    begun: its searches that have begun.  left: the seconds of those of them that run.
+    begun: its searches that have begun.  left: remaining seconds of those that are running.
     """
     over = [found for search in begun if (found := search.record)["state"] != "running" and "seconds" in found]
     known = [seconds for seconds in left if seconds is not None]
@@ -47,19 +47,19 @@ def of_comparison(
     mean = sum(float(found["seconds"]) for found in over) / len(over)
     searches = mean * (len(record["algorithms"]) - len(begun))
     at_once = over[-1].get("concurrent") or 1
-    trial = mean * at_once / max(record["trials"], 1)  # tells how long a run takes, where none has ended
+    trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
     runs = len(record["algorithms"]) * (1 + record["top_k"]) * record["seeds"]
     return sum(known) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
 
 
 def of_reproduction(files: RunFiles, record: Mapping[str, Any]) -> float | None:
-    """Of a reproduction's runs; None before one has ended."""
+    """Remaining seconds of a reproduction's runs; None before one has ended."""
     took = _seconds(files.runs_folder)
     return _of_runs(files.runs_folder, record["runs"], 0.0, record) if took else None
 
 
 def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) -> float:
-    """Of runs that leave a file each in the folder.  mean: how long one takes, where no file tells."""
+    """Remaining seconds of runs that leave one file each in the folder.  mean: a run's duration if no file shows it."""
     ended = len(list(folder.glob("*.json")))
     seconds = _seconds(folder)
     mean = sum(seconds) / len(seconds) if seconds else mean
@@ -67,12 +67,12 @@ def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) ->
 
 
 def _seconds(folder: Path) -> list[float]:
-    """How long the latest of them took."""
+    """The durations of the latest runs."""
     found = []
     for file in sorted(folder.glob("*.json"), key=lambda f: f.stat().st_mtime)[-READ:]:
         try:
             rounds = json.loads(file.read_text())["rounds"]
             found.append(sum(row["seconds"] + row["eval_seconds"] for row in rounds))
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # half of a file, say
+            continue  # for example an incomplete file
     return found

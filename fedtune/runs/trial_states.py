@@ -1,4 +1,4 @@
-"""How the trials of a run stand: finished, stopped, diverged or failed, or still running, waiting or paused."""
+"""The states of a run's trials: finished, stopped, diverged or failed; or still running, waiting or paused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from fedtune.core import bounded
 
-STATUSES = ("finished", "stopped", "diverged", "failed")  # of trials that have ended
-TROUBLE = "trouble"  # an entry of a trial's result: what went wrong in it without ending it
-BROKEN = "broken"  # one that says: it met what cannot heal
-STACK = "stack"  # and where, at length
-SNAPSHOTS = "experiment_state-*.json"  # Ray's: a search's trials and its controller, one file of each driver
-ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the others
+STATUSES = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
+TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
+BROKEN = "broken"  # an entry for a trial with a permanent error
+STACK = "stack"  # the entry with that error's traceback
+SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
+ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the other states
 
 
 def status(result: dict[str, Any]) -> str:
-    """How a trial that Ray saw no error of ended: finished, failed, diverged, or stopped by scheduler or clock."""
+    """How a trial ended without an error in Ray: finished, failed, diverged, or stopped by scheduler or clock."""
     if result.get(BROKEN):
         return "failed"
     if result.get("diverged"):
@@ -26,15 +26,15 @@ def status(result: dict[str, Any]) -> str:
 
 
 def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the rounds that a trial trained: one that diverged, or met what cannot heal, ends with another row.
+    """The rows of rounds that were trained, without the last row of a trial that diverged or had a permanent error.
 
-    That one holds what searchers and schedulers are told, chance or the worst there is, in the place of a figure.
+    That row reports chance level or the worst value to searchers and schedulers, not a measurement.
     """
     return [row for row in rows if not row.get("diverged")]
 
 
 def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    """How each trial ended, or that it runs or waits: by Ray's last snapshot, and by what was logged since."""
+    """How each trial ended, or that it runs or waits: from Ray's last snapshot and the results logged since."""
     states: dict[str, str] = {}
     try:
         for trial in snapshot(run):
@@ -45,16 +45,16 @@ def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
         state = states.get(name, "running")
         over = rows[-1].get("diverged") or rows[-1].get("complete") or state == "TERMINATED"
         states[name] = status(rows[-1]) if over else state
-    words = {"ERROR": "failed", "TERMINATED": "not started"}  # the latter without a row
+    words = {"ERROR": "failed", "TERMINATED": "not started"}  # not started: without any row
     return {name: words.get(state, state) for name, state in states.items()}
 
 
 def snapshot(run: Path) -> list[dict[str, Any]]:
-    """The trials of Ray's last snapshot; none if it has made none."""
+    """The trials in Ray's last snapshot; none if there is none."""
     files = sorted(run.glob(SNAPSHOTS))
     return trials_in(files[-1]) if files else []
 
 
 def trials_in(snapshot: Path) -> list[dict[str, Any]]:
-    """The trials of a snapshot of Ray's; an error if it is damaged."""
+    """The trials in one of Ray's snapshots; raises an error if it is damaged."""
     return [json.loads(text) for text, _ in json.loads(bounded.read(snapshot))["trial_data"]]

@@ -1,4 +1,4 @@
-"""The user's files in a run's folder: copies of code, and what the record says of them."""
+"""The user's files in a run's folder: copies of code, and their entries in the record."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from fedtune.user_code import content_hashes as copies
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
-LARGEST = 10_000_000  # bytes of data that are copied
+LARGEST = 10_000_000  # data up to this many bytes are copied
 
 
 def to_record(files: Iterable[UserFile]) -> list[dict[str, Any]]:
-    """What a record holds of the files: name, place and hash, and what is to be known of data."""
+    """The record's entries for these files: name, path and hash, and metadata of data."""
     return [
         {"name": f.name, "path": f.path, "sha256": f.sha256} | ({"about": f.about} if f.about else {}) for f in files
     ]
 
 
 def keep(files: Iterable[UserFile], run: Path) -> None:
-    """Copy code, data that are not large, and whatever else came by value: the run goes on from its folder."""
+    """Copy code, small data, and other files that are carried along, so that the run can be resumed from its folder."""
     for file in files:
         copy = RunFiles(run).own_folder / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
-        elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left a part of it
+        elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left an incomplete copy
             tree = partial(shutil.copytree, dirs_exist_ok=True, ignore_dangling_symlinks=True)
             copied = tree if Path(file.path).is_dir() else shutil.copyfile
             copied(file.path, copy)
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of a folder's files."""
+    """The size of a file or of a folder's files, in bytes."""
     return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[UserFile, ...]:
-    """The files that a run was made of, which this process knows from now on: code as the run's folder has it.
+    """The files that a run used, registered in this process; code comes from the run's folder.
 
-    trust: also code in a folder of another user's.  UserError for what has changed since, or is gone.
+    trust: also accept code in another user's folder.  UserError for files that have changed or are missing.
     """
     entries = record.get("own") or []
     if entries and not trust:
@@ -57,7 +57,7 @@ def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[
 
 
 def known(run: Path, record: Mapping[str, Any]) -> tuple[UserFile, ...]:
-    """The same for whoever only reads the run: nothing is refused, and another user's code is left out."""
+    """The same for reading a run: errors are ignored, and another user's code is left out."""
     try:
         if record.get("own"):
             require_own(run, "")
@@ -69,18 +69,18 @@ def known(run: Path, record: Mapping[str, Any]) -> tuple[UserFile, ...]:
 
 
 def require_own(run: Path, why: str) -> None:
-    """UserError for a folder of another user's.  why: what it is good for, which makes that a danger."""
+    """UserError for another user's folder.  why: what the caller does with it, which makes it dangerous."""
     if run.exists() and hasattr(os, "getuid") and run.stat().st_uid != os.getuid():
         raise UserError(f"{why}, and {run} belongs to another user; give --trust if you trust them")
 
 
 def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
-    """A file as the record names it, with the content of its copy; UserError if that is not what it was."""
+    """The file of a record's entry, with its copy's content; UserError if the copy has changed."""
     try:
         name, digest = str(entry["name"]), str(entry["sha256"])
         file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{run} names its own files by name, path and sha256, but one lacks {error}") from error
+        raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
     copy = RunFiles(run).own_folder / name
     if _is_data(file) and ".." not in Path(name).parts and copy.exists():
         if not Path(file.path).exists():
@@ -92,19 +92,21 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         return _without_copy(run, file)
     content = bounded.read(copy, user_files.LARGEST)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{copy} is the copy of {file.path} that the run was made with, but it was changed; begin anew")
+        raise UserError(
+            f"{copy} is the copy of {file.path} that the run was made with, but it was changed; start a new run"
+        )
     return file._replace(content=content)
 
 
 def _is_data(file: UserFile) -> bool:
-    """Whether it is known by its hash alone."""
+    """Whether the file is known only by its hash."""
     return bool(file.about) and not file.name.endswith(".py")
 
 
 def _without_copy(run: Path, file: UserFile) -> UserFile:
-    """The same where there is no copy: data, or code that is read where it was, if it is there."""
+    """The file if there is no copy: data, or code that is read from its original path."""
     try:
         content = bounded.read(file.path, user_files.LARGEST) if file.name.endswith(".py") else None
     except OSError as error:
-        raise UserError(f"{run} was made with {file.path}, but neither it nor its copy is there; restore it") from error
+        raise UserError(f"{run} was made with {file.path}, but neither it nor its copy exists; restore it") from error
     return file._replace(content=content)

@@ -40,7 +40,8 @@ def test_what_is_said_in_writing_holds_for_that_time_only(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [(None, "No such file"), ("{", "Expecting"), ("[]", "no mapping"), ("", "Expecting"), ("\xff", "")]
+    ("text", "why"),
+    [(None, "No such file"), ("{", "Expecting"), ("[]", "not a mapping"), ("", "Expecting"), ("\xff", "")],
 )
 def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path) -> None:
     run = RunFiles(tmp_path)
@@ -100,7 +101,7 @@ def test_a_folder_has_one_driver(tmp_path: Path) -> None:
     assert not run.driven and not run.lock_file.exists()  # asking leaves nothing behind
     with run.lock():
         assert other.driven
-        with pytest.raises(UserError, match="another is at work"), other.lock():
+        with pytest.raises(UserError, match="another is running"), other.lock():
             pass
     assert not other.driven
     with other.lock():
@@ -142,7 +143,7 @@ def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to("nowhere") if name == "link" else (tmp_path / name).touch()
         with pytest.raises(UserError, match="needs a new folder"):
             require_folder(tmp_path, name, name)
-    with pytest.raises(UserError, match="was just made by another; give another --name"):
+    with pytest.raises(UserError, match="another run just created .*; give another --name"):
         run.make()
 
 
@@ -178,7 +179,7 @@ def test_a_run_without_a_best_configuration_or_study(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no best configuration"):
         run.best  # noqa: B018
     run.best_file.write_text("- 1\n")
-    with pytest.raises(UserError, match="it holds no mapping"):
+    with pytest.raises(UserError, match="it is not a mapping"):
         run.best  # noqa: B018
 
 

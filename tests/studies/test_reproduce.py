@@ -528,7 +528,7 @@ def test_the_status_of_a_reproduction(
         assert status.main([str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert (first, ended) == (f"reproduction of gfpl-fig6: {head}", over) and shown.renderables
-    assert second.endswith("reproduce gfpl-fig6 --name 'a b' goes on" if over else "about 0:03:00 left")
+    assert second.endswith("reproduce gfpl-fig6 --name 'a b' continues it" if over else "about 0:03:00 left")
 
 
 @pytest.mark.parametrize(

@@ -400,7 +400,7 @@ def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
     before = {f.name: f.read_bytes() for f in run.glob("*state*")}
     assert resume.main([str(run), "--no-dashboard"]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(said) == 1 and f"{run} holds a state that Ray cannot go on from" in said[0]
+    assert len(said) == 1 and f"{run} holds a state that Ray cannot resume from" in said[0]
     assert {f.name: f.read_bytes() for f in run.glob("*state*")} == before
     assert logs.logged(run) == logs.logged(killed)
 

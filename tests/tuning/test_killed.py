@@ -28,7 +28,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
         assert status.main([str(run)]) == 0
         said = capsys.readouterr().out
         assert "fedproto, random and none: running" in said and "of 6 trials: " in said and " running" in said
-        assert resume.main([str(run)]) == 2 and "another is at work" in capsys.readouterr().err
+        assert resume.main([str(run)]) == 2 and "another is running" in capsys.readouterr().err
         kill(process)
     assert status.main([str(run)]) == 0
     assert re.search("its driver is gone; .*fedtune resume", capsys.readouterr().out.replace("\n", " "))
