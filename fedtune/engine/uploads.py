@@ -32,7 +32,7 @@ class Known(NamedTuple):
 
 
 def says_something(algorithm: Algorithm) -> bool:
-    """Whether clients need their rows to send; shared parts need no pass over the data."""
+    """Whether clients use their rows when they send; shared parts need no pass over the data."""
     kind = type(algorithm)
     return kind.upload is not Algorithm.upload or kind.remember is not Algorithm.remember
 
