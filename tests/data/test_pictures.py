@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "turned, which Pillow garbles": (
         lambda p: turned(6)(p),
         "tif",
-        "is turned by an entry that Pillow does not follow; save it upright",
+        "is rotated by an entry that Pillow does not follow; save it upright",
     ),
     "a fourth channel beside colours": (tiff(np.dstack([COLOUR, GREY]), t338=(0,)), "tif", "4 channels, .* reads 3;"),
     "six channels": (tiff(np.dstack([COLOUR, COLOUR]), t338=(2, 0, 0)), "tif", "6 channels, of which Pillow reads 4"),

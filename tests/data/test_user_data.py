@@ -317,7 +317,7 @@ TARGETS = {  # measurements -> what is said of them
     "real": (RNG.normal(100, 15, 400), "y of .* must be classes, but holds real numbers, from .*: targets are classes"),
     "float32": (RNG.random(400).astype(np.float32), "holds real numbers, .* bin a measurement, for instance"),
     "disease progression": (RNG.integers(25, 346, 400), r"has \d+ values in 400 rows, from 25 to \d+; are they"),
-    "ages": (18 + np.arange(400) % 70, "has 70 values in 400 rows, from 18 to 87; are they .* names, y.astype"),
+    "ages": (18 + np.arange(400) % 70, "has 70 values in 400 rows, from 18 to 87; are they .* y.astype"),
     "scores": (5 * RNG.integers(0, 25, 400), "has 25 values in 400 rows, from 0 to 120; are they classes"),
     "text": (RNG.normal(size=400).astype(str), r"has 400 values in 400 rows; are they classes\? Targets are classes"),
 }

@@ -233,7 +233,9 @@ def test_a_model_that_draws_from_the_processs_streams_is_refused_however_it_runs
 ) -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
     scenario = SMALL.override(model=model, features=0)
-    with pytest.raises(UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s global random"):
+    with pytest.raises(
+        UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s global random"
+    ):
         Simulation(Experiment("fedavg", scenario, executor=executor), {}, DATA).step()
     assert "draws from the process's random stream" in str(models.own_state(models.ModelSubject(model, scenario)))
 

@@ -40,12 +40,12 @@ brier.mode = "min"
 WRONG = {  # its body -> what is said, with the line in the file
     "return scores.argmax(1) == y": "mine.py:1 returns a tensor of shape [20]",
     "return (y * 0).double().mean() / 0": "mine.py:1 returns nan for 20 rows of 10 classes",
-    "return scores.sum() / 0 * 0": "mine.py:1 gives nan",
-    "return scores.abs().sum() / 0": "mine.py:1 gives inf",
-    "return 'high'": "mine.py:1 gives str",
-    "return None": "mine.py:1 gives NoneType",
+    "return scores.sum() / 0 * 0": "mine.py:1 returns nan",
+    "return scores.abs().sum() / 0": "mine.py:1 returns inf",
+    "return 'high'": "mine.py:1 returns str",
+    "return None": "mine.py:1 returns NoneType",
     "return [1.0, 2.0]": "mine.py:1 returns a tensor of shape [2]",
-    "return {'recall': 1.0}": "mine.py:1 gives dict",
+    "return {'recall': 1.0}": "mine.py:1 returns dict",
     "\n    raise ValueError('no rows of class 1')": "mine.py:2: ValueError: no rows of class 1",
     "\n    z = scores\n    return z @ y": "mine.py:3: RuntimeError",
     "return undefined": "mine.py:1: NameError",
@@ -163,5 +163,5 @@ def test_an_objective_of_ones_own_needs_its_direction_unless_the_file_says_it(tm
         p = plan.make(SearchOptions(metric=f"{file}:{metric}", objective=objective, **options))
         assert p.to_record()["objectives"] == found
         assert p.to_record()["options"]["metric"] == (f"{file}:{metric}",)
-    with pytest.raises(UserError, match="needs its direction"):
+    with pytest.raises(UserError, match="needs a direction"):
         plan.make(SearchOptions(metric=f"{file}:recall", objective="val_recall", **options))

@@ -173,7 +173,7 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
     play(sim, 1)
     with pytest.raises(UserError, match="fedavg averages body and head"):
         Experiment("fedavg", scenario).check()
-    with pytest.raises(UserError, match="net.py:Small has 6 and net.py:Small.hidden=7. says 7"):
+    with pytest.raises(UserError, match="net.py:Small has 6 and net.py:Small.hidden=7. has 7"):
         Experiment("fedproto", scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
 
 
