@@ -202,7 +202,7 @@ WRONG_STARTS = {
     "--start-from {tmp}/text.pt": "text.pt has no weights that can be loaded without running code",
     "--start-from {tmp}/list.pt": "a state_dict, or a file from fedtune run --save, but list.pt holds a list",
     "--start-from {tmp}/state.pt:haed": "unknown part 'haed': did you mean 'head'",
-    "--start-from {tmp}/state.pt:body": "body.0.weight is 3×3 in the file and 16×1×3×3 in the model; body.0.bias is missing in the file",
+    "--start-from {tmp}/state.pt:body": "body.0.weight is 3×3 in the file and 16×1×3×3 in the model",
     "--start-from {tmp}/state.pt:head": "head.bias is missing in the file",
     "--start fresh": "invalid choice: 'fresh'",
 }

@@ -160,7 +160,9 @@ def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: P
     torch.save(other, tmp_path / "other.pt")
     options = ExperimentOptions(algo="fedavg", scenario="gfpl-fmnist-common", start_from=f"{tmp_path}/other.pt:body")
     assert options.experiment().describe_start() == said.replace("fmnist-first5", "other.pt")
-    with pytest.raises(UserError, match="body of fmnist-first5 does not fit this model: .* there and .* here"):
+    with pytest.raises(
+        UserError, match="body of fmnist-first5 does not fit this model: .* in the file and .* in the model"
+    ):
         Experiment("fedavg", scenario.override(model="fedgen-cnn")).check()
 
 

@@ -206,12 +206,12 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "another shape": (
         net().state_dict() | {"body.1.weight": torch.ones(3, 64)},
         ":body",
-        "body of net.pt does not fit this model: body.1.weight is 3×64 there and 128×64 here",
+        "body of net.pt does not fit this model: body.1.weight is 3×64 in the file and 128×64 in the model",
     ),
     "a hole": (
         {n: t for n, t in net().state_dict().items() if n != "body.3.bias"},
         ":body",
-        "body.3.bias is missing there",
+        "body.3.bias is missing in the file",
     ),
     "a deeper net": (net().state_dict() | {"body.9.bias": torch.ones(1)}, ":body", "body.9.bias is only in the file"),
     "no such part": (net().state_dict(), ":haed", "unknown part 'haed': did you mean 'head'"),
