@@ -207,7 +207,10 @@ def _not_own(weights: Weights, target: Target, name: str, theirs: str) -> str:
         return f"{name} is each client's own in the file and shared by all in the model"
     absent = [k for k in target.ids if k not in weights.clients]
     if absent:
-        return f"{name} is each client's own in the file, which has {len(weights.clients)} clients, but not {absent[0]}"
+        return (
+            f"{name} is each client's own in the file, which has {len(weights.clients)} clients but no client "
+            f"{absent[0]}"
+        )
     apart = [
         k
         for k in target.ids

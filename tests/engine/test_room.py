@@ -154,7 +154,7 @@ def test_every_model_starts_from_the_body_and_a_frozen_one_stays(name: str, pace
 def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: Path) -> None:
     scenario = find("gfpl-fmnist-common").override(clients=3)
     experiment = Experiment("fedavg", scenario)
-    said = "body from fmnist-first5 (6 tensors); left out: head.weight, head.bias"
+    said = "body from fmnist-first5 (6 tensors); not used: head.weight, head.bias"
     assert experiment.describe_start() == said and experiment.beginning() == {}
     other = {n: t + 1 for n, t in initial_weights.find(BODY).common.items()}
     torch.save(other, tmp_path / "other.pt")

@@ -78,7 +78,7 @@ def test_the_named_part_only_and_whatever_the_file_calls_it(tmp_path: Path) -> N
         mine = of_client(begun("fedavg", file), 0)
         for n, t in mine.items():
             assert torch.equal(t, tensors[n].double() if n.startswith(taken) else plain[n])
-    assert said("fedavg", f"{whole}:body") == "body from net.pt (4 tensors); left out: head.weight, head.bias"
+    assert said("fedavg", f"{whole}:body") == "body from net.pt (4 tensors); not used: head.weight, head.bias"
 
 
 def test_a_trained_model_goes_on_in_another_algorithm(tmp_path: Path) -> None:
@@ -102,10 +102,10 @@ def test_what_was_each_clients_own_stays_its_own(tmp_path: Path) -> None:
     model_file.write(file, Experiment("fedper", FEW), {}, first)
     again = begun("fedper", file)
     assert_same_numbers(numbers(again.state), numbers(first.state))
-    assert said("fedavg", file).startswith("body from fedper.pt (4 tensors); left out: head.weight, head.bias; head of")
+    assert said("fedavg", file).startswith("body from fedper.pt (4 tensors); not used: head.weight, head.bias; head of")
     for name, words in (
         ("fedavg", "head.weight is each client's own in the file and shared by all in the model"),
-        ("fedper", "which has 3 clients, but not 3"),
+        ("fedper", "which has 3 clients but no client 3"),
     ):
         with pytest.raises(UserError, match=f"head of fedper.pt does not fit this model: .*{words}"):
             said(name, f"{file}:head", FEW.override(clients=4))
@@ -131,7 +131,8 @@ def test_torchvisions_file_fits_the_bodies_made_of_its_networks(tmp_path: Path) 
     file = saved(tmp_path / "resnet18-5c106cde.pth", old)
     scenario = Scenario(dataset="cifar10", model="resnet18", clients=2)
     assert said("fedavg", file, scenario) == (
-        "body from resnet18-5c106cde.pth (100 tensors); drawn: body.1.weight, body.1.bias; left out: fc.weight, fc.bias"
+        "body from resnet18-5c106cde.pth (100 tensors); drawn at random: "
+        "body.1.weight, body.1.bias; not used: fc.weight, fc.bias"
     )
     ours = architectures.build("resnet18", (3, 32, 32), 10).state_dict()
     target = initial_weights.Target({n: t.shape for n, t in ours.items()}, (), (0, 1))
@@ -218,7 +219,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "an absent part": (
         net().body.state_dict(),
         ":head",
-        "head of net.pt does not fit this model: it has no tensor of it",
+        "head of net.pt does not fit this model: the file has no tensor of it",
     ),
     "none fits": (
         net(model="cnn8").state_dict() | {"head.bias": torch.ones(1)},
