@@ -483,7 +483,7 @@ def compared(folder: Path) -> Path:
         "seeds": 2,
         "state": "finished",
         "unequal": ["local started 3 of 14 trials"],
-        "command": ["python", "-m", "fedtune.compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
+        "command": ["python", "-m", "fedtune", "compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
     }
     write_json(folder / "compare.json", told)
     table = [
