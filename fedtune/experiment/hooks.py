@@ -255,7 +255,7 @@ def heads(alg: Algorithm, found: Checked, rows: int, classes: int) -> dict[str, 
     if is_own(alg, "predict"):
         must = f"scores [{rows}, {classes}] of {rows} rows, or a dict of such"
         for name, scores in ways.items():
-            of = f"{shown(name)} is" if isinstance(found, dict) else "gives"
+            of = f"{shown(name)} is" if isinstance(found, dict) else "returns"
             good = isinstance(scores, Tensor) and scores.is_floating_point() and scores.shape == (rows, classes)
             if not good or not isinstance(name, str):
                 raise wrong(alg, "predict", must, f"{of} {said(scores)}")

@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "empty folder": (folder_of(lambda f: None), "needs two or more class folders, as in pets/dog/1.png"),
     "one class folder": (folder_of(lambda f: pictures(f, ("dog",))), "needs two or more class folders"),
     "files beside": (folder_of(lambda f: (f / "1.png").write_bytes(b"")), "needs two or more class folders"),
-    "unreadable picture": (folder_of(broken_picture), "every picture must be readable, but"),
+    "unreadable picture": (folder_of(broken_picture), "is not a picture that Pillow can read"),
     "cut picture": (lambda f: folder_of(cut_picture)(f) + " --partition iid --clients 3", "every picture must be"),
     "pictures of two sizes": (folder_of(lambda f: pictures(f, dog=(9, 9))), "must have the same size, but differ"),
     "file without a name": (lambda f: code("return 1")(f).removesuffix(":make"), "name it as code.py:NAME"),

@@ -79,7 +79,7 @@ def test_a_hyperparameter_that_had_another_name_is_read_by_that_of_today(tmp_pat
             {"lr": {"a": 1}},
             "its pinned.lr: it must be text, a number, true, false or null, but is a mapping",
         ),
-        ("options", {"set": {"lr": [[1]]}}, "its options.set: it must be a text"),
+        ("options", {"set": {"lr": [[1]]}}, "its options.set: it must be text"),
     ],
 )
 def test_an_entry_of_another_kind_is_named(entry: str, value: Any, why: str) -> None:
@@ -141,7 +141,7 @@ def test_a_page_that_was_changed_is_told(tmp_path: Path) -> None:
         (pd.DataFrame({"trial": ["a"]}), "it has no column round"),
         (pd.DataFrame({"trial": ["a"], "round": ["one"]}), "its column round must hold a number, but holds"),
         (pd.DataFrame({"trial": [1], "round": [1]}), "its column trial must hold text, but holds int64"),
-        (None, "there is none"),
+        (None, "it does not exist"),
     ],
 )
 def test_a_table_without_what_is_needed_is_told(frame: pd.DataFrame | None, why: str, tmp_path: Path) -> None:
