@@ -128,7 +128,8 @@ def of_process(*classes: type) -> dict[str, str]:
 
     Of fedtune's and PyTorch's own classes nothing is looked at.
     """
-    found = {f"os.environ[{name!r}]": value for name, value in os.environ.items()}
+    pytests = "PYTEST_CURRENT_TEST"  # pytest's name of the test that runs
+    found = {f"os.environ[{name!r}]": value for name, value in os.environ.items() if name != pytests}
     found["what hooks on all modules hold"] = fingerprint(hooks_on_all())
     for cls in dict.fromkeys(classes):
         if not is_known(cls.__module__):

@@ -15,7 +15,7 @@ from support.searches import QUICK, configuration, searched
 
 from fedtune.commands import extend, replay
 from fedtune.core.budget import Budget
-from fedtune.engine.simulation import MultiSeedSimulation, play
+from fedtune.engine.simulation import MultiSeedSimulation, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -56,7 +56,7 @@ def test_the_best_go_on_as_if_they_had_never_stopped(before, longer) -> None:
     )
     for trial in on.to_dict("records"):
         rows = rounds[rounds["trial"] == trial["trial"]].to_dict("records")
-        whole = list(play(Experiment("fedproto", SMALL.override(rounds=7)), configuration(trial)))
+        whole = list(train(Experiment("fedproto", SMALL.override(rounds=7)), configuration(trial)))
         assert [r["round"] for r in rows] == [r["round"] for r in whole] == list(range(1, 8))
         for there, here in zip(rows, whole, strict=True):
             for name in ("val_acc", "val_loss", "train_loss", "comm_mb"):
