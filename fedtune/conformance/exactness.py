@@ -16,7 +16,7 @@ from fedtune.conformance.settings import Setting
 from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
 from fedtune.conformance.watching import Tape
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import Knob, knobs
 from fedtune.core.trees import Executor
 from fedtune.engine import stacked_step
 from fedtune.user_code import places
@@ -54,9 +54,8 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
         return Note("not checked, because the model cannot be stacked")
     others: dict[str, Any] = {}
     for name, knob in knobs(s.cls).items():
-        values = [v for v in knob.choices or (knob.low, knob.high) if v is not None and v != knob.default]
-        if values and knob.searchable and name not in s.values:
-            others[name] = knob.check(values[-1])
+        if name not in (*s.values, *s.cls.structural) and (value := _near(knob)) is not None:
+            others[name] = value
     tracing.forget()
     for config in ({}, others, {}):
         recorded, why = _trained(s, config)
@@ -74,6 +73,17 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
         if why:
             return Note(f"runs eagerly, as {why}")
     return None
+
+
+def _near(knob: Knob) -> Any:
+    """Another value that costs about as much as the default: the next choice, one more, or a number a little larger."""
+    if knob.choices:
+        return next((v for v in knob.choices if v != knob.default), None)
+    if knob.low is None or knob.high is None:
+        return None
+    start = knob.low if knob.default is None else knob.default
+    more = start + 1 if knob.integer else start * 1.5 or knob.low or (knob.low + knob.high) / 2
+    return knob.check(more if knob.low <= more <= knob.high else knob.low)
 
 
 PURE = "make client code depend only on its arguments and fields and change nothing, or remove pure = True"

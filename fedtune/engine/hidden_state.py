@@ -109,7 +109,7 @@ def _put(found: dict[str, str], more: dict[str, str]) -> None:
 
 def of_net(net: nn.Module) -> dict[str, str]:
     """A fingerprint of everything in a net's modules but a client's tensors, and modes: made anew with the net."""
-    tensors = ("_parameters", "_buffers", "_modules", "training")
+    tensors = ("_parameters", "_buffers", "_modules", "training", "declared")
     found: dict[str, str] = {}
     for path, module in net.named_modules():
         torchs = type(module).__module__.startswith("torch.")  # it knows what it does: nn.LSTM's _flat_weights

@@ -156,7 +156,7 @@ def _with_own_parts(s: Setting, form: Net) -> nn.Module:
         net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
     if is_declared(type(s.algorithm)):
         own = [part for part in parts(net) if part not in ("body", "head")]
-        net.declared = (*getattr(net, "declared", ()), *own)  # type: ignore[assignment]
+        net.declared = tuple(dict.fromkeys((*getattr(net, "declared", ()), *own)))  # type: ignore[assignment]
     missing = set(s.algorithm.shared) - set(parts(net))
     assert not missing, f"{type(s.algorithm).__name__} shares parts that the net lacks: {missing}"
     return net
