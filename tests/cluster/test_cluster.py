@@ -32,6 +32,7 @@ from fedtune.engine import simulation
 from fedtune.experiment import partitioning
 from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
+from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import SearchOptions
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
@@ -103,9 +104,9 @@ def gpus(three: Cluster) -> Iterator[Cluster]:
         yield three
 
 
-def planned(cluster: Cluster, folder: Path, arguments: str) -> plan.Plan:
+def planned(cluster: Cluster, folder: Path, more: str) -> plan.Plan:
     """A search on GPUs whose trials compute on the CPU."""
-    given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {arguments}"
+    given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {more}"
     p = plan.make(SearchOptions(**arguments.given(search.parser().parse_args(given.split()), SearchOptions)))
     assert p.experiment.device == "cuda"
     return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
@@ -233,7 +234,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     rows = tables.rounds_frame(reported)
     again = list(simulation.train(p.experiment, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
-    assert capsys.readouterr().err.count("ran out of memory; it gets 0.5 of a GPU, not 0.25") == 2
+    assert capsys.readouterr().err.count("ran out of memory; it now gets 0.5 of a GPU instead of 0.25") == 2
 
 
 def failed(folder: Path, gpu: float, *errors: str) -> Any:

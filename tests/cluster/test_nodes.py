@@ -169,5 +169,5 @@ def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
 def test_a_notebooks_ray_that_has_died_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray_processes, "dead_service", lambda: "raylet")
-    with pytest.raises(UserError, match=r"but raylet of the one .* has died; call ray.shutdown\(\) first"):
+    with pytest.raises(UserError, match=r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"):
         ray_start.connected(None, 1, 0, dashboard=False).__enter__()

@@ -159,7 +159,7 @@ def test_a_ray_that_is_there_is_used_and_left(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("shut down another's Ray"))
     with ray_start.connected(None, 1, 0.5, dashboard=True) as fits:
         assert fits == 2
-    with pytest.raises(UserError, match="one Ray, but this one is connected already and got --address head:6379"):
+    with pytest.raises(UserError, match="one Ray at a time, but this one is already connected"):
         ray_start.connected("head:6379", 1, 0, dashboard=True).__enter__()
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()

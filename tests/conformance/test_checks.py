@@ -24,7 +24,7 @@ BROKEN = {
     "SinglePrecision": ("types", "new_zeros"),
     "Overwrites": ("inputs", "`upload` changes m.head.bias"),
     "ScalesRows": ("inputs", "`loss` changes x"),
-    "GlobalNoise": ("draws", "the process's stream of numpy"),
+    "GlobalNoise": ("draws", "the process's random stream of numpy"),
     "Collects": ("own state", "_seen changes during a run"),
     "Counts": ("own state", "self.calls is set during a run"),
     "KeepsInNet": ("own state", "the net's last changes"),

@@ -391,7 +391,7 @@ def test_natural_draws_every_person_equally_often() -> None:
         ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
         ({"owners": 0}, "owners must be 1 or more, but is 0"),
         ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
-        ({"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners 0 has 2 rows, .*, and 15 more, and a client"),
+        ({"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners 0 has 2 rows, .*, …, and a client"),
     ],
 )
 def test_natural_errors(changes: dict[str, Any], message: str) -> None:

@@ -759,7 +759,7 @@ def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit
 
 
 def test_who_cannot_run_on_the_features_is_not_among_those_that_fit() -> None:
-    with pytest.raises(UserError, match="fedavg averages body and head.*run there feddistill.*local") as caught:
+    with pytest.raises(UserError, match="fedavg averages body and head.*or use feddistill.*local") as caught:
         Experiment("fedavg", MIXED.override(features=5)).check()
     assert "gfpl" not in str(caught.value)  # ten classes have no frame in five dimensions
 

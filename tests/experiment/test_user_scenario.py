@@ -173,7 +173,7 @@ def test_a_model_that_takes_one_kind_of_rows_only_says_what_they_are(
     fields = {"dataset": str(saved(tmp_path / "x.npz", x=x, y=np.arange(40) % 2)), "partition": "iid", "clients": "2"}
     fields |= {"model": named} if model else {}
     if not kind:
-        with pytest.raises(UserError, match="give --x-as"):
+        with pytest.raises(UserError, match="--x-as"):
             taken("digits-shards", fields)
         return
     scenario = taken("digits-shards", fields).scenario

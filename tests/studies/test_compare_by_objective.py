@@ -111,7 +111,7 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     against = pairs_of(("b", "local", 0.1, 0.001), ("c", "local", 0.1, 0.2), ("a", "local", -0.1, 0.02))
     table = comparison_tables.table(evaluations(), SPENT, {})
     assert comparison_text.outcome(table, pairs, against) == (
-        "b comes first on fresh seeds with 90.20 ± 0.25 %; 1 of the other 3 differs significantly from it, and 1 "
+        "b ranks first on fresh seeds with 90.20 ± 0.25 %; 1 of the other 3 differs significantly from it, and 1 "
         "could not be tested; 2 of 3 differ significantly from local (1 above, 1 below)."
     )
     equal = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, 0.3)), pairs_of(("b", "local", 0.1, 0.2)))
@@ -120,7 +120,7 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     )
     loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
     none = pairs_of()
-    assert comparison_text.outcome(loss, none, none) == "c comes first on fresh seeds with test_loss 0.2980 ± 0.0025."
+    assert comparison_text.outcome(loss, none, none) == "c ranks first on fresh seeds with test_loss 0.2980 ± 0.0025."
     assert comparison_text.outcome(table.assign(tuned=float("nan")), pairs, against) == ""
 
 

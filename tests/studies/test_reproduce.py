@@ -333,7 +333,7 @@ def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
     assert " validation | MB in all |" in text and "| 83.00 | 28.0 |" in text
     assert "- a: five best test rounds: " in text and "(FedPA's released code (its plotting))" in text
     assert "at most 200 rounds, 3 seeds and three columns a part" in text
-    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc and not known, " in text
+    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc and unknown, " in text
     assert "In brackets" not in text
 
 

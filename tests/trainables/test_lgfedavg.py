@@ -88,7 +88,7 @@ def test_only_the_head_is_sent() -> None:
 
 def test_whole_models_of_several_architectures_have_no_mean() -> None:
     Experiment("lgfedavg", MIXED).check()
-    with pytest.raises(UserError, match="every client needs the same"):
+    with pytest.raises(UserError, match="every client must have the same"):
         Experiment("lgfedavg", MIXED, pinned={"averages": "model"}).check()
     with pytest.raises(UserError, match="under lgfedavg body stays with each client"):
         Experiment("lgfedavg", DIGITS.override(evaluation="global")).check()

@@ -318,7 +318,7 @@ STATE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "experiment state of garbage": (garbage("experiment_state-*"), LOST + "experiment_state-"),
     "experiment state cut off": (cut("experiment_state-*"), LOST + "experiment_state-"),
     "experiment state emptied": (lambda run: [f.write_text("{}") for f in run.glob("experiment*")], LOST),
-    "experiment state gone": (lambda run: [f.unlink() for f in run.glob("experiment*")], "and no experiment_state-"),
+    "experiment state gone": (lambda run: [f.unlink() for f in run.glob("experiment*")], "but no experiment_state-"),
     "searcher's state of garbage": (garbage("searcher-state*"), LOST + "searcher-state-"),
     "searcher's state cut off": (cut("searcher-state*"), LOST + "searcher-state-"),
     "search generator's state cut off": (cut("search_gen_state*"), LOST + "search_gen_state-"),
