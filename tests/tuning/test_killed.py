@@ -69,6 +69,7 @@ def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
         signal.raise_signal(signal.SIGTERM)
 
     words = "--algo fedavg --clients 2 --rounds 1 --trials 1 --final-seeds 1 --no-dashboard --name run --storage-path"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a Tuner of an earlier test leaves its own
     with monkeypatch.context() as patched:
         patched.setattr(final_check, "check", interrupted)
         assert search.main([*words.split(), str(tmp_path)]) == 130
