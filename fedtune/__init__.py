@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "fedtune.api": ("Run", "Search", "objective", "train", "tunable"),
+    "fedtune.api": ("Run", "Search", "objective", "play", "train", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.pure": ("pure",),
     "fedtune.core.trees": ("Ragged",),

@@ -133,6 +133,9 @@ def train(
     return rows
 
 
+play = train  # as scripts written before the first release call it
+
+
 def tunable(
     algo: Algo, scenario: str = "", space: str = "default", **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:

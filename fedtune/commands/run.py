@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import command_line, say
+from fedtune.core.terminal import command_line
 from fedtune.experiment import registry
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.runs import user_copies
@@ -52,9 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     require_new("--save", args.save)
     if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
         raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
-    single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads)
-    if next_command := _next(args.config, arguments.given(args, ExperimentOptions)):
-        say(next_command)
+    then = _next(args.config, arguments.given(args, ExperimentOptions))
+    single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads, then)
     return 0
 
 

@@ -68,15 +68,15 @@ def during(what: str) -> Iterator[None]:
     if _watch is None or _watch.pid != os.getpid():
         yield
         return
+    before = _watch.what
     with suppress(OSError):
         if _watch.note is None:
             _watch.start()
-        before = _watch.what
         _watch.write(what.encode())
     try:
         yield
     finally:
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # where the watcher could not be started
             _watch.write(before)
 
 

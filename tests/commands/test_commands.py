@@ -47,7 +47,9 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     ]
     out = capsys.readouterr().out
     assert f"val_acc {here[-1]['val_acc']:.4f}" in out
-    label, _, pasted = out.splitlines()[-1].partition(": ")
+    before, _, figures = out.partition("\nafter 3 rounds")
+    assert figures and "search: " not in figures, "scripts read the figures from the last lines"
+    label, _, pasted = before.splitlines()[-1].partition(": ")
     same = "--algo fedproto --scenario digits-w4 --seed 2 --lr 0.05 --clients 4 --rounds 3"
     words = shlex.split(pasted.partition(" search ")[2])
     assert label == "search" and sorted(words) == sorted(same.split()), "the same setting; what was set is searched"
