@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
+from fedtune.core.hyper import BEFORE, NOW
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,6 @@ LARGEST_LINE = 2**20
 LARGEST_CSV = 2**24
 CELL = 8  # bytes per number in a table
 DEEPEST = 20  # nested mappings and lists in a YAML file; a best.yaml has four levels
-BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
 NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 
