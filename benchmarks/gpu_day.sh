@@ -18,6 +18,7 @@ work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 begin=$SECONDS failed=0
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 COLUMNS=120
+export OMP_NUM_THREADS=1  # else the runs on the CPU and the tests' workers wait for one another's threads: 7 tests in 150 s
 
 export PYTHONPATH=$PWD
 if [ -n "${WHEELS:-}" ]; then
@@ -77,7 +78,7 @@ done
 
 workers=$("$python" -c 'import os, xdist; print("-n", min(6, os.cpu_count()))' 2>/dev/null)
 step "the same numbers as on the CPU" 150 env PYTHONPATH="$PYTHONPATH:$PWD/tests" "$python" -m pytest -q -c /dev/null \
-  --rootdir . --import-mode=importlib --noconftest -p no:cacheprovider $workers tests/engine/test_cuda.py
+  --rootdir . --import-mode=importlib --noconftest -p no:cacheprovider -p no:benchmark $workers tests/engine/test_cuda.py
 step "GFPL, a whole run" 90 $(whole gfpl gfpl-fmnist-w4 "$device" "")
 step "FedPA, a whole run" 120 $(whole fedpa fedpa-fmnist-a0.3 "$device" "")
 step "the engine against plain PyTorch" 90 "$python" -m benchmarks.engine --device "$device" --only training --repeats 2

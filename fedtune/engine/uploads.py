@@ -61,7 +61,7 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
     draws, features = Draws(uploads, g.net), Draws(_features, g.net)
 
     def run(part: Part) -> dict[str, Tree]:
-        draws.begin(lambda: streams_of([streams[i] for i in torch.arange(len(streams))[part]])())
+        draws.begin(lambda: streams_of([streams[i] for i in _places(g)[part].tolist()])())
         data = rows_of(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
         z = {"z": _features(s, g, part, features)} if _ASKED.get(g.net) else {}
@@ -103,9 +103,14 @@ class _Looked(Model):
         return super().body(x) if self.features is None else self.features
 
 
+def _places(g: Group) -> Tensor:
+    """The positions of a group's clients in it, which a `Part` selects from: on the device where their numbers lie."""
+    return torch.arange(len(g.ids), device=g.ids.device)
+
+
 def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
     """Features of some clients' training rows [k, N, D]; padding repeats a client's first row and is not used."""
-    table, places = s.federation.train, torch.arange(len(g.ids))[part]
+    table, places = s.federation.train, _places(g)[part]
 
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
         return _body(Model(g.net, tensors), rows["x"])
@@ -113,7 +118,7 @@ def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
     run, whole = StackedRows(g.net, g.executor, of_one, _body, "features", draws), torch.empty(0)
     for band, n, longest in bands_of(table.counts[g.ids], part):
         x = rows_of(s, table, g, band, n).x
-        at = torch.searchsorted(places, torch.arange(len(g.ids))[band])
+        at = torch.searchsorted(places, _places(g)[band])
         for rows in blocks_of(n, len(at)) if x.device.type == "cpu" else [slice(0, n)]:
             with among(g.ids[band], table, rows.start):
                 z = run(take(g.tensors, band), {}, {"x": x[:, rows]})

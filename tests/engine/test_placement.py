@@ -12,7 +12,7 @@ from torch import nn
 
 from fedtune.core.errors import UserError
 from fedtune.core.trees import named
-from fedtune.engine import model_file
+from fedtune.engine import chunks, model_file
 from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import initial_weights, partitioning, registry, user_metrics
 from fedtune.experiment.algorithm import DOWN, UP, Data, Noise, Phase, Step
@@ -83,6 +83,14 @@ def test_an_algorithm_trains_on_the_gpu(name, executor):
 @pytest.mark.parametrize("name", ["fedbn", "fedgen", "gfpl"])
 def test_convolutions_and_batch_norm_do(name, executor):
     check(name, IMAGES.override(batch_norm="personal"), executor)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_clients_with_unlike_numbers_of_rows_in_several_chunks_do(name, monkeypatch):
+    for limit, value in {"ROWS_AT_ONCE": 80, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
+        monkeypatch.setattr(chunks, limit, value)
+    unlike = DIGITS.override(clients=5, shots=8, shots_spread=7, rounds=3 if EARLY[name] else 2)
+    check(name, unlike)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -252,6 +260,18 @@ def test_numbers_that_a_loss_draws_do(executor, monkeypatch):
 
     known_as(monkeypatch, draws=Draws)
     check("draws", DIGITS.override(rounds=1), executor)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_numbers_that_an_upload_draws_do(executor, monkeypatch):
+    class Draws(FedAvg):
+        def upload(self, m, data, down):
+            z = m.body(data.x)
+            return {"noisy": (z * torch.rand(len(z), 1, device=z.device)).mean(0)}
+
+    known_as(monkeypatch, draws=Draws)
+    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 20)
+    check("draws", DIGITS.override(clients=5, rounds=2), executor)
 
 
 # planted faults ------------------------------------------------------------------------------------------------------
