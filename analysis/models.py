@@ -29,7 +29,7 @@ from fedtune.engine import model_file as files
 from fedtune.engine.adaptation import adapted
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
-from fedtune.experiment.algorithm import LAWS, Model, parts
+from fedtune.experiment.algorithm import SAMPLERS, Model, parts
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn.generators import generate
 from fedtune.nn.mixtures import sample, unpack
@@ -122,7 +122,7 @@ class Saved:
         server, classes, clients = self.state.server, self.setting.task.classes, self.setting.task.clients
         known = server["counts"].sum(0).nonzero()[:, 0] if server["counts"].any() else torch.arange(classes)
         y, stream = known.repeat_interleave(each), randomness.stream(seed, "generated")
-        noise = LAWS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
+        noise = SAMPLERS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
         if not alg.personal:
             return self._named(generate(server["nets"], noise, y), y)
         assert isinstance(alg, FedGenP)

@@ -15,7 +15,18 @@ from torch import Tensor
 
 from fedtune.core import randomness
 from fedtune.core.trees import Tree, take, to_all
-from fedtune.experiment.algorithm import LAWS, Algorithm, Batch, Data, Law, Model, Noise, Phase, Task, hyper
+from fedtune.experiment.algorithm import (
+    SAMPLERS,
+    Algorithm,
+    Batch,
+    Data,
+    Distribution,
+    Model,
+    Noise,
+    Phase,
+    Task,
+    hyper,
+)
 from fedtune.nn.generator_losses import Term
 from fedtune.nn.generators import (
     Loss,
@@ -53,7 +64,7 @@ class Generative(Algorithm):
     gen_batch: int = hyper(32, 8, 256, log=True, first_round=2, help="mini-batch of the generator's steps")
     gen_hidden: int = hyper(256, 16, 1024, log=True, first_round=2, help="width of the generator's hidden layer")
     noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the generator's noise input")
-    noise_law: Law = hyper(
+    noise_law: Distribution = hyper(
         "normal",
         choices=("normal", "uniform"),
         first_round=2,
@@ -153,7 +164,7 @@ class Generative(Algorithm):
         """Noise [S, *lead, B, Z] and labels [S, *lead, B] of a round's generator steps."""
         stream = randomness.stream(task.seed, "generator", task.t)
         like, shape = server["memory"]["first"], (self.gen_steps, *lead, self.gen_batch)
-        noise = LAWS[self.noise_law]((*shape, self.noise_width), generator=stream, dtype=like.dtype)
+        noise = SAMPLERS[self.noise_law]((*shape, self.noise_width), generator=stream, dtype=like.dtype)
         u = torch.rand(shape, generator=stream, dtype=like.dtype).to(like.device)
         return noise.to(like.device), draw_labels(self.labels(server), u.flatten()).view(shape)
 
@@ -179,5 +190,5 @@ class Generative(Algorithm):
         """The same noise in every round, and 20 labels of every class."""
         like, classes = server["memory"]["first"], server["counts"].shape[1]
         shape, stream = (20 * classes, self.noise_width), randomness.stream("quality")
-        noise = LAWS[self.noise_law](shape, generator=stream, dtype=like.dtype)
+        noise = SAMPLERS[self.noise_law](shape, generator=stream, dtype=like.dtype)
         return noise.to(like.device), torch.arange(classes, device=like.device).repeat_interleave(20)

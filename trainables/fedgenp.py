@@ -166,13 +166,13 @@ class FedGenP(Generative):
 
     def client_noise(self, task: Task) -> dict[str, Noise]:
         """m_k draws of ε, ξ and a label; and one of ε and ξ for each real row."""
-        law, m_k, b = self.noise_law, self.generated or task.batch, task.batch
+        distribution, m_k, b = self.noise_law, self.generated or task.batch, task.batch
         noise = {
-            "noise": Noise((m_k, self.noise_width), law),
+            "noise": Noise((m_k, self.noise_width), distribution),
             "xi": Noise((m_k, task.features)),
             "label": Noise((m_k,), "uniform"),
         }
-        latent = {"latent": Noise((b, self.noise_width), law), "latent_xi": Noise((b, task.features))}
+        latent = {"latent": Noise((b, self.noise_width), distribution), "latent_xi": Noise((b, task.features))}
         return noise | latent if self.b else noise
 
     def init(self, task: Task) -> dict:

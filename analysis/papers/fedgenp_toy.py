@@ -2,19 +2,20 @@
 
     python -m analysis.fedgenp_toy [--rounds 40,100] [--seed 0] [--output fedgenp_toy.png]
 
-The law.  A wheel is turned by an angle that is uniform on [0, 2π).  Client k sits at 1 from the hub, at 120° · k on the
-wheel; its class 0 lies 0.6 clockwise of that along the wheel's tangent, its class 1 as far the other way.  So each
-client parts its classes by another line through the hub, and beyond its own third each such line is wrong about half of
-what the others hold: that is the conflict.  Rows are normal around their class's centre, with standard deviations
-along the spoke and the tangent of (0.42, 0.12), (0.21, 0.21) and (0.12, 0.27) for the three clients.  Every client has
-20 training, 20 validation and 200 test rows of each class.  The paper shows its clouds and names no law; this is ours.
+The distribution.  A wheel is turned by an angle that is uniform on [0, 2π).  Client k sits at 1 from the hub, at 120° ·
+k on the wheel; its class 0 lies 0.6 clockwise of that along the wheel's tangent, its class 1 as far the other way.  So
+each client parts its classes by another line through the hub, and beyond its own third each such line is wrong about
+half of what the others hold: that is the conflict.  Rows are normal around their class's centre, with standard
+deviations along the spoke and the tangent of (0.42, 0.12), (0.21, 0.21) and (0.12, 0.27) for the three clients.  Every
+client has 20 training, 20 validation and 200 test rows of each class.  The paper shows its clouds and names no
+distribution; this is ours.
 
 The runs.  The mlp of fedtune.nn, 5 local steps of 32 rows, SGD at 0.01 without momentum; FedGenP at its defaults
 but rectify=True, as the mlp's features have a ReLU.  Both start from the same weights and train on the same batches.
 
 Scale and steps were chosen by FedAvg alone, over seeds 0 to 2 and four candidates: after 40 rounds it should be short
 of what it reaches after 100, as in the paper (at twice the size, or with 20 steps, it is done by then and there is
-nothing to see; on the first law tried, the two did not differ).  Nothing of FedGenP was tuned.
+nothing to see; on the first distribution tried, the two did not differ).  Nothing of FedGenP was tuned.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Snapshot(NamedTuple):
 
 
 def draw(seed: int) -> Federation:
-    """Three clients' rows by the module's law."""
+    """Three clients' rows drawn as the module says."""
     rng = randomness.numpy_stream(seed, "fedgenp toy")
     turn = rng.uniform(0, 2 * np.pi)
     x: list[np.ndarray] = []

@@ -107,44 +107,44 @@ class Draws(TorchDispatchMode):
 
     def _draw(self, func: OpOverload, given: dict[str, Any]) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        law = name.rstrip("_").removesuffix("_like")
-        if law not in _LAWS:
-            raise CannotRepeat(f"{law} cannot draw from each client's own stream")
+        operation = name.rstrip("_").removesuffix("_like")
+        if operation not in _SAMPLERS:
+            raise CannotRepeat(f"{operation} cannot draw from each client's own stream")
         if given.get("generator") is not None:
-            raise CannotRepeat(f"{law} was given a generator; leave it out, because every client has its own")
-        if law == "native_dropout":
+            raise CannotRepeat(f"{operation} was given a generator; leave it out, because every client has its own")
+        if operation == "native_dropout":
             x, p = given["input"], given["p"]
             mask = self._numbers("bernoulli", {"self": x, "p": 1 - p, "dtype": torch.bool})
             return x * mask / (1 - p) if p < 1 else x * 0, mask
-        drawn = self._numbers(law, given)
+        drawn = self._numbers(operation, given)
         return given["self"].copy_(drawn) if name.endswith("_") else drawn
 
-    def _numbers(self, law: str, given: dict[str, Any]) -> Tensor:
+    def _numbers(self, operation: str, given: dict[str, Any]) -> Tensor:
         """The numbers of all clients that are being run, in the form that the operation returns."""
         assert self._streams is not None
         like = next((v for v in given.values() if isinstance(v, Tensor)), None)
         dtype = given.get("dtype")
         if not isinstance(dtype, torch.dtype):  # if no type was requested
-            dtype = like.dtype if like is not None else _DTYPES.get(law, torch.get_default_dtype())
+            dtype = like.dtype if like is not None else _DTYPES.get(operation, torch.get_default_dtype())
         device = given.get("device") or (like.device if like is not None else torch.device("cpu"))
-        if law == "randperm" and self._stacked:
+        if operation == "randperm" and self._stacked:
             self._turn += 1
             streams = [self._streams[(self._turn - 1) % self._clients]]
-            return _LAWS[law](given, (), dtype, streams[0]).to(device)
+            return _SAMPLERS[operation](given, (), dtype, streams[0]).to(device)
         if not self._stacked:
-            return _LAWS[law](_on_cpu(given), _shape(given), dtype, self._streams[self._client]).to(device)
+            return _SAMPLERS[operation](_on_cpu(given), _shape(given), dtype, self._streams[self._client]).to(device)
         whole = _shape(given)
         tensors = {
-            n: v.expand(whole) if law != "multinomial" else v
+            n: v.expand(whole) if operation != "multinomial" else v
             for n, v in _on_cpu(given).items()
             if isinstance(v, Tensor)
         }
         if whole[0] % self._clients:
-            raise CannotRepeat(f"{law} draws {list(whole)} numbers for {self._clients} clients")
+            raise CannotRepeat(f"{operation} draws {list(whole)} numbers for {self._clients} clients")
         drawn = []
         for stream, *own in zip(self._streams, *(t.chunk(self._clients) for t in tensors.values()), strict=False):
             mine = given | dict(zip(tensors, own, strict=True))
-            drawn.append(_LAWS[law](mine, (whole[0] // self._clients, *whole[1:]), dtype, stream))
+            drawn.append(_SAMPLERS[operation](mine, (whole[0] // self._clients, *whole[1:]), dtype, stream))
             if len(drawn) == self._clients:
                 break
         return torch.cat(drawn).to(device)
@@ -175,33 +175,34 @@ _CERTAIN: set[Any] = set()  # operations that draw nothing
 _SWITCHES = ("dropout_p", "dropout", "train", "training")
 _DTYPES = {"randint": torch.int64, "randperm": torch.int64}
 
-Law = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator], Tensor]
+Sampler = Callable[[dict[str, Any], Sequence[int], torch.dtype, torch.Generator], Tensor]
 
 
-def _filled(name: str, *arguments: str) -> Law:
-    """Wrap a distribution that PyTorch has as an in-place operation; a new tensor is filled, so memory order does not
-    matter.
+def _filled(name: str, *arguments: str) -> Sampler:
+    """A distribution that PyTorch has as an in-place operation.
+
+    A new tensor is filled, so memory order does not matter.
     """
 
-    def law(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
+    def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
         values = [a[n] for n in arguments if a.get(n) is not None]
         drawn: Tensor = getattr(torch.empty(shape, dtype=dtype), f"{name}_")(*values, generator=g)
         return drawn
 
-    return law
+    return sample
 
 
-def _of_values(name: str) -> Law:
-    """A law whose parameters are a tensor."""
+def _of_values(name: str) -> Sampler:
+    """A distribution whose parameters are a tensor."""
 
-    def law(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
+    def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
         drawn: Tensor = getattr(torch, name)(a["self"].contiguous(), generator=g)
         return drawn
 
-    return law
+    return sample
 
 
-_LAWS: dict[str, Law] = {
+_SAMPLERS: dict[str, Sampler] = {
     "rand": lambda a, shape, dtype, g: torch.rand(shape, generator=g, dtype=dtype),
     "randn": lambda a, shape, dtype, g: torch.randn(shape, generator=g, dtype=dtype),
     "randint": lambda a, shape, dtype, g: torch.randint(a.get("low", 0), a["high"], shape, generator=g, dtype=dtype),

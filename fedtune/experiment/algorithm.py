@@ -24,7 +24,7 @@ from fedtune.core.hyper import check_all, hyper, knobs
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
 from fedtune.experiment.model import Model
 from fedtune.experiment.phase import Phase, Step
-from fedtune.experiment.terms import LAWS, Batch, Client, Data, Law, Noise, Task
+from fedtune.experiment.terms import SAMPLERS, Batch, Client, Data, Distribution, Noise, Task
 from fedtune.nn.layers import cross_entropy
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DOWN",
-    "LAWS",
+    "SAMPLERS",
     "UP",
     "Algorithm",
     "Batch",
     "Client",
     "Data",
-    "Law",
+    "Distribution",
     "Model",
     "Noise",
     "Phase",
@@ -210,4 +210,4 @@ def part_of(tensor: str) -> str:
 
 def draw(noise: dict[str, Noise], generator: torch.Generator, times: tuple[int, ...], dtype: torch.dtype) -> dict:
     """The requested random numbers, with the axes `times` in front, from one stream (CPU)."""
-    return {k: LAWS[n.law]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}
+    return {k: SAMPLERS[n.distribution]((*times, *n.shape), generator=generator, dtype=dtype) for k, n in noise.items()}

@@ -30,15 +30,15 @@ class Task(NamedTuple):
     parameters: tuple[str, ...] = ()  # names of the trained tensors: no running statistics, no frozen part
 
 
-Law = Literal["normal", "uniform"]
-LAWS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torch.rand}  # N(0, 1); on [0, 1)
+Distribution = Literal["normal", "uniform"]
+SAMPLERS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": torch.rand}  # N(0, 1); on [0, 1)
 
 
 class Noise(NamedTuple):
     """Random numbers that client code requests; they arrive as data, drawn from the client's own stream."""
 
     shape: tuple[int, ...]
-    law: Law = "normal"
+    distribution: Distribution = "normal"
 
 
 class Client(NamedTuple):

@@ -57,9 +57,9 @@ def features_of(net: Net, x: Tensor, training: bool) -> Tensor:
     return F.linear(F.relu(x), net["out.weight"], net["out.bias"])
 
 
-def draw_labels(law: Tensor, u: Tensor) -> Tensor:
+def draw_labels(weights: Tensor, u: Tensor) -> Tensor:
     """Labels [B] from uniform numbers u [B] and class weights [C] of any positive scale; never a class of weight 0."""
-    mass = law.cumsum(0)
+    mass = weights.cumsum(0)
     picked = (mass <= (u * mass[-1])[:, None]).sum(1)
     return picked.minimum((mass < mass[-1]).sum())  # rounding must not select a class after the last one with mass
 

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from fuzz import crashes, law, recording
+from fuzz import crashes, recording, rule
 from fuzz.crashes import difference
 from fuzz.recording import Change, Disk, changes, torn
 
@@ -83,7 +83,7 @@ def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_p
     assert len(found) > 100
     whole = crashes.rows(tmp_path / "run")
     assert len(whole) == 9
-    law.warm()
+    rule.warm()
     goes_on = []
     for i, disk in enumerate(found[:: len(found) // MOMENTS]):
         run = tmp_path / f"dead{i}" / "run"

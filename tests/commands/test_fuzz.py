@@ -1,4 +1,4 @@
-"""The law of bad input, on a fixed few hundred of what `python -m tests.fuzz` throws at the commands for hours."""
+"""The rule of bad input, on a fixed few hundred of what `python -m tests.fuzz` throws at the commands for hours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fuzz import cases, law, world
+from fuzz import cases, rule, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,13 +15,13 @@ EXAMPLES = {"lines": 70, "records": 40, "damage": 40, "spaces": 70, "partitions"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    law.warm()
+    rule.warm()
     yield world.make(tmp_path_factory.mktemp("fuzz") / "world")
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)
 @pytest.mark.filterwarnings("ignore")
-def test_every_answer_keeps_the_law(kind: str, place: Path) -> None:
+def test_every_answer_keeps_the_rule(kind: str, place: Path) -> None:
     @settings(
         max_examples=EXAMPLES[kind],
         derandomize=True,
@@ -45,11 +45,11 @@ def test_every_answer_keeps_the_law(kind: str, place: Path) -> None:
         (["report", "run", "-o", "folder"], ""),
     ],
 )
-def test_the_law_holds_where_it_should(words: list[str], broken: str, place: Path) -> None:
-    assert law.ask(words, place).kind == broken
+def test_the_rule_holds_where_it_should(words: list[str], broken: str, place: Path) -> None:
+    assert rule.ask(words, place).kind == broken
 
 
-def test_the_law_tells_what_breaks_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_tells_what_breaks_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stack, a bug's status, a second line, a long one, a control character, a file, five seconds, a gigabyte."""
     from fedtune.commands import status
 
@@ -87,5 +87,5 @@ def test_the_law_tells_what_breaks_it(place: Path, monkeypatch: pytest.MonkeyPat
         (large, "status: 70"),
     ):
         monkeypatch.setattr(status, "main", status.arguments.guarded(lambda argv, does=does: does()))
-        assert law.ask(["status", "run"], place, 0.5).kind.startswith(kind)
+        assert rule.ask(["status", "run"], place, 0.5).kind.startswith(kind)
         (place / "left.txt").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The laws of the five partitions, and the errors for what no partition can meet."""
+"""The properties of the five partitions, and the errors for what no partition can meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients see of their rows: the laws of every shift, their addresses, and the limit in which nothing changes."""
+"""What clients see of their rows: the properties of every shift, their addresses, and where nothing changes."""
 
 from __future__ import annotations
 

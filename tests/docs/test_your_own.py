@@ -64,7 +64,7 @@ def test_every_hospital_is_a_client_and_drawn(story: Path) -> None:
     assert (story / "who.html").stat().st_size > 10_000
 
 
-def test_the_algorithm_keeps_the_laws_and_is_described(story: Path) -> None:
+def test_the_algorithm_passes_the_checks_and_is_described(story: Path) -> None:
     said = (story / "said.txt").read_text()
     assert "exponent of the loss in a client's weight" in said and "0.1 … 5 (log), or 0.0" in said
 

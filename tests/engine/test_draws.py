@@ -145,7 +145,7 @@ def served_to(code: Any, x: Tensor, times: int = 1, stacked: bool = True) -> Ten
 
 BINARY = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)[:, None] / 3.75
 
-LAWS = {
+DISTRIBUTIONS = {
     "dropout": (lambda t: F.dropout(torch.ones_like(t), 0.25), 1, (1 / 0.75 - 1) ** 0.5),
     "alpha_dropout": (lambda t: F.alpha_dropout(t * 0, 0.5, True), 0, None),
     "rand": (lambda t: torch.rand(4, 50) + 0 * t, 0.5, 12**-0.5),
@@ -170,9 +170,9 @@ LAWS = {
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("law", LAWS)
-def test_draws_follow_their_law_and_are_one_for_stack_and_loop(law: str) -> None:
-    code, mean, spread = LAWS[law]
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_draws_follow_their_distribution_and_are_one_for_stack_and_loop(distribution: str) -> None:
+    code, mean, spread = DISTRIBUTIONS[distribution]
     x = torch.zeros(3, 4, 50, dtype=torch.float64)
     stack, loop = (served_to(code, x, 40, stacked).double() for stacked in (True, False))
     assert torch.equal(stack, loop)
@@ -210,9 +210,9 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     assert len(seen) == 1 and draws.seen is False
 
 
-def test_every_law_says_by_name_what_it_serves() -> None:
-    for law in served._LAWS:
-        names = [law, f"{law}_"]
+def test_every_sampler_has_the_name_of_an_operation_of_pytorch() -> None:
+    for name in served._SAMPLERS:
+        names = [name, f"{name}_"]
         assert any(hasattr(torch.ops.aten, n) for n in names)
 
 

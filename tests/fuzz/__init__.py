@@ -1,1 +1,1 @@
-"""What is thrown at the commands, and the law that they answer by: `python -m tests.fuzz --minutes N`."""
+"""What is thrown at the commands, and the rule that they answer by: `python -m tests.fuzz --minutes N`."""

@@ -1,4 +1,4 @@
-"""python -m tests.fuzz --minutes N: whatever may come is thrown at every command, and what breaks the law counted.
+"""python -m tests.fuzz --minutes N: whatever may come is thrown at every command, and what breaks the rule counted.
 
 python -m tests.fuzz --minutes 60
 python -m tests.fuzz --minutes 2 --only records --seed 7
@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import seed as seeded  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from fuzz import cases, law, world  # noqa: E402
+from fuzz import cases, rule, world  # noqa: E402
 
 BATCH = 50  # examples between looks at the clock
 
 
 def main() -> int:
-    """Fuzz until the time is over; 0 if every answer kept the law."""
+    """Fuzz until the time is over; 0 if every answer kept the rule."""
     p = argparse.ArgumentParser(
         prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -38,7 +38,7 @@ def main() -> int:
     end, asked, answers = time.monotonic() + 60 * args.minutes, Counter[str](), Counter[str]()
     broken: dict[tuple[str, str], list[str]] = {}
     warnings.simplefilter("ignore")
-    law.warm()
+    rule.warm()
     with tempfile.TemporaryDirectory() as temporary:
         place = world.make(Path(temporary) / "world", args.run)
         batch = 0
@@ -50,7 +50,7 @@ def main() -> int:
     print(", ".join(f"{n} {kind}" for kind, n in asked.items()), f"= {asked.total()} inputs;", dict(answers))
     for (kind, what), examples in sorted(broken.items(), key=lambda item: -len(item[1])):
         print(f"{len(examples):5} {kind}: {what}\n      {min(examples, key=len)[:700]}")
-    print(f"{sum(map(len, broken.values()))} of {asked.total()} broke the law, in {len(broken)} ways")
+    print(f"{sum(map(len, broken.values()))} of {asked.total()} broke the rule, in {len(broken)} ways")
     return int(bool(broken))
 
 

@@ -18,7 +18,7 @@ import yaml
 from hypothesis import strategies as st
 
 from fuzz import strategies
-from fuzz.law import SECONDS, Answer, ask
+from fuzz.rule import SECONDS, Answer, ask
 from fuzz.world import STATES
 
 OF_SEARCH = (

@@ -16,7 +16,7 @@ import pandas as pd
 from fedtune.core.errors import UserError
 from fedtune.runs import frames, reading
 from fedtune.runs.files import RunFiles
-from fuzz import law
+from fuzz import rule
 from fuzz.recording import Change, Disk, torn
 
 TIMES = ("run", "seconds", "eval_seconds")  # what differs between two runs of the same
@@ -189,7 +189,7 @@ def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], repor
     place = run.parent
     lines = ["status run", *(["report run -o r.html"] if report else [])]
     for line in lines:
-        answer = law.ask(line.split(), place, 4 * law.SECONDS)
+        answer = rule.ask(line.split(), place, 4 * rule.SECONDS)
         if answer.broken:
             return f"{line}: {answer.broken}", ""
     (place / "r.html").unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], repor
         wrong = Difference(0, 0, 0)
     if wrong.doubled or wrong.different:
         return f"frames: {wrong}", ""
-    answer = law.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place, 4 * law.SECONDS)
+    answer = rule.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place, 4 * rule.SECONDS)
     if answer.broken:
         return f"{again}: {answer.broken}", ""
     return "", "accepted" if answer.status is None else (answer.err or answer.out).strip().splitlines()[-1]

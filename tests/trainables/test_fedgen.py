@@ -253,7 +253,7 @@ def test_the_generator_learns_what_the_heads_agree_on() -> None:
 @pytest.mark.parametrize(
     ("law", "want"), [("histogram", [5, 0, 7, 1]), ("present", [1, 0, 1, 1]), ("uniform", [1, 1, 1, 1])]
 )
-def test_the_laws_of_labels(law: str, want: list) -> None:
+def test_the_distributions_of_labels(law: str, want: list) -> None:
     counts = torch.tensor([[2, 0, 7, 0], [3, 0, 0, 1]])
     assert FedGen(label_law=law).labels({"counts": counts, "memory": {"first": randn(1)}}).tolist() == want
 

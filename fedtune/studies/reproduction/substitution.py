@@ -122,13 +122,13 @@ def _too_skewed(column: Column, dataset: str) -> bool:
 def _notes(parts: Sequence[Panel], dataset: str) -> list[str]:
     """Sentences on what differs from the paper's setting although the labels do not say so."""
     columns = [c for p in parts for c in p.columns]
-    law, notes = columns[0].setting().partition, []
-    if dataset in FEW and law == "ways-shots":
+    partition, notes = columns[0].setting().partition, []
+    if dataset in FEW and partition == "ways-shots":
         share = f"{100 * FEW[dataset][0]:g} %"
         notes.append(f"on {dataset} a client has {share} of the rows a class that a label or the paper says")
-    if dataset == "digits" and law in ("fedgen", "natural"):
+    if dataset == "digits" and partition in ("fedgen", "natural"):
         notes.append("the digits are partitioned whole, among ten clients, whatever share a label names")
-    if law == "natural":
+    if partition == "natural":
         alpha = columns[0].setting().alpha
         notes.append(f"clients hold no celebrities but shares of the classes, Dirichlet {alpha:g}")
     left = [c.label.partition(", ")[2] for c in columns if _too_skewed(c, dataset)]

@@ -1,4 +1,4 @@
-"""The law of bad input: a command ends in 5 s and 1 GB with status 0, 2 or 130, and a refusal is one line.
+"""The rule of bad input: a command ends in 5 s and 1 GB with status 0, 2 or 130, and a refusal is one line.
 
 No stack is shown, nothing unforeseen is reported as such, and no file is left behind.  Commands run in this process, up
 to where Ray would start or training begin: what comes so far has been accepted.
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     status: int | None  # None where it was accepted: Ray would start, or training begin
     out: str
     err: str
-    broken: str  # which part of the law, with the place; empty where it holds
+    broken: str  # which part of the rule, with the place; empty where it holds
 
     @property
     def kind(self) -> str:
@@ -76,7 +76,7 @@ def ask(argv: Sequence[str], folder: Path, seconds: float = SECONDS) -> Answer:
 
 
 def _judged(status: int | None, out: str, err: str) -> str:
-    """What a status and an output break of the law."""
+    """What a status and an output break of the rule."""
     if status not in (None, *STATUSES):
         return f"status: {status}\n{err[-500:]}"
     if "Traceback" in err + out and "Exception ignored in" not in err:
@@ -152,7 +152,7 @@ def within(seconds: float, more: int) -> Iterator[None]:
 
 @contextmanager
 def nothing_begins() -> Iterator[None]:
-    """Begun where Ray would start, a client train or a law be asked; nobody answers at any address."""
+    """Begun where Ray would start, a client train or a conformance check run; nobody answers at any address."""
     from fedtune.cluster import ray_start
     from fedtune.engine import simulation
     from fedtune.studies import checking
