@@ -1,13 +1,13 @@
-"""This working tree against another commit: the same rounds trained by both, in turns, in CPU seconds of one thread.
+"""This working tree against another commit: both train the same rounds in turns; CPU seconds of one thread.
 
     python -m benchmarks.against COMMIT [--only search,fedpa,fedproto] [--rounds 10] [--turns 7] [--json FILE]
     python -m benchmarks.against COMMIT --algo moon --scenario digits-dir0.1 [--set mu=5 --set lr=0.1]
 
-The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process a case that
-trains on, a turn of some rounds at a time, while the other waits; scoring is part of a round.  Said are medians over
-the turns after the first, in which things are made once, and the ratio of all that was spent, start and first turn too.
-A commit that can leave out test rows does so as a search would, so turns of ten rounds are alike.
-Both must give the same numbers, as a ratio of different work would say nothing.
+The commit is checked out into a worktree of its own, which is removed at the end.  Each side is one process per case.
+It trains some rounds (a turn) while the other side waits; evaluation is part of a round.  The table shows medians over
+the turns after the first, in which caches are filled, and the ratio of the total times, which include the start and the
+first turn.  A commit that can skip test rows skips them as a search would, so turns of ten rounds are alike.  Both
+sides must give the same numbers, because a ratio of different work would say nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "search": ("gfpl", "digits-w4", {}),  # what the default search trains, by GFPL's defaults
-    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {"distance": "l2"}),  # the default of then
+    "fedpa": ("fedpa", "fedpa-fmnist-a0.3", {"distance": "l2"}),  # the default at the time
     "fedproto": ("fedproto", "gfpl-fmnist-w4", {}),
 }
 TIMES = ("seconds", "eval_seconds")
-MOVED = {  # where a commit may have what a side needs: modules were moved
+MOVED = {  # where the names that a side needs can be, because modules were moved
     "Experiment": ("fedtune.experiment.experiment.Experiment", "fedtune.federated.experiment.Experiment"),
     "train": ("fedtune.engine.simulation.train", "fedtune.federated.simulation.play"),
     "find": ("fedtune.experiment.scenarios.find", "fedtune.federated.scenarios.find"),
@@ -103,17 +103,17 @@ class Side:
         return score / (train + score)
 
 
-def unlike(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
-    """In which figures that both give the sides differ, and by how much at most."""
-    apart: dict[str, float] = {}
+def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    """The figures of both sides that differ, and the largest difference of each."""
+    difference: dict[str, float] = {}
     for a, b in zip(ours, theirs, strict=True):
         for name in a.keys() & b.keys() - set(TIMES):
             same = a[name] == b[name] or a[name] is None or b[name] is None or math.isnan(a[name] + b[name])
-            apart[name] = max(apart.get(name, 0.0), 0.0 if same else abs(a[name] - b[name]))
-    moved = {name: by for name, by in sorted(apart.items()) if by}
-    if not moved:
-        return f"all {len(apart)} figures the same"
-    return "differ: " + ", ".join(f"{name} by {by:.1g}" for name, by in moved.items())
+            difference[name] = max(difference.get(name, 0.0), 0.0 if same else abs(a[name] - b[name]))
+    differ = {name: by for name, by in sorted(difference.items()) if by}
+    if not differ:
+        return f"all {len(difference)} figures are the same"
+    return "differ: " + ", ".join(f"{name} by {by:.1g}" for name, by in differ.items())
 
 
 def compare(
@@ -134,10 +134,10 @@ def compare(
         "ours": a,
         "theirs": b,
         "ratio": b / a,
-        "ratio_of_all": sum(theirs.cpu) / sum(ours.cpu),
+        "ratio_of_total": sum(theirs.cpu) / sum(ours.cpu),
         "scoring": ours.scoring(),
         "their_scoring": theirs.scoring(),
-        "numbers": unlike(ours.rows, theirs.rows),
+        "numbers": differences(ours.rows, theirs.rows),
     }
 
 
@@ -177,8 +177,8 @@ def main() -> int:
     if args.algo:
         given = {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
         cases = {args.algo: (args.algo, args.scenario, given)}
-    heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'of all':>6}"
-    print(f"{'case':10} {'scenario':20} {heads}   scoring, then and now")
+    heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'total':>6}"
+    print(f"{'case':10} {'scenario':20} {heads}   scoring, theirs and ours")
     found = []
     with worktree(args.commit) as tree:
         for name, case in cases.items():
@@ -186,7 +186,7 @@ def main() -> int:
             found.append(row)
             print(
                 f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {row['ratio']:6.2f} "
-                f"{row['ratio_of_all']:6.2f}   {row['their_scoring']:.0%}, {row['scoring']:.0%}; {row['numbers']}",
+                f"{row['ratio_of_total']:6.2f}   {row['their_scoring']:.0%}, {row['scoring']:.0%}; {row['numbers']}",
                 flush=True,
             )
     if args.json:

@@ -75,7 +75,7 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
 def line(name: str, got: dict[str, float]) -> str:
     return (
         f"{name}: {got['saves']} checkpoints took {got['spent']:.2f} of {got['seconds']:.1f} s, "
-        f"{got['spent'] / got['seconds']:.1%} (asked below 3 %)"
+        f"{got['spent'] / got['seconds']:.1%} (target: below 3 %)"
     )
 
 

@@ -1,15 +1,16 @@
-"""The cost of rounds with several architectures or few of many clients, of scoring, and of partitioning.
+"""The cost of rounds with several architectures or few of many clients, of evaluation, and of partitioning.
 
     python -m benchmarks.clients [--json FILE] [--repeats 5]
 
-Mixed    rounds a second of `local` with 20 clients of 100 rows, B = 10, without evaluation, against a plain loop over
-         the clients (nn.Module, torch.optim.SGD) on the same batches; both are checked to end with the same weights.
-Skewed   rows a second that are scored of 20 clients with 200 to 4,000 rows each, in the engine's chunks of like size,
-         against each client by itself; both find the same accuracy.
-Many     seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and what
-         the process came to hold for K clients (a fresh process each).  40 rows a client, B = 10, the CNN for 8×8.
+Mixed     rounds per second of `local` with 20 clients of 100 rows, B = 10, without evaluation, against a plain loop
+          over the clients (nn.Module, torch.optim.SGD) on the same batches; both are checked to end with the same
+          weights.
+Skewed    rows evaluated per second, of 20 clients with 200 to 4,000 rows each, in the engine's chunks of similar size,
+          against one client at a time; both find the same accuracy.
+Many      seconds of a round in which 10 of K clients take part, without evaluation, as a ratio to 10 of 10; and the
+          memory that the process added for K clients (a fresh process each).  40 rows a client, B = 10, CNN for 8×8.
 Assigned  CPU seconds to assign 300,000 rows to K clients by classes (`fedgen`) and 1,000,000 by their owners
-         (`natural`), as a ratio to 100 clients: a pass over all rows for every client would be a hundred.
+          (`natural`), as a ratio to 100 clients: a pass over all rows for every client would give a hundred.
 One thread, both sides taking turns, the least of several repeats.
 """
 
@@ -40,7 +41,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
-# data set that gives the image's shape, model, least ratio asked for
+# data set that gives the image's shape, model, target: the least ratio
 CASES = [
     ("digits", "htmini3", 1.5),
     ("digits", "cnn8", 1.5),
@@ -54,8 +55,8 @@ SKEWED = [
     ("fashion-mnist", "mlp", 0.9),
     ("fashion-mnist", "mcmahan-cnn", 0.9),
 ]
-ALGORITHMS, COUNTS, ASKED = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
-DEALT = 5.0
+ALGORITHMS, COUNTS, MOST_MANY = ("fedavg", "fedproto"), (10, 100, 1_000, 10_000), 1.3
+MOST_ASSIGNED = 5.0
 
 
 def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int, active: int) -> Simulation:
@@ -139,7 +140,7 @@ def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
         began = time.perf_counter()
         sim.state, _ = engine.run_round(sim.setting, sim.state)
         best = min(best, time.perf_counter() - began)
-    return {"algorithm": algorithm, "clients": clients, "seconds": best, "held_mib": status("VmRSS") - before}
+    return {"algorithm": algorithm, "clients": clients, "seconds": best, "added_mib": status("VmRSS") - before}
 
 
 def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
@@ -148,19 +149,19 @@ def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     return found
 
 
-def dealt_rows(how: str, repeats: int) -> list[dict[str, Any]]:
+def assigned_rows(how: str, repeats: int) -> list[dict[str, Any]]:
     y, owner = np.tile(np.arange(10), 30_000), np.random.default_rng(0).integers(0, 200_000, 1_000_000)
 
-    def deal(clients: int) -> Partition:
+    def assign(clients: int) -> Partition:
         rng = np.random.default_rng(1)
         if how == "fedgen":
             return partitions.fedgen(y, 200_000, 200_000, clients, 1.0, 1.0, 3, 0.15, rng)
         return partitions.natural(owner, clients, 10, 1.0, 0.1, 0.2, rng)
 
     counts = COUNTS[1:]
-    seconds = best_of([partial(deal, clients) for clients in counts], repeats)
+    seconds = best_of([partial(assign, clients) for clients in counts], repeats)
     return [
-        {"partition": how, "clients": clients, "seconds": taken, "ratio": taken / seconds[0], "asked": DEALT}
+        {"partition": how, "clients": clients, "seconds": taken, "ratio": taken / seconds[0], "target": MOST_ASSIGNED}
         for clients, taken in zip(counts, seconds, strict=True)
     ]
 
@@ -173,14 +174,14 @@ def _rates(
     row_of: Callable[[str, str, int], dict[str, Any]],
     repeats: int,
 ) -> list[dict[str, Any]]:
-    print(f"{what:32} {unit:>10} {other:>10} {'ratio':>6} {'asked':>6}", flush=True)
+    print(f"{what:32} {unit:>10} {other:>10} {'ratio':>6} {'target':>6}", flush=True)
     rows = []
-    for dataset, model, asked in cases:
-        row = row_of(dataset, model, repeats) | {"asked": asked}
+    for dataset, model, target in cases:
+        row = row_of(dataset, model, repeats) | {"target": target}
         rows.append(row)
         print(
             f"{dataset + ', ' + model:32} {row['per_second']:10,.1f} {row[other]:10,.1f} {row['ratio']:6.2f} "
-            f"{asked:6.2f}{'' if row['ratio'] >= asked else '  below'}",
+            f"{target:6.2f}{'' if row['ratio'] >= target else '  below'}",
             flush=True,
         )
     return rows
@@ -190,29 +191,30 @@ def measure(repeats: int) -> dict[str, Any]:
     """All parts, printed as they are found."""
     mixed = _rates("20 clients, B = 10", "rounds/s", "eager", CASES, mixed_row, repeats)
     skewed = _rates("scored, 200 to 4,000 rows each", "rows/s", "alone", SKEWED, skewed_row, repeats)
-    head = f"{'10 clients of':>14} {'algorithm':>10} {'ms a round':>11} {'ratio':>6} {'asked':>6} {'held MiB':>9}"
+    head = f"{'10 clients of':>14} {'algorithm':>10} {'ms a round':>11} {'ratio':>6} {'target':>6} {'added MiB':>9}"
     print(head, flush=True)
     many = []
     for algorithm in ALGORITHMS:
         for clients in COUNTS:
             row = many_row(algorithm, clients, repeats)
             first = row["seconds"] if clients == COUNTS[0] else many[-1]["first"]
-            row |= {"first": first, "ratio": row["seconds"] / first, "asked": ASKED}
+            row |= {"first": first, "ratio": row["seconds"] / first, "target": MOST_MANY}
             many.append(row)
             print(
-                f"{clients:14} {algorithm:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} {ASKED:6.2f} "
-                f"{row['held_mib']:9.0f}{'' if row['ratio'] <= ASKED else '  above'}",
+                f"{clients:14} {algorithm:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} {MOST_MANY:6.2f} "
+                f"{row['added_mib']:9.0f}{'' if row['ratio'] <= MOST_MANY else '  above'}",
                 flush=True,
             )
-    print(f"{'assigned to':>14} {'partition':>10} {'ms':>11} {'ratio':>6} {'asked':>6}", flush=True)
-    dealt = dealt_rows("fedgen", repeats) + dealt_rows("natural", repeats)
-    for row in dealt:
+    print(f"{'assigned to':>14} {'partition':>10} {'ms':>11} {'ratio':>6} {'target':>6}", flush=True)
+    assigned = assigned_rows("fedgen", repeats) + assigned_rows("natural", repeats)
+    for row in assigned:
         print(
-            f"{row['clients']:14} {row['partition']:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} {DEALT:6.2f}"
-            f"{'' if row['ratio'] <= DEALT else '  above'}",
+            f"{row['clients']:14} {row['partition']:>10} {row['seconds'] * 1e3:11.1f} {row['ratio']:6.2f} "
+            f"{MOST_ASSIGNED:6.2f}"
+            f"{'' if row['ratio'] <= MOST_ASSIGNED else '  above'}",
             flush=True,
         )
-    return {"mixed": mixed, "skewed": skewed, "many": many, "dealt": dealt}
+    return {"mixed": mixed, "skewed": skewed, "many": many, "assigned": assigned}
 
 
 def main() -> int:

@@ -1,17 +1,18 @@
-"""What the engine gains over plain PyTorch, and what Tune costs: one table, ratios within one run.
+"""How much faster the engine is than plain PyTorch, and what Tune costs: one table, ratios within one run.
 
     python -m benchmarks.engine [--json FILE] [--only training,em,server,clients,tune] [--repeats 5]
                                 [--device cuda]
 
-training  milliseconds a client-step of fedtune's local training against a plain eager loop over the clients
-          (nn.Module, torch.optim.SGD with momentum 0.5) on the same models and the same batches; the two are checked to
-          end with the same weights.  One thread, both in this process, taking turns; the least of several repeats.
-          The only part that a GPU does too: what weights differ by is printed there, as its convolutions round (TF32).
+training  milliseconds a client-step of fedtune's local training, against a plain eager loop over the clients
+          (nn.Module, torch.optim.SGD with momentum 0.5) on the same models and batches.  Both are checked to end with
+          the same weights.  One thread, both in this process, taking turns; the least of several repeats.  This is the
+          only part that also runs on a GPU; there the difference of the weights is printed, because convolutions round
+          to TF32.
 em        the batched EM against scikit-learn's fits (benchmarks/em.py).
-server    what training FedPA's and FedGenP's generators costs, against a loop, and as clients become many
+server    training FedPA's and FedGenP's generators, against a loop, and with more and more clients
           (benchmarks/server.py).
-clients   rounds of clients with several architectures and of 10 out of many, scoring clients of unlike sizes, dealing
-          rows to many (benchmarks/clients.py).
+clients   rounds with several architectures or with 10 of many clients, evaluation of clients of different sizes,
+          assigning rows to many clients (benchmarks/clients.py).
 tune      wall time of a search of 16 trials against the same rounds trained without Tune in as many processes
           (benchmarks/tune.py).
 """
@@ -39,7 +40,7 @@ from fedtune.nn import architectures
 
 PARTS = ("training", "em", "server", "clients", "tune")
 
-# model, image, batch, clients, rows of a client, least ratio asked for
+# model, image, batch, clients, rows of a client, target: the least ratio
 CASES = [
     ("cnn8", (1, 8, 8), 4, 20, 100, 7.0),
     ("cnn8", (1, 8, 8), 32, 20, 640, 1.0),
@@ -91,8 +92,8 @@ def training_row(
 
     ours, theirs = engine(), eager()
     plain = {n: torch.stack([m.get_parameter(n).detach() for m in theirs]) for n, _ in net.named_parameters()}
-    apart = max((ours[n] - t).abs().max().item() for n, t in plain.items())
-    assert apart < 2e-3 or device != "cpu", apart  # the same work, in float32
+    difference = max((ours[n] - t).abs().max().item() for n, t in plain.items())
+    assert difference < 2e-3 or device != "cpu", difference  # the same work, in float32
     fast, slow = best_of([engine, eager], repeats, device)
     steps = clients * -(-rows // batch)
     return {
@@ -105,31 +106,30 @@ def training_row(
         "eager_ms": slow / steps * 1e3,
         "ratio": slow / fast,
         "steps_per_second": steps / fast,
-        "apart": apart,
+        "difference": difference,
     }
 
 
 def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
     """The part `training`, printed as it is found."""
-    head = (
-        f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'asked':>6} {'apart':>8}"
-    )
+    head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'target':>6} "
+    head += f"{'difference':>10}"
     print(head + "   (a client-step)", flush=True)
     found = []
-    for *case, asked in CASES:
-        row = training_row(*case, repeats, device) | {"asked": asked if device == "cpu" else 0.0}
+    for *case, target in CASES:
+        row = training_row(*case, repeats, device) | {"target": target if device == "cpu" else 0.0}
         found.append(row)
         print(
             f"{row['model']:14} {row['batch']:4} {row['executor']:>8} {row['eager_ms']:9.3f} "
-            f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {row['asked']:6.2f} {row['apart']:8.1e}"
-            f"{'' if row['ratio'] >= row['asked'] else '  below'}",
+            f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {row['target']:6.2f} {row['difference']:10.1e}"
+            f"{'' if row['ratio'] >= row['target'] else '  below'}",
             flush=True,
         )
     return found
 
 
 def main() -> int:
-    """Measure the parts that were asked for."""
+    """Measure the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--only", help="which parts, with commas (default all; on a GPU training)")

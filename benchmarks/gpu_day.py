@@ -3,7 +3,7 @@
 python -m benchmarks.gpu_day machine                      what there is, and what is missing
 python -m benchmarks.gpu_day memory --device cuda         what a round takes of the GPU, and the share of a trial
 python -m benchmarks.gpu_day twice --device cuda          whether one run gives the same bits twice
-python -m benchmarks.gpu_day compare CPU.jsonl GPU.jsonl  how far the rows of two runs are apart
+python -m benchmarks.gpu_day compare CPU.jsonl GPU.jsonl  differences of the rows of two runs
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def twice(device: str) -> int:
     from fedtune.experiment.experiment import Experiment
 
     setting = scenarios.find("digits-w4").override(rounds=5)
-    data, apart = partitioning.make(setting, 0), 0
+    data, different = partitioning.make(setting, 0), 0
     for name in ("fedavg", "fedproto", "fedpa"):
         for executor in ("stack", "loop"):
             experiment = Experiment(name, setting, device=device, executor=executor)
@@ -99,22 +99,22 @@ def twice(device: str) -> int:
                 f"{name:9} {executor:6} {'other bits in ' + ', '.join(differ) if differ else 'the same bits'}",
                 flush=True,
             )
-            apart += bool(differ)
-    return 1 if apart else 0
+            different += bool(differ)
+    return 1 if different else 0
 
 
 def compare(cpu: Path, gpu: Path) -> int:
-    """How far the rows of two runs are apart; 1 where final accuracies are not close."""
+    """Print how much the rows of two runs differ; 1 if final accuracies are not close."""
     ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()] for file in (cpu, gpu))
     if len(ours) != len(theirs):
         print(f"{len(ours)} rounds on the CPU, {len(theirs)} on the GPU")
         return 1
-    print(f"after {len(ours)} rounds {'CPU':>12} {'GPU':>12} {'round 1':>9} {'furthest':>9}")
+    print(f"after {len(ours)} rounds {'CPU':>12} {'GPU':>12} {'round 1':>9} {'largest':>9}")
     for name, value in ours[-1].items():
         if name in CLOCK or not isinstance(value, float):
             continue
-        apart = [abs(a[name] - b[name]) for a, b in zip(ours, theirs, strict=True) if a.get(name) is not None]
-        print(f"{name:22} {value:12.6f} {theirs[-1][name]:12.6f} {apart[0]:9.1e} {max(apart):9.1e}")
+        differences = [abs(a[name] - b[name]) for a, b in zip(ours, theirs, strict=True) if a.get(name) is not None]
+        print(f"{name:22} {value:12.6f} {theirs[-1][name]:12.6f} {differences[0]:9.1e} {max(differences):9.1e}")
     for name in CLOCK:
         total = [sum(row[name] for row in rows) for rows in (ours, theirs)]
         print(f"{name:22} {total[0]:12.1f} {total[1]:12.1f}")

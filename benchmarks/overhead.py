@@ -2,11 +2,11 @@
 
     python -m benchmarks.overhead [COMMIT] [--turns 3] [--trials 4] [--rounds 3] [more options of a search]
 
-A small search of the digits with its final check is run whole, as a person runs it.  Told are seconds from the command
-to the first round of a trial, seconds from the last round of a trial to the end of the command (the final check trains
-as few rounds), and the CPU seconds of every process that it started, by kind: the command itself, Ray's services, and
-the workers in which trials and checks train.  With a commit, its files take turns with this tree's, and ratios are
-told; on a shared machine the CPU seconds say more than the others.  Linux only, as it reads /proc.
+A small search of the digits runs with its final check, as a user would run it.  Reported are the seconds from the
+command to the first round of a trial, the seconds from the last round of a trial to the end of the command (the final
+check trains as few rounds), and the CPU seconds of every process that the search started, by kind: the command itself,
+Ray's services, and the workers in which trials and checks train.  With a commit, its files take turns with this tree's,
+and ratios are reported; on a shared machine the CPU seconds say more than the others.  Linux only, as it reads /proc.
 """
 
 from __future__ import annotations

@@ -138,14 +138,14 @@ def rounds(case: str, turns: int) -> dict[str, Any]:
     """Milliseconds of a round, and of the operations in one."""
     algorithm, scenario, config = ROUNDS[case]
     experiment = Experiment(algorithm, find(scenario).override(rounds=2 * turns), test_every=2 * turns)
-    played = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
+    rows = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
     took, inside = [], []
     for _ in range(turns):
         began = time.thread_time()
-        next(played)
+        next(rows)
         took.append(time.thread_time() - began)
         with Kernels() as kernels:
-            next(played)
+            next(rows)
         inside.append(kernels.seconds)
     whole, of_it = (1e3 * statistics.median(seconds[1:]) for seconds in (took, inside))
     return {"case": case, "round_ms": whole, "kernels_ms": of_it, "share": of_it / whole}

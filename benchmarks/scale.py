@@ -1,16 +1,16 @@
-"""Where one driver becomes the limit: 10,000 trials on 1,000 slots, with trials that take their time only on a clock.
+"""Where one driver becomes the limit: 10,000 trials on 1,000 slots, with trials that take time only on a clock.
 
     python -m benchmarks.scale [--trials 10000] [--slots 1000] [--rounds 27] [--seconds 10] [--searcher tpe]
                                [--every N] [-o FILE.svg]
 
-Everything of a search's driver is the real thing: Ray Tune's controller, our searcher, ASHA, every callback, all files.
-Only actors are made up, and their checkpoints empty.  A round ends `--seconds` after it began on a simulated clock, to
-which the CPU seconds of the driver are added: while it works on one result the others wait, and what slots wait for it
-is lost.  So a machine of a thousand slots is not needed, and a busy one measures as well as a quiet one.
+The driver of the search is the real one: Ray Tune's controller, fedtune's searcher, ASHA, every callback, all files.
+Only the actors are simulated, and their checkpoints are empty.  A round ends `--seconds` after it began on a simulated
+clock, to which the driver's CPU seconds are added: while it handles one result, other slots wait.  So no machine with a
+thousand slots is needed, and a busy machine measures as well as a quiet one.
 
-Told are, for every block of trials, the driver's milliseconds a trial and a result, the megabytes that it holds, and
-what part of their time slots waited; then from what round length on one driver can serve so many slots.  With -o the
-blocks are drawn.
+The table shows for every block of trials the driver's milliseconds per trial and per result, its memory, and the share
+of time that slots waited.  The last line says how long rounds must be for one driver to serve so many slots.  -o draws
+the blocks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Actors(RayActorManager):
         super().__init__(resource_manager)
         self._events: list[tuple[float, int, bool, TrackedActor, int, Callable[[], Any]]] = []
         self._count = 0
-        self._age: dict[TrackedActor, int] = {}  # what was asked of an actor before is void
+        self._age: dict[TrackedActor, int] = {}  # earlier requests to an actor are void
         self._work: dict[TrackedActor, tuple[dict[str, Any], int]] = {}  # its configuration, and rounds until now
 
     def _at(self, actor: TrackedActor, after: float, what: Callable[[], Any], trains: bool = False) -> None:

@@ -1,13 +1,13 @@
-"""How much of a run's CPU time is scoring: a table of shares, setting by setting.
+"""The share of evaluation in the CPU time of a run, setting by setting.
 
     python -m benchmarks.scoring [--test-every 1,10] [--only shards,w4-5,…] [--turns 3] [--all-classes 200]
                                  [--json FILE]
 
-A row is a run of its setting, on the digits a whole one, elsewhere of some rounds; the first ones apart, which warm the
-process up: CPU seconds of one thread that went into training and exchange and into scoring, a round, and the share of
-the latter.  Schedules of --test-every take turns, and the median turn of each is shown.  What is asked of the default
-schedule is ASKED at most.  --all-classes: rows of all classes that every client is tested on, in place of the
-scenario's (1,000 where there are enough).
+A row is a run of its setting: all rounds on the digits, some rounds elsewhere, without the first ones, which fill
+caches.  It shows CPU seconds of one thread per round, for training and exchange and for evaluation, and the share of
+evaluation.  The schedules of --test-every take turns, and the median turn of each is shown.  The share of the default
+schedule should be at most TARGET.  --all-classes: rows of all classes on which every client is tested, in place of the
+scenario's (1,000 if there are enough).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenarios import find
 
-ASKED = 0.15
+TARGET = 0.15
 WARM = 2  # rounds that are not counted
 
 # name -> algorithm, scenario, its fields that differ, rounds that are counted
@@ -98,7 +98,7 @@ def row(
 
 
 def main() -> int:
-    """Measure the settings that were asked for."""
+    """Measure the requested settings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--test-every", default="1,10", help="schedules, with commas")
     parser.add_argument("--only", default=",".join(CASES), help="which settings, with commas")
@@ -113,8 +113,8 @@ def main() -> int:
     memory.keep_freed_memory()
     found = []
     print(
-        f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   (a round; asked "
-        f"{ASKED:.0%} at the default)",
+        f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   "
+        f"(a round; target: at most {TARGET:.0%} by default)",
         flush=True,
     )
     for name in args.only.split(","):

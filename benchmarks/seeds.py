@@ -1,15 +1,15 @@
-"""What it gains that the seeds of one configuration train as one stack: the same runs one after the other and together.
+"""How much faster the seeds of one configuration train as one stack: the same runs one by one and together.
 
     python -m benchmarks.seeds [--algos fedavg,fedproto,gfpl] [--scenario digits-w4] [--set lr=0.1] [--seeds 5]
                                [--candidates] [--rounds 3] [--turns 5] [--device cuda] [--json FILE]
 
-Both ways are in this process on one thread and take turns of some rounds, scored as the commands do.  Said are medians
-of CPU seconds (on a GPU: of seconds) a round of all seeds, and the ratio.  That figures are those of runs alone is
-checked in passing: `apart` is the largest difference of any figure of all rounds, in float32
+Both ways run in this process on one thread and take turns of some rounds, evaluated as the commands do.  The table
+shows medians of the CPU seconds (on a GPU: seconds) that a round of all seeds takes, and their ratio.  `difference` is
+the largest difference between figures of the stack and of single runs, over all rounds, in float32
 (tests/engine/test_seed_stack.py: in float64).
 
---candidates trains what `compare` does on fresh seeds: of each algorithm the default and, twice, the configuration that
-analysis/results/compare-digits-w4.md found, all seeds of each; said is the ratio over all algorithms, too.
+--candidates trains what `compare` does on fresh seeds: all seeds of each algorithm's default and, twice, of the
+configuration that analysis/results/compare-digits-w4.md found.  The ratio over all algorithms is shown, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: 
     alone = [Simulation(with_seed(experiment, seed), config, d) for seed, d in data.items()]
     together = Seeds(experiment, config, data)
     spent: dict[str, list[float]] = {"alone": [], "together": []}
-    apart, now = 0.0, clock(experiment.device)
+    difference, now = 0.0, clock(experiment.device)
     for _ in range(turns + 1):
         began = now()
         one = [[run.step() for _ in range(rounds)] for run in alone]
@@ -59,19 +59,21 @@ def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: 
         many = [list(together.step().values()) for _ in range(rounds)]
         spent["alone"].append((between - began) / rounds)
         spent["together"].append((now() - between) / rounds)
-        apart = max([apart, *(_apart(one[i][t], many[t][i]) for i in range(seeds) for t in range(rounds))])
+        difference = max(
+            [difference, *(_difference(one[i][t], many[t][i]) for i in range(seeds) for t in range(rounds))]
+        )
     found = {way: statistics.median(times[1:]) for way, times in spent.items()}
-    return found | {"ratio": found["alone"] / found["together"], "apart": apart}
+    return found | {"ratio": found["alone"] / found["together"], "difference": difference}
 
 
-def _apart(row: dict[str, Any], other: dict[str, Any] | Diverged) -> float:
+def _difference(row: dict[str, Any], other: dict[str, Any] | Diverged) -> float:
     if isinstance(other, Diverged):
         raise other
     return max(abs(v - other[n]) for n, v in row.items() if n not in CLOCK and v is not None)
 
 
 def main() -> int:
-    """Measure what was asked for."""
+    """Measure what was requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algos", default="fedavg,fedproto,gfpl")
     parser.add_argument("--scenario", default="digits-w4")
@@ -86,7 +88,7 @@ def main() -> int:
     torch.set_num_threads(1)
     memory.keep_freed_memory()
     given = {n: json.loads(v) for n, _, v in (pair.partition("=") for pair in args.set)}
-    print(f"{'configuration':24} {'alone s':>8} {'stacked s':>9} {'ratio':>6} {'apart':>8}", flush=True)
+    print(f"{'configuration':24} {'alone s':>8} {'stacked s':>9} {'ratio':>6} {'difference':>10}", flush=True)
     scenario, found = scenarios.find(args.scenario), []
     for algo in list(TUNED) if args.candidates else args.algos.split(","):
         for config, times in ((given, 1), (TUNED.get(algo, {}) | given, 2))[: 1 + args.candidates]:
@@ -96,7 +98,7 @@ def main() -> int:
             found.append(row)
             name = f"{algo}{', tuned' if times > 1 else ''}"
             print(
-                f"{name:24} {row['alone']:8.3f} {row['together']:9.3f} {row['ratio']:6.2f} {row['apart']:8.1e}",
+                f"{name:24} {row['alone']:8.3f} {row['together']:9.3f} {row['ratio']:6.2f} {row['difference']:10.1e}",
                 flush=True,
             )
     alone, together = (sum(row[way] * row["times"] for row in found) for way in ("alone", "together"))

@@ -1,16 +1,15 @@
-"""What training the generators costs the server: against a plain PyTorch loop, and as clients become many.
+"""What it costs the server to train generators: against a plain PyTorch loop, and with more and more clients.
 
     python -m benchmarks.server [--json FILE] [--repeats 5]
 
-Ratios   a round's 50 generator steps of FedPA (10 heads) and of FedGenP (20 generators, each under 20 heads) as
-         `aggregate` takes them, against a loop as one writes it: nn.Module, torch.optim.Adam, and for every generator,
-         in every step, one head after the other.  B = 32, 32 features, 10 classes, default hyperparameters.  Both sides
-         draw the same noise within the time and end, in float64, with the same weights; timed in float32, one thread,
-         taking turns, the least of several repeats.  Models crossing the wire are heads only: averaging the rest costs
-         both sides the same.
-Scaling  10 steps (a round has 50) of FedGenP with K clients, all of them active, or 10.  Every generator meets every
-         head, so head work grows as K²; the rest as K.  A fresh process each; its peak resident memory above what it
-         held before, the C library giving freed memory back as it does by default.
+Ratios   `aggregate` with a round's 50 generator steps of FedPA (10 heads) and of FedGenP (20 generators, each under 20
+         heads), against a plain loop: nn.Module, torch.optim.Adam, and for every generator, in every step, one head
+         after the other.  B = 32, 32 features, 10 classes, default hyperparameters.  Both sides draw the same noise
+         within the measured time and end, in float64, with the same weights.  Timed in float32, one thread, taking
+         turns, the least of several repeats.  Clients send heads only: averaging the rest costs both sides the same.
+Scaling  10 steps (a round has 50) of FedGenP with K clients, of which all take part, or 10.  Every generator is trained
+         with every head, so this work grows as K²; the rest grows as K.  Each row has a fresh process.  Memory is its
+         peak minus what it used before; the C library returns freed memory as it does by default.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from trainables._generative import Generative
 from trainables.fedgenp import FedGenP
 from trainables.fedpa import FedPA
 
-CLASSES, FEATURES, ASKED = 10, 32, 3.0
+CLASSES, FEATURES, TARGET = 10, 32, 3.0
 SCALES = [(10, 10), (20, 20), (50, 50), (100, 100), (200, 200), (50, 10), (200, 10), (1000, 10)]  # K, active
 SCALING_STEPS = 10
 
@@ -153,11 +152,11 @@ CASES: list[tuple[str, Generative, int, Callable[..., list[dict[str, Tensor]]], 
 def ratio_row(name: str, alg: Any, clients: int, plain: Callable[..., Any], repeats: int) -> dict[str, Any]:
     server, up, task = situation(alg, clients, clients, torch.float64)
     ours, loop = alg.aggregate(server, up, task)["nets"], plain(alg, server, up, task)
-    apart = 0.0
+    difference = 0.0
     for n in ("in.weight", "norm.weight", "norm.bias", "norm.running_var", "out.weight", "out.bias"):
         stacked = torch.stack([net[n] for net in loop]).view_as(ours[n])
         torch.testing.assert_close(ours[n], stacked, rtol=0, atol=1e-9)  # the same work
-        apart = max(apart, (ours[n] - stacked).abs().max().item())
+        difference = max(difference, (ours[n] - stacked).abs().max().item())
     given = situation(alg, clients, clients, torch.float32)
     fast, slow = best_of([lambda: alg.aggregate(*given), lambda: plain(alg, *given)], repeats)
     nets = len(loop)
@@ -166,8 +165,8 @@ def ratio_row(name: str, alg: Any, clients: int, plain: Callable[..., Any], repe
         "ours_ms": fast * 1e3,
         "loop_ms": slow * 1e3,
         "ratio": slow / fast,
-        "asked": ASKED,
-        "apart": apart,
+        "target": TARGET,
+        "difference": difference,
     }
 
 
@@ -209,14 +208,14 @@ def slope(rows: list[dict[str, Any]], key: str) -> float:
 
 def measure(repeats: int) -> dict[str, Any]:
     """Both parts, printed as they are found."""
-    print(f"{'what':36} {'ours ms':>9} {'loop ms':>9} {'ratio':>6} {'asked':>6}", flush=True)
+    print(f"{'what':36} {'ours ms':>9} {'loop ms':>9} {'ratio':>6} {'target':>6}", flush=True)
     ratios = []
     for name, alg, clients, plain, times in CASES:
         row = ratio_row(name, alg, clients, plain, repeats * times)
         ratios.append(row)
         print(
-            f"{row['what']:36} {row['ours_ms']:9.1f} {row['loop_ms']:9.1f} {row['ratio']:6.2f} {row['asked']:6.2f}"
-            f"{'' if row['ratio'] >= row['asked'] else '  below'}",
+            f"{row['what']:36} {row['ours_ms']:9.1f} {row['loop_ms']:9.1f} {row['ratio']:6.2f} {row['target']:6.2f}"
+            f"{'' if row['ratio'] >= row['target'] else '  below'}",
             flush=True,
         )
     print(f"FedGenP, {SCALING_STEPS} steps of all active clients' generators under all active clients' heads")

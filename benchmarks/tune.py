@@ -36,7 +36,7 @@ def _begin(experiment: Experiment) -> None:
     _experiment, _data = experiment, partitioning.make(experiment.scenario, experiment.seed)
 
 
-def _play(config: dict[str, Any]) -> float:
+def _train(config: dict[str, Any]) -> float:
     began = time.perf_counter()
     for _ in simulation.train(_experiment, config, _data):
         pass
@@ -75,7 +75,7 @@ def without(rounds: int, processes: int) -> tuple[float, float]:
     experiment = Experiment("fedavg", scenarios.find("digits-w4").override(rounds=rounds))
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(processes, _begin, (experiment,)) as pool:
-        lasted = pool.map(_play, CONFIGS, chunksize=1)
+        lasted = pool.map(_train, CONFIGS, chunksize=1)
         return sum(lasted) / len(lasted), time.perf_counter() - began
 
 
@@ -104,7 +104,7 @@ def line(got: dict[str, float]) -> str:
     return (
         f"Tune: {got['trials']} trials of {got['trial_seconds']:.1f} s on {got['processes']} processes: "
         f"{got['tune_seconds']:.1f} s with Tune, {got['plain_seconds']:.1f} s without, ratio {got['ratio']:.3f} "
-        f"(asked at most 1.15); Ray's start {got['ray_start_seconds']:.1f} s"
+        f"(target: at most 1.15); Ray's start {got['ray_start_seconds']:.1f} s"
     )
 
 

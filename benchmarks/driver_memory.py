@@ -1,9 +1,9 @@
-"""What a driver holds for every trial, and who holds it: fedtune, Ray, Optuna or what else.
+"""How much memory a driver needs for each trial, by library: fedtune, Ray, Optuna and others.
 
-    python -m benchmarks.held [--trials 200] [--slots 10] [--searcher random]
+    python -m benchmarks.driver_memory [--trials 200] [--slots 10] [--searcher random]
 
-The search is that of benchmarks.scale.  Python notes where all that it holds was allocated; of what was added between a
-quarter of the trials and all of them each byte counts for the innermost of these libraries at the place.
+The search is that of benchmarks.scale.  Python records where each block of memory was allocated.  Memory that was added
+between a quarter of the trials and all of them is attributed to the innermost of these libraries in the call stack.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from unittest import mock
 
 from benchmarks import scale
 
-WHOSE = ("fedtune", "ray", "optuna", "pandas", "rich")
-DEEP = 12  # calls that are noted of an allocation
+LIBRARIES = ("fedtune", "ray", "optuna", "pandas", "rich")
+DEPTH = 12  # recorded calls of an allocation
 
 
-def whose(trace: tracemalloc.Traceback) -> str:
-    """The library that asked for the memory."""
+def library(trace: tracemalloc.Traceback) -> str:
+    """The library that allocated the memory."""
     for frame in reversed(trace):
-        for name in WHOSE:
+        for name in LIBRARIES:
             if f"/{name}/" in frame.filename:
                 return name
     return "others"
 
 
-class Held(scale.Blocks):
-    """Compares what is held at the first block's end and at the last one's."""
+class Memory(scale.Blocks):
+    """Compares the memory at the end of the first block with that at the end of the last one."""
 
     first: tracemalloc.Snapshot
     total = 0
@@ -40,7 +40,7 @@ class Held(scale.Blocks):
     def __init__(self, every: int, slots: int) -> None:
         """As scale's."""
         super().__init__(every, slots)
-        tracemalloc.start(DEEP)
+        tracemalloc.start(DEPTH)
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """Compare at the first block's end, and before the last trials end together."""
@@ -51,14 +51,14 @@ class Held(scale.Blocks):
             if self.ended == self.every:
                 self.first = now
             else:
-                told(self.first, now, self.ended - self.every)
+                report(self.first, now, self.ended - self.every)
 
 
-def told(first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, trials: int) -> None:
-    """Print who holds how much more for a thousand trials, and the places that hold most of ours."""
+def report(first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, trials: int) -> None:
+    """Print how much memory each library adds for a thousand trials, and where fedtune adds most."""
     by, places = Counter[str](), Counter[str]()
     for grown in last.compare_to(first, "traceback"):
-        name = whose(grown.traceback)
+        name = library(grown.traceback)
         by[name] += grown.size_diff
         if name == "fedtune":
             frame = next(f for f in reversed(grown.traceback) if "/fedtune/" in f.filename)
@@ -70,16 +70,16 @@ def told(first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, trials: int) -
 
 
 def main() -> int:
-    """Run the search with every allocation noted."""
+    """Run the search with every allocation recorded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--slots", type=int, default=10)
     parser.add_argument("--searcher", default="random")
     args = parser.parse_args()
-    Held.total = args.trials - args.slots  # before the last ones end together
+    Memory.total = args.trials - args.slots  # before the last ones end together
     words = ["--trials", str(args.trials), "--slots", str(args.slots), "--searcher", args.searcher]
     words += ["--every", str(args.trials // 4)]
-    with mock.patch.object(scale, "Blocks", Held), mock.patch.object(sys, "argv", ["benchmarks.scale", *words]):
+    with mock.patch.object(scale, "Blocks", Memory), mock.patch.object(sys, "argv", ["benchmarks.scale", *words]):
         return scale.main()
 
 

@@ -1,11 +1,11 @@
-"""What a user's own algorithm and model from files cost a round, against the same ones built in.
+"""What a round costs with an algorithm and a model from a user's files, against the same ones built in.
 
-    python -m benchmarks.own_files [--json FILE] [--rounds 122]
+    python -m benchmarks.user_files [--json FILE] [--rounds 122]
 
-The files are copies of ours: an algorithm's file, and a network's function.  All runs of a case have one seed and are
-checked to give the same figures; their rounds take turns, and what is counted is the processor's time, so that a busy
-machine hits all alike.  A ratio is the built-in's time for a round over the own one's, the median of all rounds: 1 says
-that it costs nothing.  What chance does to it is shown by the control: the same for a second run of the built-in.
+The files are copies of built-in code: an algorithm's file, and a network's function.  All runs of a case have the same
+seed and are checked to give the same figures.  Their rounds take turns and CPU time is measured, so that other work on
+the machine affects all alike.  A ratio is the built-in's time for a round divided by that of the user's file, the
+median of all rounds: 1 means no cost.  The control, a second run of the built-in, shows what chance does to a ratio.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.user_code import packages, user_files
 
-ASKED = 0.97
+TARGET = 0.97
 # algorithm, model, executor
 CASES = [
     ("fedprox", "cnn8", "stack"),
@@ -84,17 +84,17 @@ def case(
                 rows[i] = {k: v for k, v in row.items() if k not in CLOCK}
             assert rows[0] == rows[1] == rows[2], (algorithm, model, t)
             times.append(took)
-    ours, own, again = zip(*times[2:], strict=True)  # the first rounds fill caches
+    ours, user, again = zip(*times[2:], strict=True)  # the first rounds fill caches
     return {
         "algorithm": algorithm,
         "model": model,
         "executor": executor,
         "rounds": rounds,
         "built_in_ms": 1e3 * statistics.median(ours),
-        "own_ms": 1e3 * statistics.median(own),
-        "ratio": statistics.median(a / b for a, b in zip(ours, own, strict=True)),
+        "user_ms": 1e3 * statistics.median(user),
+        "ratio": statistics.median(a / b for a, b in zip(ours, user, strict=True)),
         "control": statistics.median(a / b for a, b in zip(ours, again, strict=True)),
-        "asked": ASKED,
+        "target": TARGET,
     }
 
 
@@ -102,14 +102,14 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     """All cases, printed as they are found."""
     scenario, found = Scenario(), []
     data = partitioning.make(scenario, 0)
-    head = f"{'algorithm':10} {'model':6} {'executor':>8} {'built-in ms':>11} {'own ms':>8}"
-    print(f"{head} {'ratio':>6} {'control':>7} {'asked':>6}", flush=True)
+    head = f"{'algorithm':10} {'model':6} {'executor':>8} {'built-in ms':>11} {'user ms':>8}"
+    print(f"{head} {'ratio':>6} {'control':>7} {'target':>6}", flush=True)
     for algorithm, model, executor in CASES:
         row = case(algorithm, model, executor, rounds, data, scenario)
         found.append(row)
         print(
-            f"{algorithm:10} {model:6} {executor:>8} {row['built_in_ms']:11.2f} {row['own_ms']:8.2f} "
-            f"{row['ratio']:6.3f} {row['control']:7.3f} {ASKED:6.2f}{'' if row['ratio'] >= ASKED else '  below'}",
+            f"{algorithm:10} {model:6} {executor:>8} {row['built_in_ms']:11.2f} {row['user_ms']:8.2f} "
+            f"{row['ratio']:6.3f} {row['control']:7.3f} {TARGET:6.2f}{'' if row['ratio'] >= TARGET else '  below'}",
             flush=True,
         )
     return found
