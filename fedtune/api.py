@@ -18,7 +18,7 @@ from fedtune.core import objectives
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs, typed
 from fedtune.core.metrics import METRIC
-from fedtune.experiment import registry, user_classes
+from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
@@ -252,7 +252,7 @@ class Objective:
 
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
-    algo = user_classes.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
+    algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
     theirs = [f.name for f in dataclasses.fields(Scenario)]
     hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
     # start="own" is an option, but start=2 is GFPL's hyperparameter

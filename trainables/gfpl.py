@@ -33,13 +33,14 @@ from fedtune.core.trees import to_all
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Batch, Data, Model, Noise, Phase, Ragged, Task, hyper
 from fedtune.experiment.algorithm import Step as SecondStep
 from fedtune.experiment.scenario import Scenario
+from fedtune.nn import catalogue
 from fedtune.nn.fusion import LINKAGES, fuse_classes
 from fedtune.nn.generators import draw_labels
 from fedtune.nn.heads import Frame
 from fedtune.nn.layers import Linear, cross_entropy
 from fedtune.nn.mixtures import Mixtures, fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
-from trainables._gfpl_idle import idle
+from trainables._heads import one_component
 
 EVENT = "first_retrain"  # the method that gives the first round in which most hyperparameters matter
 
@@ -151,7 +152,25 @@ class GFPL(Algorithm):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """Hyperparameters without an effect, given the values of others or few rows per class."""
-        return idle(vars(self), scenario)
+        found = one_component(scenario)
+        if not self.dcs:
+            found |= dict.fromkeys(("lam", "projection", "retrain", "predictor"), "dcs is off")
+        if not self.pfg or self.retrain_on == "none":
+            why = "pfg is off" if not self.pfg else "retrain_on is none"
+            names = ("retrain_epochs", "retrain_lr", "retrain", "pseudo", "clip", "order", "catch_up", "apart")
+            found |= dict.fromkeys(names, why)
+        if not self.pfg:
+            names = ("components", "threshold", "every", "start", "first", "variance_floor", "linkage", "weighing")
+            found |= dict.fromkeys((*names, "retrain_on"), "pfg is off")
+        if self.order == "interleaved":
+            found |= dict.fromkeys(("pseudo", "retrain_epochs", "catch_up"), "order is interleaved: a step after each")
+        if self.first:
+            found["start"] = "first says when the first event is"
+        if scenario.participation == 1:
+            found["catch_up"] = "all clients take part in every round"
+        if len(catalogue.members(scenario.model)) == 1:
+            found["apart"] = "all clients run one architecture"
+        return found
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the projection and the frame (Eq. 9 to 11)."""

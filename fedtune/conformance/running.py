@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from fedtune.conformance import finite_ops
 from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import Run, Subject, apart, in_words
 from fedtune.conformance.watching import move_streams
@@ -37,7 +43,7 @@ def finite(s: Subject) -> Violation | Note | None:
         _three_rounds(s)
     except Diverged as error:
         fell = s.fell(error, s.settings.few).violation
-        with finite_ops.watch(s.cls) as first:
+        with _watched(s.cls) as first:
             try:
                 _three_rounds(s)
             except Diverged:
@@ -216,3 +222,36 @@ def _disturbed(run: Run) -> set[str]:
 def overrides(cls: type[Algorithm], hook: str) -> bool:
     """Whether an algorithm has a method of its own for this."""
     return getattr(cls, hook) is not getattr(Algorithm, hook)
+
+
+class _First:
+    """The first operation of an author's code that made NaN or infinity from finite numbers: its place and its name."""
+
+    where = ""
+    words = ""
+
+
+class _FiniteWatch(TorchFunctionMode):
+    def __init__(self, cls: type, first: _First) -> None:
+        super().__init__()
+        self.files, self.first = places.files_of(cls), first
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not self.first.where and isinstance(out, Tensor) and out.is_floating_point():
+            given = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+            if not out.detach().isfinite().all() and all(a.detach().isfinite().all() for a in given):
+                mine = [f for f in traceback.extract_stack() if f.filename in self.files]
+                if mine:
+                    self.first.where = f"{Path(mine[-1].filename).name}:{mine[-1].lineno}"
+                    name = getattr(func, "__name__", "an operation")
+                    self.first.words = f"; the first NaN or infinity comes from {name} there"
+        return out
+
+
+@contextmanager
+def _watched(cls: type) -> Iterator[_First]:
+    """Watch every PyTorch operation within this, for the first that makes NaN or infinity."""
+    first = _First()
+    with _FiniteWatch(cls, first):
+        yield first

@@ -47,7 +47,9 @@ class Unstackable(UserError):
     """Client code that runs for one client at a time, but not for all of them as one program."""
 
     def __init__(self, where: str, why: str, instead: str = "write it with masks (torch.where, one-hot sums)") -> None:
-        """where: FILE:LINE in its author's file, or the module.  why: what it does there.  instead: what would do."""
+        """where: FILE:LINE in its author's file, or the module. why: what the code does there. instead: what would
+        work.
+        """
         super().__init__(
             f"client code cannot run stacked: at {where} it {why}\n"
             f"{instead}, or give --executor loop: one client after the other"
@@ -90,7 +92,7 @@ def running(s: Setting, g: Group, t: int) -> Iterator[None]:
 
 
 def _impure(s: Setting, t: int) -> str:
-    """The message that replaying recorded steps gave other numbers than the code."""
+    """The message for recorded steps that computed something else than the code."""
     algorithm = type(s.algorithm)
     own = [m for m in s.task.models if catalogue.is_own(m)]
     if is_known(algorithm.__module__) and not own:

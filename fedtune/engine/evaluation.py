@@ -135,7 +135,7 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
 def _own(
     s: Setting, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The user's own metrics by the scenario's rule, and per client.  each: a client's scores and labels."""
+    """The values of the user's metrics by the scenario's rule, and per client. each: a client's scores and labels."""
     row: dict[str, float] = {}
     clients: dict[str, Tensor] = {}
     ids, rows = list(each), list(each.values())

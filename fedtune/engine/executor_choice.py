@@ -1,7 +1,7 @@
-"""Which way to run the clients where no rule knows: an author's code is tried once, and their model is timed.
+"""Choose how to run clients of a user's code, stacked or one by one: the code is tried once, and its model is timed.
 
-It happens in the process that starts a run, before its first round.  What was found is the run's `executor` from then
-on: its workers get it, its record holds it, and `resume`, `extend` and `replay` take it from there.
+This happens in the process that starts a run, before its first round.  The result becomes the run's `executor`: workers
+use it, the record stores it, and `resume`, `extend` and `replay` read it from there.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ STEPS = 5
 
 
 def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
-    """The experiment with an executor that runs its code, and on a CPU the faster one for a model that no rule knows.
+    """The experiment with an executor that can run its code; on a CPU the faster one for a user's model.
 
-    simulate: makes a simulation.  UserError for code that was to be stacked and cannot be, or does not run at all.
+    simulate: makes a simulation.  UserError for code that must be stacked (`--executor stack`) and cannot be, or that
+    does not run at all.
     """
     own_model = any(map(catalogue.is_own, catalogue.members(experiment.scenario.model)))
     own_code = not registry.find(experiment.algorithm).__module__.startswith("trainables.")
@@ -73,9 +74,9 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
 
 
 def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> str:
-    """Run a few clients on a few rows, one by one and stacked: why they run eagerly, if they do.
+    """Run a few clients on a few rows, one by one and stacked; returns why steps run eagerly, if they do.
 
-    Unstackable if only the former runs.
+    Unstackable if only the run one by one works.
     """
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
     watched = _Watched(simulate)
@@ -105,7 +106,7 @@ def _outliving(where: str, what: str) -> UserError:
 
 
 class _Watched:
-    """Makes a simulation, and looks at what its nets keep outside a client's tensors: all clients have one net."""
+    """Makes simulations, and watches what their nets store outside tensors: all clients share one net."""
 
     def __init__(self, simulate: Simulate) -> None:
         self.simulate, self.start = simulate, dict[str, Tensor]()
@@ -124,12 +125,12 @@ class _Watched:
         return made
 
     def look(self) -> None:
-        """See what outlives a trial."""
+        """Take fingerprints of everything that outlives a trial."""
         classes = [self.algorithm, *(type(m) for net in self.nets for m in net.modules())]
         self.outside.append(hidden_state.of_process(*classes))
 
     def require_nothing_outlives(self) -> None:
-        """UserError for what goes on changing in the process: the next trial would begin with it."""
+        """UserError for state that changes and outlives the trial: the next trial would start with it."""
         if len(self.outside) < 2:
             return
         first, last, now = self.outside[0], *self.outside[-2:]
@@ -139,7 +140,7 @@ class _Watched:
             raise Unstackable(self._place(names[0]), f"changes {names[0]}, which all clients share", KEPT)
 
     def _place(self, name: str) -> str:
-        """The user's line that first says the last word of a name; the model, or the algorithm, if none does."""
+        """The first line of the user's file that contains the last part of a name; else the model or the algorithm."""
         *_, last = re.findall(r"\w+", name.split(",")[0])
         word = rf"\b{last}\b"
         classes = dict.fromkeys([*(type(m) for net in self.nets for m in net.modules()), self.algorithm])
@@ -148,7 +149,7 @@ class _Watched:
         return found or (self.algorithm.__name__ if self.algorithm in own else "the model")
 
     def require_nothing_kept(self) -> None:
-        """Unstackable if nets have changed: stacked, one would change once where it does for each client."""
+        """Unstackable if nets have changed: stacked, a net changes once for all clients instead of once for each."""
         for net, before in zip(self.nets, self.before, strict=True):
             if hook := hook_of(net):
                 raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
@@ -156,15 +157,15 @@ class _Watched:
                 raise Unstackable(_of_attribute(net, names[0]), f"changes {names[0]}, which all clients share", KEPT)
 
     def _numbers(self) -> dict[str, Tensor]:
-        """The server's entries and the clients' tensors as they are, and how far it came."""
+        """The server's entries, the clients' tensors, and the number of rounds."""
         state = self.made.state
         found = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
         return named(found) | {"rounds": torch.tensor(state.round)}
 
     def require_same(self, stacked: _Watched) -> None:
-        """Unstackable if the same rounds gave other numbers: what Python asks of a tensor, say, is not the same there.
+        """Unstackable if the same rounds gave other numbers stacked, for example because code queries `requires_grad`.
 
-        Apart is what differs by more than rounding, in proportion to how far training went.
+        Numbers count as different if they differ by more than rounding, relative to how far training moved them.
         """
         if not self.made:
             return
@@ -184,7 +185,7 @@ def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
 
 
 def _of_attribute(net: nn.Module, name: str) -> str:
-    """The line of its author's that first names an attribute of one of the net's modules; the model if none does."""
+    """The first line in the author's file that names an attribute of one of the net's modules; else the model."""
     path, _, attribute = name.rpartition(".")
     layer = dict(net.named_modules()).get(path, net)
     return places.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
@@ -212,7 +213,7 @@ def _rounds(
     simulate: Simulate,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """The seconds of each of the first rounds; fewer where training diverges, which says nothing of the code."""
+    """The seconds of each of the first rounds; fewer if training diverges, which is no fault of the code."""
     # the rows are there: a partition file, which says how many clients there are, is asked no more
     scenario = experiment.scenario.override(
         clients=data.clients, partition="iid", participation=1.0, eval_clients=0, all_classes=0

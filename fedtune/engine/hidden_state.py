@@ -38,17 +38,17 @@ class Streams(NamedTuple):
 
     @classmethod
     def now(cls) -> Streams:
-        """As they are."""
+        """Their current states."""
         kind, keys, *rest = np.random.get_state()
         return cls(torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *rest), random.getstate())
 
     def moved(self, later: Streams) -> list[str]:
-        """Those that somebody drew from until later."""
+        """The streams from which something was drawn between two states."""
         return [n for n in self._fields if getattr(self, n) != getattr(later, n)]
 
 
 class Written:
-    """Notes which files this thread opens to write into them, by Python's functions."""
+    """Records which files this thread opens for writing through Python's functions."""
 
     def __init__(self) -> None:
         """None so far."""
@@ -108,7 +108,7 @@ def _put(found: dict[str, str], more: dict[str, str]) -> None:
 
 
 def of_net(net: nn.Module) -> dict[str, str]:
-    """A fingerprint of everything in a net's modules but a client's tensors, and modes: made anew with the net."""
+    """A fingerprint of everything in a net's modules except the clients' tensors and the training mode."""
     tensors = ("_parameters", "_buffers", "_modules", "training", "declared")
     found: dict[str, str] = {}
     for path, module in net.named_modules():
@@ -124,10 +124,7 @@ def of_net(net: nn.Module) -> dict[str, str]:
 
 
 def of_process(*classes: type) -> dict[str, str]:
-    """A fingerprint of what outlives a trial: in these classes and their files, the environment, hooks on all modules.
-
-    Of fedtune's and PyTorch's own classes nothing is looked at.
-    """
+    """A fingerprint of state that outlives a trial: in these classes and their files, the environment, global hooks."""
     pytests = "PYTEST_CURRENT_TEST"  # pytest's name of the test that runs
     found = {f"os.environ[{name!r}]": value for name, value in os.environ.items() if name != pytests}
     found["what hooks on all modules hold"] = fingerprint(hooks_on_all())
@@ -138,7 +135,7 @@ def of_process(*classes: type) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """What has another fingerprint now.  What a cache remembers for the first time is no change."""
+    """The names whose fingerprint has changed.  A cache that stores a result for the first time does not count."""
     names = (n for n in before.keys() | after.keys() if n in before or _OF_CACHE not in n)
     return sorted({n.split(_OF_CACHE)[0] for n in names if before.get(n) != after.get(n)})
 
@@ -166,7 +163,7 @@ def _of_function(name: str, function: Any) -> dict[str, str]:
 
 
 def _remembered(function: Any) -> Iterator[Any]:
-    """What a function under `lru_cache` was called with and gave."""
+    """The arguments and results that a function under `lru_cache` stores."""
     for part in gc.get_referents(function):
         if type(part) is dict and "__wrapped__" not in part:
             yield from (value for value in part.values() if type(value).__name__ != "_lru_list_elem")
@@ -182,15 +179,15 @@ def _filled(cell: Any) -> bool:
 
 
 def _held(function: FunctionType) -> list[Any]:
-    """What a function holds from one call to the next."""
+    """What a function stores from one call to the next."""
     cells = [c.cell_contents for c in function.__closure__ or () if _filled(c)]
     return [*cells, *(function.__defaults__ or ()), *vars(function).values()]
 
 
 def fingerprint(value: Any, deep: int = DEEP, met: dict[int, Any] | None = None) -> str:
-    """The same text for the same value, as far as it consists of data.
+    """A text that is equal for equal values, as far as they consist of data.
 
-    met: what was looked into already; held, so that no identity is given twice.
+    met: the values visited so far; kept alive, so that no id is used twice.
     """
     met = {} if met is None else met
     if isinstance(value, int | float | complex | str | bytes | np.generic | None):
@@ -233,7 +230,9 @@ _MODE = "training"
 
 
 def _reduced(value: Any) -> list[Any]:
-    """What Python would save of an object that is more than its namespace: an iterator, a deque, one with slots."""
+    """What pickle would save of an object that has more than a namespace: an iterator, a deque, an object with
+    slots.
+    """
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
             saved = value.__reduce_ex__(4)

@@ -171,11 +171,17 @@ def momentum(phase: Phase, work: Scenario) -> float:
 
 
 def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
-    """How far SGD moves a part of clients [m] in this number of steps along a constant gradient of one; for Adam η per
-    step.
+    """How far SGD moves a part of clients [m] in this number of steps along a constant gradient of size one.
 
-    With momentum β step s has length 1 + β + … + β^(s-1) = (1 - β^s) / (1 - β), and S steps together have S / (1 - β) -
-    β (1 - β^S) / (1 - β)².
+    With momentum β, step s has length
+
+        1 + β + … + β^(s-1) = (1 - β^s) / (1 - β),
+
+    and S steps together have length
+
+        S / (1 - β) - β (1 - β^S) / (1 - β)².
+
+    Adam's path is η per step.
     """
     times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)
     beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)

@@ -1,9 +1,9 @@
-"""Runs of one configuration on several seeds: each has its own server, and their clients work as one stack.
+"""Runs of one configuration on several seeds: each has its own server, and their clients train as one stack.
 
-A stacked step of a small net costs more in dispatch than in arithmetic, so that a hundred clients take little longer
-than twenty.  The runs' clients are numbered through in a joint `Setting`: client i is client i mod K of run i div K.
-Code that is run for clients knows nothing of it: it is given a setting, a group of its clients and their trees, and
-draws from `Setting.streams`, which are each client's own.  So a run's numbers are those that it would have alone.
+A stacked step of a small net costs more in dispatch than in arithmetic, so a hundred clients take little longer than
+twenty.  The clients of all runs are numbered consecutively in a joint `Setting`: client i is client i mod K of run i
+div K. Code that runs for clients does not notice: it gets a setting, a group of its clients and their trees, and draws
+from `Setting.streams`, which belong to single clients.  So a run's numbers are the same as alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedtune.nn import architectures
 
 
 class Work(NamedTuple):
-    """Clients of one run that are to run some code, and what goes with each, with a client axis."""
+    """Some clients of one run for which code is to run, and the code's other arguments, with a client axis."""
 
     run: int  # its place among the runs
     group: int  # the place of the clients' group among the run's groups
@@ -40,17 +40,17 @@ Code = Callable[[Setting, Group, Tree], Tree]  # of a setting, clients of it and
 
 
 class SeedStack(NamedTuple):
-    """The settings of the runs, and the one in which all their clients are numbered through."""
+    """The settings of several runs, and the joint setting of all their clients."""
 
     settings: tuple[Setting, ...]
     joint: Setting | None = None  # None: every run's clients work by themselves
     most: tuple[int, ...] = ()  # clients of each group that a stack holds at most
 
     def run(self, works: Sequence[Work], code: Code) -> list[Tree | Diverged]:
-        """What the code gives for the clients of each work, or how they diverged.
+        """The code's results for the clients of each work, or how they diverged.
 
-        It is run for as many works at once as a stack should hold.  Should it fail there, it is run for one after the
-        other: it may be for the numbers of one run.
+        It runs for as many works at once as a stack should hold.  If it fails there, it runs for each work separately,
+        because the numbers of a single run may be the cause.
         """
         found: list[Tree | Diverged] = []
         for some in self._batches(works):
@@ -78,7 +78,7 @@ class SeedStack(NamedTuple):
         return [take(whole, slice(a, b)) for a, b in pairwise(ends)]
 
     def _batches(self, works: Sequence[Work]) -> list[Sequence[Work]]:
-        """Works that run as one stack: as few stacks as the bounds allow, of about as many works each."""
+        """Works grouped into stacks: as few stacks as the limits allow, of similar size."""
         if self.joint is None or len(works) < 2 or not _alike(works):
             return [[w] for w in works]
         most = min(self.most[works[0].group], executors.NUMBERS_AT_ONCE // max(1, _numbers(works[0])))
@@ -100,7 +100,7 @@ def alone(s: Setting) -> SeedStack:
 
 
 def stacked(settings: Sequence[Setting], states: Sequence[State]) -> SeedStack:
-    """The runs, their clients stacked if that pays; settings and states of one experiment on several seeds."""
+    """The runs of one experiment on several seeds, their clients stacked if that is faster."""
     first, groups = settings[0], states[0].groups
     if len(settings) == 1 or not _of_one_kind(settings, states):
         return SeedStack(tuple(settings))
@@ -121,7 +121,7 @@ def stacked(settings: Sequence[Setting], states: Sequence[State]) -> SeedStack:
 
 
 def seeds_at_once(experiment: Experiment, config: dict[str, Any]) -> int:
-    """How many seeds of an experiment one stack should hold; 1: each by itself."""
+    """How many seeds of an experiment one stack should hold; 1: every seed runs alone."""
     _, scenario = experiment.resolve(config)
     (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
     task = task_of(scenario, classes, shape, experiment.seed, dtype)
@@ -141,7 +141,7 @@ def clients_at_once(
     device: str,
     executor: str,
 ) -> int:
-    """How many clients of an architecture one stack should hold where several runs can share it; 0: they run alone."""
+    """How many clients of an architecture one stack should hold if several runs can share it; 0: runs stay alone."""
     net = architectures.build(member, shape, classes, features)
     if executors.choose(executor, net, device) == "loop":
         return 0
@@ -149,7 +149,7 @@ def clients_at_once(
 
 
 def _at_once(s: Setting, i: int, g: Group) -> int:
-    """How many clients one stack should hold of a group; 0 where that is less than two runs have."""
+    """How many clients of a group one stack should hold; 0 if that is fewer than two runs have."""
     x, task = s.federation.x, s.task
     dtype = torch.float32 if x.is_floating_point() else x.dtype
     known = task.shape, task.classes, task.features, dtype, task.batch, x.device.type, g.executor
@@ -158,7 +158,7 @@ def _at_once(s: Setting, i: int, g: Group) -> int:
 
 
 def by_plan(plans: Mapping[int, Plan]) -> Iterator[tuple[Plan, list[int]]]:
-    """What happens, and the runs in which it does: in all the same, unless an algorithm asks for the seed."""
+    """Group the runs by the plan of their round; all have the same one unless an algorithm uses the seed."""
     left = dict(plans)
     while left:
         plan = next(iter(left.values()))
@@ -168,7 +168,7 @@ def by_plan(plans: Mapping[int, Plan]) -> Iterator[tuple[Plan, list[int]]]:
 
 
 def _form(plan: Any) -> Any:
-    """What tells plans apart: two `partial` of the same function and arguments are the same."""
+    """A key for plans: two `partial` objects of the same function and arguments are equal."""
     if isinstance(plan, tuple):
         return tuple(map(_form, plan))
     if isinstance(plan, partial):
@@ -177,7 +177,7 @@ def _form(plan: Any) -> Any:
 
 
 def _of_one_kind(settings: Sequence[Setting], states: Sequence[State]) -> bool:
-    """Whether runs differ in nothing but the values of their tensors: algorithm, number of clients, nets' constants."""
+    """Whether runs differ only in the values of their tensors, and not in algorithm, number of clients or constants."""
     first = settings[0]
     kinds = [(s.algorithm, s.federation.clients, s.task.clients) for s in settings]
     if any(kind != (first.algorithm, first.task.clients, first.task.clients) for kind in kinds):
@@ -187,7 +187,7 @@ def _of_one_kind(settings: Sequence[Setting], states: Sequence[State]) -> bool:
 
 
 def _same_constants(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two nets have the same modules with the same tensors that are not in a state_dict: those stay with it."""
+    """Whether two nets have the same modules, with the same tensors that are not in a state_dict."""
     ours, theirs = ([(n, m, _constants(m)) for n, m in net.named_modules()] for net in (a, b))
     return len(ours) == len(theirs) and all(
         n == k and type(m) is type(o) and c.keys() == d.keys() and all(torch.equal(c[i], d[i]) for i in c)
@@ -201,13 +201,13 @@ def _constants(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _alike(works: Sequence[Work]) -> bool:
-    """Whether what goes with the clients has the same form in all works, so that it can be one tree."""
+    """Whether the arguments of all works have the same structure, so that they can be joined into one tree."""
     forms = [_shapes((w.g.tensors, w.g.kept, w.trees)) for w in works]
     return works[0].g.executor == "stack" and all(form == forms[0] for form in forms)
 
 
 def _shapes(tree: Tree) -> Any:
-    """The form of a tree without its client axis, and without the length of its tables."""
+    """The structure of a tree, without its client axis and without the length of its tables."""
     if isinstance(tree, dict):
         return {n: _shapes(t) for n, t in tree.items()}
     if isinstance(tree, Ragged):
@@ -217,7 +217,7 @@ def _shapes(tree: Tree) -> Any:
 
 
 def one_after_another(trees: Sequence[Tree]) -> Tree:
-    """As `trees.join`, but shorter tables are as long as the longest: nobody reads an absent entry."""
+    """As `trees.join`, but shorter tables are padded to the longest with absent entries."""
     first = trees[0]
     if len(trees) == 1:
         return first
@@ -232,7 +232,7 @@ def one_after_another(trees: Sequence[Tree]) -> Tree:
 
 
 def _lengthened(table: Ragged, shape: Sequence[int]) -> Ragged:
-    """The table with absent entries beyond its own, up to this shape of a client's."""
+    """The table padded with absent entries to a client's full shape."""
     if list(table.present.shape[1:]) == list(shape):
         return table
     present = table.present.new_zeros(len(table.present), *shape)
@@ -243,5 +243,5 @@ def _lengthened(table: Ragged, shape: Sequence[int]) -> Ragged:
 
 
 def _numbers(w: Work) -> int:
-    """How many numbers go with a client."""
+    """How many numbers a client's arguments have."""
     return sum(t.numel() for t in leaves((w.g.tensors, w.g.kept, w.trees))) // max(1, len(w.g.ids))

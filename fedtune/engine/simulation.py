@@ -37,7 +37,7 @@ class Round(NamedTuple):
     state: State  # the scored state; the next round may overwrite it
 
     def kept(self) -> Round:
-        """The same with a copy of the state that no round overwrites."""
+        """The same round with a copy of its state that no later round overwrites."""
         groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
         return self._replace(state=self.state._replace(groups=tuple(groups)))
 
@@ -154,14 +154,15 @@ class Simulation:
 
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
-    """The experiment with a concrete executor for the user's own code, if it has any: see `executor_choice`."""
+    """The experiment with the executor that the user's code, if it has any, will run with: see `executor_choice`."""
     return choose_executor(experiment, config, data, Simulation)
 
 
 def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
-    """A round of several runs, by their positions among the seeds: for each what `Simulation.step` returns or raises.
+    """Run a round of several runs, given by their positions among the seeds; returns for each what `Simulation.step`
+    returns or raises.
 
-    Shared time is divided evenly: a run's seconds are those that it adds, not those that it waits.
+    The time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """
     with _at_work():
         done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})

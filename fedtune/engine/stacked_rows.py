@@ -19,7 +19,7 @@ from fedtune.tracing import CacheEntry, Calls
 
 
 class StackedRows(Calls[Tree]):
-    """Code that gives trees with an entry [N, …] for each of a client's N rows, for many clients."""
+    """Code whose results have an entry [N, …] for each of a client's N rows, run for many clients."""
 
     def __init__(
         self,
@@ -30,12 +30,12 @@ class StackedRows(Calls[Tree]):
         what: Hashable,
         draws: Draws,
     ) -> None:
-        """of_one(tensors, received, rows), which calls client code; what: all else that its result depends on."""
+        """of_one(tensors, received, rows): calls client code. what: everything else that its result depends on."""
         super().__init__(net, code, {})
         self.executor, self.of_one, self.what, self.draws = executor, of_one, what, draws
 
     def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
-        """What the code gives for clients' tensors [k, …], what they received [k, …] and their rows [k, N, …]."""
+        """The code's results for clients' tensors [k, …], received messages [k, …] and rows [k, N, …]."""
 
         def alone(k: int, at: Tensor | None) -> Tree:
             mine = {n: t[k] if at is None else t[k][at] for n, t in rows.items()}
@@ -65,16 +65,16 @@ class StackedRows(Calls[Tree]):
         return self.record(entry, run, fixed, fresh, range(len(fixed)))
 
     def flat(self, found: Tree) -> list[Tensor | None]:
-        """The tensors that were found."""
+        """The result's tensors."""
         return [*leaves(found)]
 
     def remember_form(self, entry: CacheEntry, found: Tree) -> None:
-        """What the tensors are put into."""
+        """Store the structure of the result."""
         entry.form = tree_map(lambda t: None, found)
 
 
 def numbers(rows: Tensor) -> list[Tensor]:
-    """What the rows [k, N, …] of each client are called: 0, 1, …"""
+    """The numbers 0, 1, … of the rows [k, N, …] of each client."""
     return [torch.arange(rows.shape[1])] * len(rows)
 
 
@@ -84,6 +84,6 @@ def order_of(t: Tensor) -> list[int]:
 
 
 def in_order(axes: list[int], shape: Sequence[int], like: Tensor) -> Tensor:
-    """An empty tensor whose axes lie in this order: what is made of it later depends on that to the last bit."""
+    """An empty tensor with this memory order: the last bits of later results depend on it."""
     lying = like.new_empty([shape[i] for i in axes])
     return lying.permute(*(axes.index(i) for i in range(len(axes))))

@@ -5,7 +5,7 @@ Steps of one kind are recorded once and replayed after: see `tracing`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from fedtune import tracing
 from fedtune.core.draws import Draws
 from fedtune.core.trees import Tree, leaves, tree_map
-from fedtune.engine.client_scalars import Step, batch_of
 from fedtune.experiment import hooks
-from fedtune.experiment.algorithm import Model, Phase
+from fedtune.experiment.algorithm import Batch, Client, Model, Phase
 from fedtune.tracing import CacheEntry, Calls, Replay
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 
+Step = tuple[Any, ...]  # x, y and noise of a batch, and the client's scalars
 Out = tuple[Tensor, dict[str, Tree], list[Tensor | None]]  # losses [k], tallies, gradients
 
 
@@ -29,7 +29,7 @@ class StackedStep(Calls[Out]):
     """The steps of one phase of stacked clients."""
 
     def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str]) -> None:
-        """asks: where it is noted what the loss asks of its client."""
+        """asks: collects which of its client's scalars the loss uses."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}))
         self.draws, self.asks = draws, asks
         self.run: Replay | None = None
@@ -41,7 +41,7 @@ class StackedStep(Calls[Out]):
         self.of_one = of_one
 
     def turn_to(self, clients: dict[str, Tensor], moving: list[Tensor], received: dict[str, Tree]) -> None:
-        """From now on these clients [k, …]: their tensors, those among them that are trained, what they received."""
+        """Continue with these clients [k, …]: their tensors, the trained ones among them, and received messages."""
         self.clients, self.moving, self.received = clients, moving, received
         self.now: CacheEntry | None = None
         self.run = None
@@ -61,7 +61,7 @@ class StackedStep(Calls[Out]):
             return _parted(self.run(*_fresh(step)), self.now.form)
 
     def _found(self, step: Step) -> Out | None:
-        """The step as vmap and autograd do it; None once there is a replay for it."""
+        """The step by vmap and autograd; None once there is a replay for it."""
         entry = self.now = self._entry(step)
         if entry is None or entry.untraceable:
             return self._eager(step)
@@ -84,16 +84,16 @@ class StackedStep(Calls[Out]):
         return self.record(entry, lambda: self._eager(step), fixed, _fresh(step), moving)
 
     def flat(self, found: Out) -> list[Tensor | None]:
-        """Losses, tallies and gradients in a row."""
+        """Losses, tallies and gradients as one list."""
         losses, seen, grads = found
         return [losses, *leaves(seen), *grads]
 
     def remember_form(self, entry: CacheEntry, found: Out) -> None:
-        """What the loss tallies, and asks of its client."""
+        """Store the structure of the loss's tally, and which of its client's scalars it uses."""
         entry.form, entry.asks = tree_map(lambda t: None, found[1]), [*self.asks]
 
     def _entry(self, step: Step) -> CacheEntry | None:
-        """What is known of such steps; None where they are not to be recorded."""
+        """The cache entry of such steps; None if they are not recorded."""
         if self.code is None or self.draws.seen is not False:
             return None
         form = (*self.clients, *map(tuple, map(tracing.names, (self.received, step[3:]))))
@@ -101,7 +101,7 @@ class StackedStep(Calls[Out]):
         return self.entry(form, tracing.metadata([*self._fixed(step), *_fresh(step)]), trained)
 
     def _fixed(self, step: Step) -> list[Tensor]:
-        """What stays in place from step to step."""
+        """The tensors that stay in place between steps."""
         return [*self.clients.values(), *leaves(self.received), *leaves(step[3:])]
 
     def _eager(self, step: Step) -> Out:
@@ -113,20 +113,20 @@ class StackedStep(Calls[Out]):
 def steps_of(
     net: nn.Module, phase: Phase, draws: tuple[Draws, Draws], asks: list[str]
 ) -> tuple[StackedStep, StackedStep | None]:
-    """The steps of a phase, and the second ones on each batch if it has such."""
+    """The steps of a phase, and its second steps on each batch if it has them."""
     again = phase.after.loss if phase.after else None
     return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, again, draws[1], asks) if again else None
 
 
 def reasons(net: nn.Module) -> list[str]:
-    """Why steps of this net ran eagerly, those that did."""
+    """The reasons why steps of this net ran eagerly."""
     return [*_REASONS.get(net, ())]
 
 
 def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
-    """Of each leaf by its own clients' losses: client k's loss [k] reaches only row k.  None for what none reaches.
+    """The gradient of each leaf: client k's loss [k] affects only row k.  None for a leaf that no loss depends on.
 
-    Those of sparse lookups come out dense: the optimisers know no others.
+    Sparse gradients are made dense, because the optimisers accept no others.
     """
     hooks.require_gradient(loss, losses, leaves)
     for leaf in leaves:
@@ -137,12 +137,12 @@ def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) ->
 
 
 def _untold(step: Step) -> Step:
-    """The step as code gets it that asks nothing of its client but what it keeps."""
+    """The step for code that uses no scalars of its client, only its kept state."""
     return step[:4] if any(step[3:4]) else step[:3]
 
 
 def _fresh(step: Step) -> list[Tensor]:
-    """What is new in every step."""
+    """The arguments that differ in every step."""
     x, y, noise = step[:3]
     return [x, y, *noise.values()]
 
@@ -153,3 +153,43 @@ def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
     there = iter(rest)
     seen = tree_map(lambda _: next(there), form) if form else {}
     return losses, seen, [*there]
+
+
+class _RecordingClient(Client):
+    """A client that records in `accessed` which of its scalars (lr, steps, path) client code uses.
+
+    Only these are passed to a step, because tensors cost time.
+    """
+
+    accessed: list[str]
+
+    def __getitem__(self, at: Any) -> Any:
+        self.accessed.append("one by its place")
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.accessed.append("all")
+        return super().__iter__()
+
+    @property
+    def lr(self) -> Tensor:
+        self.accessed.append("lr")
+        return super().__getitem__(1)  # type: ignore[return-value]
+
+    @property
+    def steps(self) -> Tensor:
+        self.accessed.append("steps")
+        return super().__getitem__(2)  # type: ignore[return-value]
+
+    @property
+    def path(self) -> dict[str, Tensor]:
+        self.accessed.append("path")
+        return super().__getitem__(3)  # type: ignore[return-value]
+
+
+def batch_of(step: Step, accessed: list[str]) -> Batch:
+    """A step's batch for client code."""
+    x, y, noise, *told = step
+    client = _RecordingClient(*told)
+    client.accessed = accessed
+    return Batch(x, y, noise, client)

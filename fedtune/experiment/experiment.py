@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,10 +16,11 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.experiment import batch_of_one, hooks, initial_weights, plans, registry, user_metrics
-from fedtune.experiment.algorithm import Algorithm, Task, part_of, parts
+from fedtune.experiment import hooks, initial_weights, plans, registry, user_metrics
+from fedtune.experiment.algorithm import Algorithm, Phase, Task, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures, catalogue
+from fedtune.nn.net import layer_of, rule_of
 from fedtune.user_code import user_files
 
 
@@ -104,7 +106,7 @@ class Experiment:
         if scenario.batch == 1:
             (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
             task = task_of(scenario, classes, shape, self.seed, dtype)
-            batch_of_one.require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
+            _require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _alike(alg, forms, scenario):
@@ -298,3 +300,25 @@ def fitting(scenario: Scenario) -> list[str]:
 def with_seed(experiment: Experiment, seed: int) -> Experiment:
     """The same experiment with another seed: other partition, initialisation and batches."""
     return replace(experiment, seed=seed)
+
+
+def _require_fit(
+    alg: Algorithm, task: Task, frozen: Sequence[str], nets: Sequence[nn.Module], dtype: torch.dtype
+) -> None:
+    """UserError if this round trains on a batch of one row a part that needs two, as BatchNorm does.
+
+    nets: of the task's models.
+    """
+    plan: list[Any] = []
+    with suppress(Exception):  # other errors are reported where it runs
+        plan += alg.round(task)
+    trained = {p for phase in plan if isinstance(phase, Phase) for p in phase.train or ("body", "head")}
+    for name, net in zip(task.models, nets, strict=False):
+        for part, module in net.named_children():
+            module.train(part in trained and part not in frozen)
+        try:
+            with torch.no_grad(), randomness.seeded(0):
+                net(torch.zeros(1, *task.shape, dtype=dtype))
+        except Exception as error:  # other errors are reported where the net is trained
+            if rule := rule_of(error, net):
+                raise UserError(f"{rule}; {layer_of(error, net)} of {name}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -20,11 +20,12 @@ from torch.nn.parameter import is_lazy
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.pure import is_declared
-from fedtune.nn import catalogue, user_modules
+from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import extensions, user_errors, user_files
 
 HEAD, FEATURES = "head", "features"  # the option that fedtune uses, and one that a function may take
+_ROWS = 2  # rows of a run whose results are not used
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
@@ -68,8 +69,8 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
-    if user_modules.has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
-        user_modules.run_once(net, shape)
+    if _has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
+        _run_once(net, shape)
     return net
 
 
@@ -77,7 +78,7 @@ def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
 def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool:
     """_: the function, as in `_inspected`."""
     with randomness.seeded(0):
-        return user_modules.grows(name, lambda: _made(name, shape, classes, features), shape)
+        return _grows_in(name, lambda: _made(name, shape, classes, features), shape)
 
 
 def _maker(name: str) -> Any:
@@ -112,7 +113,7 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
             "(torch.nn.modules.module), which would outlive it and be added for every trial; register it on the layers "
             "that need it"
         )
-    user_modules.require_plain(name, net)
+    _require_plain(name, net)
     return net
 
 
@@ -277,3 +278,72 @@ def _form(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"an instance of {type(value).__name__}" if not isinstance(value, type) else f"the class {value.__name__}"
+
+
+def _require_plain(name: str, net: nn.Module) -> None:
+    """UserError for modules whose tensors cannot be replaced per client, and for hooks that would never be called."""
+    for path, module in net.named_modules():
+        kind, where = type(module), f"{path} of {name}" if path else name
+        if isinstance(module, torch.jit.ScriptModule):
+            what = "a TorchScript module; return it as it was before torch.jit.script or torch.jit.trace"
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            what = f"a {kind.__name__}; return the module inside, its .module"
+        elif kind.__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            what = "compiled by torch.compile; return it uncompiled, because fedtune records and replays steps itself"
+        elif kind.__module__.startswith(("torch.ao.", "torch.quantization.")):
+            what = f"a quantised {kind.__name__}; return it as it was before torch.ao.quantization"
+        else:
+            continue
+        raise UserError(f"a model's tensors must be replaceable client by client, but {where} is {what}")
+    for tensor, t in net.state_dict().items():
+        if isinstance(t, Tensor) and t.is_complex():  # averaging over clients would lose the imaginary part
+            raise UserError(
+                f"a model's tensors must be real, but {tensor} of {name} is complex; keep its real and its imaginary "
+                "part as separate tensors (torch.view_as_real)"
+            )
+    for tensor, p in net.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise UserError(
+                f"a parameter must not have a hook (register_hook), but {tensor} of {name} has one; it would not be "
+                "called, because each client has its own tensor: do this in forward"
+            )
+
+
+def _has_lazy(net: nn.Module) -> bool:
+    """Whether any tensor has no shape until the net is run."""
+    return any(is_lazy(t) for t in (*net.parameters(), *net.buffers()))
+
+
+def _run_once(net: nn.Module, shape: Shape) -> None:
+    """Run the net once to create its lazy tensors.  Errors are ignored here; they are reported when it runs next."""
+    training, rows = net.training, torch.zeros(_ROWS, *shape)
+    net.eval()
+    for x in (rows, rows.long()):
+        with suppress(Exception), torch.no_grad():
+            _forward(net, x)
+            break
+    net.train(training)
+
+
+def _grows_in(name: str, make: Callable[[], nn.Module], shape: Shape) -> bool:
+    """Whether a net creates tensors when it is first run; UserError if it does so only in training."""
+    net = make()
+    names = set(net.state_dict())
+    _run_once(net, shape)
+    late = set(net.state_dict()) - names
+    net.train()
+    for x in (torch.zeros(_ROWS, *shape), torch.zeros(_ROWS, *shape).long()):
+        with suppress(Exception), torch.no_grad():
+            _forward(net, x)
+            break
+    if new := sorted(set(net.state_dict()) - names - late):
+        raise UserError(f"{new[0]} of {name} is created only in training; create it in __init__, or in any forward")
+    return bool(late)
+
+
+def _forward(net: nn.Module, x: Tensor) -> None:
+    parts = dict(net.named_children())
+    if type(net).forward is nn.Module.forward and {"body", "head"} <= set(parts):
+        parts["head"](parts["body"](x))
+    else:
+        net(x)

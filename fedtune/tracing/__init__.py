@@ -1,7 +1,8 @@
-"""Recorded steps: PyTorch's operations of a step, run again without the Python around them.
+"""Recorded steps: the PyTorch operations of a training step, run again without the Python code around them.
 
-`Calls` is the one door: it records what a call of some code does (`record`), runs it again (`replay`), and compares
-both (`compare`); `forget` begins anew, and within `eager` nothing is recorded.  Nothing here knows of algorithms.
+`Calls` is the only interface: it records a call of some code (`record`), runs the recording (`replay`), and compares
+the two (`compare`).  `forget` drops all recordings, and within `eager` nothing is recorded.  This package knows nothing
+of algorithms.
 """
 
 from fedtune.tracing.calls import SWITCH, CacheEntry, Calls, Impure, eager, forget, known, metadata, names

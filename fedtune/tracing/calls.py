@@ -1,12 +1,12 @@
-"""Client code that is called again and again: which of its calls are alike, and the operations recorded of them.
+"""Record client code that is called many times, and decide which calls can share a recording.
 
-`vmap` and autograd find out anew in every call which operations that is.  Here they do it a few times for each form
-of net, code and form of what it is given; then the operations are run by themselves.  So the trials of a search that a
-process trains share them, each with its own numbers.  Recorded is code that is declared pure (`purity`).  What draws
-random numbers while it runs is run eagerly in every call, as their addresses count the draws.
+In every call, `vmap` and autograd find the same operations again.  Here they do so for a few calls of each combination
+of net, code and argument shapes; after that, the recorded operations run by themselves.  The trials that one process
+trains share recordings, each with its own constants.  Only code that is declared pure is recorded (`purity`).  Code
+that draws random numbers runs eagerly in every call, because a number's address counts the draws before it.
 
-A record is compared with the code itself at its 1st, 2nd, 4th, 8th … replay and then at every 512th, within a hundredth
-of the time.  The record gets copies to write into, so that the code alone changes what is there.
+A recording is compared with the code itself at its 1st, 2nd, 4th, 8th … replay and then at every 512th, in at most a
+hundredth of the time.  The recording works on copies then, so only the code changes the state.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Found = TypeVar("Found")
 
 
 class Impure(RuntimeError):
-    """Code that is taken as pure, but gave other numbers than its record."""
+    """Code that counts as pure computed something else than its recording."""
 
 
 class CacheEntry:
-    """Calls that are alike in code, shapes and memory orders: how many there were, and their tape."""
+    """A group of calls with the same code, shapes and memory orders: how often it was called, and its tape."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """A group without any calls."""
         self.calls_seen, self.retraces, self.verified, self.untraceable = 0, 0, False, False
         self.tape: Tape | None = None
         self.given: Given | None = None  # the code's constants and numbers, where its tape was recorded with others
@@ -57,7 +57,7 @@ class CacheEntry:
 
 
 class _Clock:
-    """How long comparisons have taken in this process, beside all that it has done since the first."""
+    """How much of this process's time comparisons have taken since the first one."""
 
     def __init__(self) -> None:
         self.begin()
@@ -66,7 +66,7 @@ class _Clock:
         self.spent, self.began = 0.0, 0.0
 
     def allows(self, cost: float) -> bool:
-        """Whether there is time for another one that costs so many seconds."""
+        """Whether there is time for another comparison that takes this many seconds."""
         now = time.thread_time()
         self.began = self.began or now
         return self.spent + cost <= FREE + SHARE * (now - self.began)
@@ -80,10 +80,10 @@ _SWITCHED_OFF: list[bool] = []
 
 
 class Calls(ABC, Generic[Found]):
-    """Some client code on a net: whether it may be recorded, and what is known of its calls."""
+    """The calls of one piece of client code on one net: whether they may be recorded, and their recordings."""
 
     def __init__(self, net: nn.Module, code: Callable[..., Any], reasons: dict[str, None]) -> None:
-        """reasons: where it is said why the code runs eagerly."""
+        """reasons: collects the reasons why the code runs eagerly."""
         self.code: Hashable | None = None
         if not (_SWITCHED_OFF or os.environ.get(SWITCH) == "1"):
             self.code, why = purity.look(code, net)
@@ -97,7 +97,7 @@ class Calls(ABC, Generic[Found]):
         self.same_method: Key | None = None  # and with other fields of its object
 
     def entry(self, *rest: Hashable) -> CacheEntry:
-        """What is known of calls that are alike in all this, the code and the net's modes."""
+        """The cache entry for calls with this key, for this code and the net's current modes."""
         key, self.same_code, self.same_method = (
             None if code is None else (type(self), code, self.modes, *rest)
             for code in (self.code, purity.same_code(self.code), purity.same_method(self.code))
@@ -106,14 +106,14 @@ class Calls(ABC, Generic[Found]):
         return self._known(key) or self._remember(key, CacheEntry())
 
     def like(self) -> CacheEntry | None:
-        """What is known of such calls of the code with other numbers in it."""
+        """The cache entry for the same code with other constants, if there is one."""
         return self._known(self.same_code) or self._known(self.same_method)
 
     def _known(self, key: Key | None) -> CacheEntry | None:
         return self._remember(key, self.entries.pop(key)) if key and key in self.entries else None
 
     def _remember(self, key: Key, entry: CacheEntry) -> CacheEntry:
-        """Remember an entry, and forget the one that was not asked for longest."""
+        """Keep an entry, and drop the least recently used one if there are too many."""
         self.entries[key] = entry
         if len(self.entries) > ENTRIES:
             del self.entries[next(iter(self.entries))]
@@ -121,11 +121,11 @@ class Calls(ABC, Generic[Found]):
 
     @abstractmethod
     def flat(self, found: Found) -> list[Tensor | None]:
-        """What the code gave, as a tape gives it."""
+        """The code's results as a list of tensors, in the order in which a tape returns them."""
 
     @abstractmethod
     def remember_form(self, entry: CacheEntry, found: Found) -> None:
-        """What else is to be known of what the code gives."""
+        """Store in the entry how to rebuild the code's results from a list of tensors."""
 
     def replay(self, entry: CacheEntry, fixed: Sequence[Tensor]) -> Replay:
         """The recorded operations on these fixed tensors, as a function of the fresh ones."""
@@ -133,7 +133,7 @@ class Calls(ABC, Generic[Found]):
         return entry.tape.bind(fixed, entry.given)
 
     def is_due(self, entry: CacheEntry) -> bool:
-        """Count a replay; whether it is one that is to be compared with the code."""
+        """Count a replay; whether this one should be compared with the code."""
         tape = entry.tape
         assert tape
         tape.replays += 1
@@ -147,7 +147,10 @@ class Calls(ABC, Generic[Found]):
         fresh: list[Tensor],
         moving: Sequence[int],
     ) -> Found:
-        """What the code gives; it is recorded on the way, or compared with its record.  Arguments: as `Tape` has."""
+        """Run the code and return its results; record it on the way, or compare it with its recording.
+
+        Arguments: see `Tape`.
+        """
         if entry.calls_seen == 1 and (like := self.like()):
             return self.record_again(entry, like, run, [*fixed, *fresh])
         if entry.untraceable or (entry.calls_seen < CALLS_BEFORE and not entry.tape):
@@ -159,8 +162,10 @@ class Calls(ABC, Generic[Found]):
     def record_again(
         self, entry: CacheEntry, like: CacheEntry, run: Callable[[], Found], given: Sequence[Tensor]
     ) -> Found:
-        """What the code gives; on the way its operations are recorded, and if they are those of the tape of `like`, it
-        replays that tape, with the numbers that were recorded now.  As in a round with other weights.
+        """Run the code and record its operations again.
+
+        If they are those of the tape of `like`, the entry uses that tape with the constants recorded now, for example
+        in a new round or with other hyperparameters.
         """
         with (recorder := Recorder(given)):
             found = run()
@@ -174,7 +179,7 @@ class Calls(ABC, Generic[Found]):
         return found
 
     def _verified(self, entry: CacheEntry) -> None:
-        """From now on its tape is replayed, also for such calls of the code with other numbers in it, if it fits."""
+        """From now on replay the tape, also for calls of the same code with other constants if the tape fits them."""
         entry.verified = True
         if before := self._known(self.same_code):  # which it takes the place of
             entry.retraces = before.retraces
@@ -201,7 +206,10 @@ class Calls(ABC, Generic[Found]):
         return found
 
     def compare(self, entry: CacheEntry, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor]) -> Found:
-        """What the code gives, compared with its record, which gets copies to write into.  Impure if they differ."""
+        """Run the code and its recording, and return the code's results; Impure if they differ.
+
+        The recording works on copies of the tensors that it writes into.
+        """
         tape = entry.tape
         assert tape
         began = time.thread_time()
@@ -224,7 +232,7 @@ class Calls(ABC, Generic[Found]):
         return found
 
     def _tried(self, entry: CacheEntry, fixed: list[Tensor], fresh: list[Tensor]) -> list[Tensor | None]:
-        """What the record gives, and the fixed tensors after it: copies of those that can be written into."""
+        """The recording's results, followed by the fixed tensors; those that are written into are copies."""
         assert entry.tape
         held = [t.detach() if 0 in t.stride() else t.detach().clone() for t in fixed]
         with torch.inference_mode():
@@ -237,7 +245,7 @@ def _same(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> bool:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers; nan is nan."""
+    """Whether two tensors hold the same numbers; NaN equals NaN."""
     if a is b or torch.equal(a, b):
         return True
     nan = a.is_floating_point() and a.shape == b.shape
@@ -245,14 +253,14 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def known(net: nn.Module) -> dict[Key, CacheEntry]:
-    """What is known of calls on a net and on others of its form."""
+    """All recordings for this net and for other nets of the same form."""
     return dict(_ENTRIES.get(net, {}))
 
 
 def forget() -> None:
-    """Forget what was recorded: nets that come share nothing with those that there are.
+    """Drop all recordings, so that new nets share nothing with existing ones.
 
-    What is known of these stays as long as they do.
+    Existing nets keep their recordings.
     """
     _FORMS.clear()
     _CLOCK.begin()
@@ -260,7 +268,7 @@ def forget() -> None:
 
 @contextmanager
 def eager() -> Iterator[None]:
-    """Within this, nothing that begins is recorded or replayed."""
+    """Code that starts within this context is neither recorded nor replayed."""
     _SWITCHED_OFF.append(True)
     try:
         yield
@@ -269,7 +277,7 @@ def eager() -> Iterator[None]:
 
 
 def _of_form(net: nn.Module) -> dict[Key, CacheEntry]:
-    """What is known of calls on all nets of this net's form."""
+    """The recordings that all nets of this net's form share."""
     if net not in _ENTRIES:
         form = form_of(net)
         _ENTRIES[net] = {} if form is None else _FORMS.pop(form, {})
@@ -281,13 +289,13 @@ def _of_form(net: nn.Module) -> dict[Key, CacheEntry]:
 
 
 def metadata(tensors: Sequence[Tensor]) -> Hashable:
-    """What a tape takes for granted of the tensors that it is given, and which of them are one."""
+    """What a tape relies on in its arguments: shapes, memory orders, types, and which tensors are identical."""
     first: dict[int, int] = {}
     return tuple((t.shape, t.stride(), t.dtype, t.device, first.setdefault(id(t), i)) for i, t in enumerate(tensors))
 
 
 def names(tree: Tree) -> Iterator[str]:
-    """The form of a tree."""
+    """The structure of a tree: its names and types without its tensors."""
     if isinstance(tree, dict):
         for name, part in tree.items():
             yield name

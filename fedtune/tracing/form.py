@@ -1,4 +1,4 @@
-"""What nets of one form have in common: everything but the values of their tensors."""
+"""The form of a net: everything about it except the values of its tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ITSELF = (FunctionType, BuiltinFunctionType, type)
 
 
 class Unreadable(ValueError):
-    """A value that may change without its key telling."""
+    """A value that could change without its key changing."""
 
 
 def form_of(net: nn.Module) -> Hashable | None:
-    """A key, equal for pure nets that compute the same of the same tensors; None where that cannot be told.
+    """A key that is equal for pure nets that compute the same function of their tensors; None if that is unclear.
 
-    It can for modules that hold numbers, texts, collections of such, and functions.
+    It is clear if modules hold only numbers, strings, collections of these, and functions.
     """
     try:
         return tuple(_parts(net))
@@ -30,7 +30,7 @@ def form_of(net: nn.Module) -> Hashable | None:
 
 
 def content_of(value: Any) -> Hashable:
-    """A key, equal for values that code can see no difference between; Unreadable for what may change unseen."""
+    """A key that is equal for values that code cannot distinguish; Unreadable for values that may change unnoticed."""
     kind = type(value)
     if value is None or kind in _PLAIN:
         return kind, value
@@ -63,7 +63,7 @@ def _parts(net: nn.Module) -> Iterator[Hashable]:
 
 
 def _metadata(tensor: Tensor | None, with_values: bool) -> Hashable:
-    """What a tensor is like; its values, too, where no state_dict has them."""
+    """A tensor's shape, memory order, type and device; and its values, if no state_dict contains them."""
     if tensor is None:
         return None
     values = b""

@@ -1,6 +1,7 @@
-"""Which code is recorded: such as is declared pure, on nets that are; and what tells one code from another.
+"""Which code is recorded, and how recordings are identified: code declared pure, on nets declared pure.
 
-Nothing is proved here.  What is declared is compared with itself by `fedtune check`, and now and then while it runs.
+Purity is not proved here.  `fedtune check` compares declared code with its recording, and so does every run now and
+then.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ from fedtune.tracing.form import Unreadable, content_of
 
 
 class Applied(NamedTuple):
-    """Code with its first arguments, such as a loss that knows the round."""
+    """Code with its first arguments bound, such as a loss for one round."""
 
     code: Hashable
     arguments: Hashable
 
 
 class Method(NamedTuple):
-    """A method of a declared object, which is told from others of its class by its fields."""
+    """A method of an object whose class is declared pure; the owner's key contains the object's fields."""
 
     function: Callable[..., Any]
     owner: Hashable
 
 
 def same_code(code: Hashable) -> Hashable | None:
-    """Under what code is known whatever its first arguments are; None if it has none."""
+    """The key of this code for any bound arguments; None if none are bound."""
     return Applied(code.code, "any") if isinstance(code, Applied) else None
 
 
 def same_method(code: Hashable) -> Hashable | None:
-    """Under what a method is known whatever its object's fields and its first arguments are."""
+    """The key of this method for any fields of its object and any bound arguments; None if it is no method."""
     if isinstance(code, Applied):
         return same_method(code.code)
     return Method(code.function, code.owner[0]) if isinstance(code, Method) and isinstance(code.owner, tuple) else None
 
 
 def identity(code: Callable[..., Any]) -> Hashable | None:
-    """What tells pure code from other code, with all that it depends on; None for code that is not declared."""
+    """A key for pure code and all that it depends on; None for code that is not declared pure."""
     try:
         if isinstance(code, partial):
             inner = identity(code.func)
@@ -64,19 +65,19 @@ def identity(code: Callable[..., Any]) -> Hashable | None:
 
 
 def unwrapped(code: Any) -> Any:
-    """Code without first arguments."""
+    """The function inside `functools.partial` objects."""
     while isinstance(code, partial):
         code = code.func
     return code
 
 
 def why_eager(code: Callable[..., Any], net: nn.Module) -> str:
-    """Why code on a net is not recorded, in words; "" if it may be."""
+    """Why this code on this net is not recorded; "" if it may be."""
     return look(code, net)[1]
 
 
 def look(code: Callable[..., Any], net: nn.Module) -> tuple[Hashable | None, str]:
-    """What tells code on a net from other code, or why it is not recorded."""
+    """The key of this code on this net, or why it is not recorded."""
     if (found := identity(code)) is None:
         return None, _why_code(unwrapped(code))
     layers = layers_of(net)
@@ -96,7 +97,7 @@ def _why_code(code: Any) -> str:
 
 
 class Layers(NamedTuple):
-    """What is known of a net's layers."""
+    """What matters about a net's layers for recording."""
 
     why: str  # they are not recorded; "" if they may be
     ours: bool  # whether all are of fedtune's or PyTorch's classes
@@ -107,7 +108,7 @@ _LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
 
 
 def layers_of(net: nn.Module) -> Layers:
-    """What is known of a net's layers, as they were when it was first asked for."""
+    """The `Layers` of a net, as they were at the first call."""
     if net not in _LAYERS:
         ours = all(is_known(type(m).__module__) for m in net.modules())
         hooks = [vars(m)[kind] for m in net.modules() for kind in HOOKS]
@@ -116,7 +117,7 @@ def layers_of(net: nn.Module) -> Layers:
 
 
 def _undeclared(net: nn.Module) -> Iterator[str]:
-    """The layers that nobody has declared."""
+    """The layers that are neither declared pure nor plain layers of torch.nn."""
     declared = {"", *getattr(net, "declared", ())}
     for path, module in net.named_modules():
         if path.split(".")[0] not in declared and not is_functional(module):
@@ -157,7 +158,9 @@ _OF_ALL = {*vars(nn.Module())}
 
 
 def is_functional(module: nn.Module) -> bool:
-    """Whether a module is a layer of torch.nn as it was made, or one of fedtune's, and keeps nothing but tensors."""
+    """Whether a module is an unmodified layer of torch.nn or one of fedtune's, and stores nothing but tensors and
+    settings.
+    """
     cls = type(module)
     ours = cls.__module__.split(".")[0] in ("fedtune", "trainables")
     known = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
@@ -175,7 +178,7 @@ def is_functional(module: nn.Module) -> bool:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is what layers of torch.nn hold of how they were made: numbers, texts, PyTorch's functions."""
+    """Whether a value is a setting that layers of torch.nn store: numbers, strings, PyTorch's functions."""
     if isinstance(value, FunctionType | BuiltinFunctionType):
         return is_known(value.__module__ or "")
     if type(value) in (list, tuple):

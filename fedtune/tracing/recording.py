@@ -1,4 +1,4 @@
-"""The operations of PyTorch that a piece of tensor code consists of, as they reach the kernels, written down."""
+"""Record the PyTorch operations that a piece of tensor code runs, as they reach the kernels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Number:
-    """A real number's place among those of a tape."""
+    """The position of a real number among the numbers of a tape."""
 
     number: int
 
 
 class Line(NamedTuple):
-    """An operation, its arguments with slots for tensors, and the slots of what it gives."""
+    """An operation, its arguments (with slots in place of tensors), and the slots of its results."""
 
     func: Any
     args: tuple[Any, ...]
@@ -38,29 +38,29 @@ class Line(NamedTuple):
 
     @property
     def made(self) -> list[int]:
-        """The slots of what it gives and does not write into."""
+        """The slots of results that are new tensors."""
         return [s for s in self.outs if s is not None and s not in self.writes]
 
 
 class Given(NamedTuple):
-    """What code holds besides the tensors that it is given."""
+    """The tensors and real numbers that code uses besides its arguments."""
 
     constants: list[Tensor]
     numbers: list[float]
 
     def metadata(self) -> list[tuple[Any, ...]]:
-        """What a tape takes for granted of its constants."""
+        """The properties of the constants that a tape relies on."""
         return [_metadata(t) for t in self.constants]
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down what runs while it is entered.
+    """Records the operations that run within its context.
 
-    Tensors are known by identity; one that is neither given nor made meanwhile is a constant.
+    Tensors are identified by identity.  One that is neither an argument nor created within the context is a constant.
     """
 
     def __init__(self, given: Sequence[Tensor]) -> None:
-        """given: what the code is given, which gets the first slots."""
+        """given: the code's arguments, which get the first slots."""
         super().__init__()
         self.tensors: list[Tensor] = []  # by slot; held, so that no identity is given twice
         self.lines: list[Line] = []
@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         return len(self.tensors) - 1
 
     def slot(self, tensor: Tensor) -> int:
-        """The tensor's slot; one that was not seen before is a constant."""
+        """The tensor's slot; a tensor that was not seen before is a constant."""
         if id(tensor) not in self._slots:
             self.constants.append(self._add(tensor))
         return self._slots[id(tensor)]
@@ -87,7 +87,7 @@ class Recorder(TorchDispatchMode):
         return Given([self.tensors[s] for s in self.constants], self.numbers)
 
     def filled(self, value: Any) -> Any:
-        """Arguments of a line with the tensors and numbers that they were."""
+        """A line's arguments with the recorded tensors and numbers in place of slots."""
         if isinstance(value, Slot):
             return self.tensors[value.number]
         if isinstance(value, Number):
@@ -106,11 +106,11 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not to be wrapped for a compiler that is not used: its import takes over a second."""
+        """Avoid wrapping for a compiler that is not used: importing it takes over a second."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and write it down."""
+        """Run an operation and record it."""
         kwargs = kwargs or {}
         if func.namespace == "profiler":
             return func(*args, **kwargs)

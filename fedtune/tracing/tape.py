@@ -1,12 +1,12 @@
-"""A piece of tensor code written down as PyTorch's operations, and run again without the Python that led to them.
+"""A piece of tensor code as a list of PyTorch operations, which runs without the Python code that led to them.
 
-What modules, `vmap`, autograd and its graph do in every step of local training is to choose the same operations again:
-for a small net that costs as much as the arithmetic.  A `Tape` holds the operations themselves, as they reach PyTorch's
-kernels, forward and backward; replayed they are the same kernels on the same memory orders, hence the same bits.
+In every step of local training, modules, `vmap` and autograd choose the same operations again.  For a small net this
+costs as much as the arithmetic.  A `Tape` holds the operations themselves, as they reach PyTorch's kernels, forward and
+backward.  A replay runs the same kernels on the same memory orders, so it gives the same bits.
 
-It is no compiler: nothing is fused or reordered.  Left out is what has no effect on numbers: views of views are one
-view, views of what stays in place are made once, what depends on such alone is computed once, what nobody reads never;
-and a sum, product or ReLU goes where its operand was, if nobody needs that any more.
+It is not a compiler: nothing is fused or reordered.  It only saves work that has no effect on numbers.  A view of a
+view becomes one view.  Views of fixed tensors, and results that depend only on these, are computed once.  Results that
+are never read are not computed.  A sum, product or ReLU overwrites an operand that is no longer needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Replay = Callable[..., tuple[Tensor | None, ...]]
 
 
 class Untraceable(RuntimeError):
-    """Code that cannot be replayed: what it does depends on more than the tensors it is given."""
+    """Code that cannot be replayed, because its operations depend on more than its arguments."""
 
 
 class Always(NamedTuple):
-    """What is done in every replay: a line, its code, the slots it reads and those it makes."""
+    """An operation that runs in every replay: its line, its code, the slots it reads and the slots it makes."""
 
     line: Line
     code: str
@@ -36,15 +36,16 @@ class Always(NamedTuple):
 
 
 class Tape:
-    """What was recorded of code that was given `fixed` and `fresh` tensors, as a function of them."""
+    """A recording of code with `fixed` and `fresh` arguments, as a function of these."""
 
     def __init__(
         self, recorder: Recorder, fixed: int, fresh: int, moving: Sequence[int], results: Sequence[Tensor | None]
     ) -> None:
-        """The first slots are `fixed` tensors that stay in place from one replay to the next, then `fresh` ones.
+        """The first slots are the `fixed` tensors, which stay in place between replays, then the `fresh` ones.
 
-        moving: the fixed ones whose values change between replays.  results: what a replay gives.
-        Raises Untraceable for code that does more than that, or changes what is neither fixed nor its own.
+        moving: the fixed tensors whose values change between replays. results: the tensors that a replay returns.
+        Raises Untraceable for code that does more than this, or that changes tensors that are neither fixed nor its
+        own.
         """
         if recorder.untraceable:
             raise Untraceable(recorder.untraceable)
@@ -67,13 +68,13 @@ class Tape:
         del self._tensors, self._kept
 
     def bind(self, fixed: Sequence[Tensor], given: Given | None = None) -> Replay:
-        """A replay on these fixed tensors, a function of the fresh ones; given: what the code holds now."""
+        """A replay on these fixed tensors, as a function of the fresh ones; given: the constants to use."""
         constants, numbers = given or self.given
         replay: Replay = self._make(*fixed, *constants, *numbers)
         return replay
 
     def fits(self, recorder: Recorder, results: Sequence[Tensor | None]) -> bool:
-        """Whether what was recorded is this tape but for its constants and real numbers."""
+        """Whether a new recording equals this tape, except for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
         return (
             not recorder.untraceable
@@ -84,7 +85,7 @@ class Tape:
         )
 
     def _find_views(self) -> None:
-        """Of every slot the root whose memory it shows, and the first slot that shows the same in the same way."""
+        """For every slot, find the root whose memory it shares, and the first slot that is the same view of it."""
         self._root = list(range(len(self._tensors)))
         self._same = list(range(len(self._tensors)))
         seen = {self._metadata(s): s for s in range(self._inputs)}
@@ -114,9 +115,10 @@ class Tape:
         return operand if alike and self._tensors[operand].dtype == self._tensors[out].dtype else None
 
     def _is_spare_copy(self, number: int, line: Line) -> bool:
-        """Whether a line copies into a result what nobody else holds or changes; if so, that is the result.
+        """Whether a line only copies a tensor into a result, so that the tensor itself can be the result.
 
-        Autograd copies a gradient that somebody else refers to, as the recorder does.
+        The tensor must not be held or changed elsewhere.  Autograd copies a gradient that something else refers to, as
+        the recorder does.
         """
         if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
             return False
@@ -141,7 +143,7 @@ class Tape:
         return self._root[slot], t.dtype, t.shape, t.stride(), t.storage_offset()
 
     def _is_view(self, line: Line) -> bool:
-        """Whether it does nothing but look at what is there, and can be had from its root in one go."""
+        """Whether a line only makes views, each of which can be made from its root directly."""
         return not line.writes and all(
             self._root[s] != s
             and not self._is_fresh(self._root[s])
@@ -153,13 +155,13 @@ class Tape:
         return self._fixed <= slot < self._inputs
 
     def _reads(self, line: Line) -> list[int]:
-        """The slots that a line needs, as they are called after what is the same was found."""
+        """The slots that a line reads, after equal views were merged."""
         if self._is_view(line):
             return [self._root[s] for s in line.made]
         return [self._same[s] for s in slots_in((line.args, line.kwargs))]
 
     def _live(self) -> list[Line]:
-        """The lines that something depends on, in their order."""
+        """The lines whose results are needed, in order."""
         needed = {self._same[s] for s in self._results if s is not None}
         lines = []
         for line in reversed(self._kept):
@@ -169,7 +171,7 @@ class Tape:
         return lines[::-1]
 
     def _compiled(self) -> Callable[..., Replay]:
-        """Lines of two kinds: what is done once for fixed tensors, and what in every replay."""
+        """Split the lines into those that run once for the fixed tensors and those that run in every replay."""
         once: list[str] = []
         always: list[Always] = []
         placed = {*range(self._fixed), *self._constants}  # what is there before a replay
@@ -194,7 +196,7 @@ class Tape:
         return self._function(once, always, placed)
 
     def _function(self, once: list[str], always: list[Always], placed: set[int]) -> Callable[..., Replay]:
-        """make(fixed …), which does what is done once and returns replay(fresh …)."""
+        """make(fixed …), which runs the former lines and returns replay(fresh …), which runs the latter."""
         results = [None if s is None else self._same[s] for s in self._results]
         last = {s: i for i, a in enumerate(always) for s in (*a.reads, *a.outs)}
         last |= dict.fromkeys([s for s in (*placed, *results) if s is not None], len(always))
@@ -218,7 +220,7 @@ class Tape:
         return make
 
     def _over(self, line: Line, ended: set[int]) -> str:
-        """Code of an operation by elements that writes over an operand which nobody reads any more; "" if it cannot."""
+        """Code of an elementwise operation that overwrites an operand which is no longer needed; "" if it cannot."""
         operands = [a for a in line.args if isinstance(a, Slot)]
         for place, operand in enumerate(operands[: _ELEMENTWISE.get(line.func, 0)]):
             slot, out = self._same[operand.number], line.made[0]
@@ -235,7 +237,7 @@ class Tape:
         return ""
 
     def _view(self, slot: int) -> str:
-        """Code that makes a view of its root; a fixed root may begin elsewhere in its memory another time."""
+        """Code that makes a view of its root; the storage offset of a fixed root may differ between calls."""
         root, t = self._root[slot], self._tensors[slot]
         begin = str(t.storage_offset())
         if root < self._fixed or root in self._constants:
@@ -252,9 +254,11 @@ class Tape:
         return f"{made}{'' if line.single else ','} = {call}"
 
     def _operand(self, line: Line, value: Any) -> str:
-        """An argument; of an operation by elements a copy, if it lies in another order than the result.
+        """Code of an argument; an elementwise operation gets a copy if the argument has another memory order than the
+        result.
 
-        So do gradients that come back through a flattening.  Two orders in one loop take six times as long as a copy.
+        Gradients that come back through a flattening have another order.  Two orders in one loop take six times as long
+        as a copy.
         """
         code = self._literal(value)
         if line.func not in _ELEMENTWISE or not isinstance(value, Slot):
