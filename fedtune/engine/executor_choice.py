@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.pure import is_known
+from fedtune.core.pure import is_declared, is_known
 from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor, named
@@ -34,6 +34,7 @@ Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
 ANEW = "keep it in the model or the algorithm's state, which every trial begins anew"
 KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
+STATE = "store what changes in a client's state (`keep`, `remember`) or the server's (`init`, `aggregate`)"
 SAME = "let its Python ask nothing of tensors but shapes and types (no requires_grad, register_hook), nor the time"
 MOVED, ROUNDED = 1e-2, 1e-5  # of how far a number has moved, and of itself: what rounding may be
 ROUNDS = 2  # that are tried: the second one receives what the first one sent
@@ -94,7 +95,16 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
-    watched.require_same(stacked)
+    if name := watched.other_than(stacked):
+        again = _Watched(simulate)
+        _rounds(experiment, config, small, "loop", again)
+        if other := watched.other_than(again):
+            raise UserError(
+                f"the same rounds must give the same numbers, but client code at {watched.whose} trains {other} to "
+                "other values when they run again; it must keep nothing that outlives a trial, and read neither the "
+                "time nor a file that changes"
+            )
+        raise Unstackable(watched.whose, f"trains {name} to other values than alone", SAME)
     return next((why for net in stacked.nets for why in stacked_step.reasons(net)), "")
 
 
@@ -114,6 +124,7 @@ class _Watched:
         self.algorithm: type = type(None)
         self.nets, self.before = list[nn.Module](), list[dict[str, str]]()
         self.outside: list[dict[str, str]] = []  # the process, before each round and after the last
+        self.fields: list[dict[str, str]] = []  # the algorithm's object, then too
 
     def __call__(self, *given: Any) -> Any:
         """The simulation."""
@@ -125,9 +136,11 @@ class _Watched:
         return made
 
     def look(self) -> None:
-        """Take fingerprints of everything that outlives a trial."""
+        """Take fingerprints of the algorithm's object and of everything that outlives a trial."""
         classes = [self.algorithm, *(type(m) for net in self.nets for m in net.modules())]
         self.outside.append(hidden_state.of_process(*classes))
+        fields = vars(self.made.setting.algorithm)
+        self.fields.append({f"self.{name}": hidden_state.fingerprint(value) for name, value in fields.items()})
 
     def require_nothing_outlives(self) -> None:
         """UserError for state that changes and outlives the trial: the next trial would start with it."""
@@ -149,7 +162,19 @@ class _Watched:
         return found or (self.algorithm.__name__ if self.algorithm in own else "the model")
 
     def require_nothing_kept(self) -> None:
-        """Unstackable if nets have changed: stacked, a net changes once for all clients instead of once for each."""
+        """Unstackable if the algorithm's object or a net has changed; NotPure if the algorithm is declared pure.
+
+        Stacked, they change once for all clients instead of once for each.
+        """
+        before = {name: value for fields in reversed(self.fields[:2]) for name, value in fields.items()}
+        if names := [name for name, value in before.items() if self.fields[-1].get(name) != value]:
+            where = self._place(names[0])
+            if is_declared(self.algorithm):
+                raise NotPure(
+                    f"algorithm {self.algorithm.__name__} says pure = True, but its code at {where} changes "
+                    f"{names[0]}; {STATE}, or do not say that it is pure (docs/your-own.md)"
+                )
+            raise Unstackable(where, f"changes {names[0]}, which all clients share", STATE)
         for net, before in zip(self.nets, self.before, strict=True):
             if hook := hook_of(net):
                 raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
@@ -162,18 +187,25 @@ class _Watched:
         found = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
         return named(found) | {"rounds": torch.tensor(state.round)}
 
-    def require_same(self, stacked: _Watched) -> None:
-        """Unstackable if the same rounds gave other numbers stacked, for example because code queries `requires_grad`.
+    def other_than(self, other: _Watched) -> str:
+        """A tensor that the same rounds trained to other values; "" if there is none.
 
-        Numbers count as different if they differ by more than rounding, relative to how far training moved them.
+        Values count as different if they differ by more than rounding, relative to how far training moved them.
         """
-        if not self.made:
-            return
+        if not (self.made and other.made):
+            return ""
         ours = self._numbers()
-        for name, other in stacked._numbers().items():
+        for name, value in other._numbers().items():
             one = ours[name]
-            if one.shape != other.shape or _apart(one, other, self.start.get(name, one)):
-                raise Unstackable("the model", f"trains {name.rpartition('/')[2]} to other values than alone", SAME)
+            if one.shape != value.shape or _apart(one, value, self.start.get(name, one)):
+                return name.rpartition("/")[2]
+        return ""
+
+    @property
+    def whose(self) -> str:
+        """Which of the algorithm and the model are the user's own."""
+        own = [] if is_known(self.algorithm.__module__) else ["the algorithm"]
+        return " or ".join(own + ["the model"] * any(map(catalogue.is_own, self.made.setting.task.models)))
 
 
 def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:

@@ -263,6 +263,43 @@ def test_an_algorithm_that_keeps_something_in_its_file_is_refused(tmp_path: Path
         settled(Experiment(name, SMALL), {}, DATA)
 
 
+STATEFUL = """
+    def __post_init__(self):
+        object.__setattr__(self, "seen", [0])
+
+    def count(self):
+        self.seen[0] += 1
+        return self.seen[0]
+"""
+
+
+def test_an_algorithm_that_changes_its_own_object_is_looped_and_refused_if_it_says_that_it_is_pure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own(tmp_path, "self.count() * m['head.bias'].sum()")
+    code = (tmp_path / "own.py").read_text() + STATEFUL
+    (tmp_path / "own.py").write_text(code)
+    name = user_files.take(str(tmp_path / "own.py"))[0]
+    assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
+    assert re.search(r"client code at own.py:\d+ changes self.seen, which all clients share", capsys.readouterr().err)
+    (tmp_path / "own.py").write_text(code.replace("    shared =", "    pure = True\n    shared ="))
+    name = user_files.take(str(tmp_path / "own.py"))[0]
+    with pytest.raises(
+        UserError, match=r"algorithm Own says pure = True, but its code at own.py:\d+ changes self.seen;"
+    ):
+        settled(Experiment(name, SMALL), {}, DATA)
+
+
+def test_code_that_gives_other_numbers_when_it_runs_again_is_refused(tmp_path: Path) -> None:
+    """Here by a count in a module that nobody looks at; so does code that reads the time."""
+    own(tmp_path, "counted() * m['head.bias'].sum()")
+    more = "import math\ndef counted():\n    math.calls = getattr(math, 'calls', 0) + 1\n    return math.calls\n"
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
+    name = user_files.take(str(tmp_path / "own.py"))[0]
+    with pytest.raises(UserError, match="client code at the algorithm trains .* to other values when they run again"):
+        settled(Experiment(name, SMALL), {}, DATA)
+
+
 def test_what_is_remembered_in_the_first_round_alone_is_looped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
