@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedtune.core.pure import pure
     from fedtune.core.trees import Ragged
     from fedtune.experiment.algorithm import Algorithm, Noise, Phase
+    from fedtune.programs.report import report
     from fedtune.studies.checking import Check
     from fedtune.tuning.space import when
 
@@ -31,6 +32,7 @@ __all__ = [
     "hyper",
     "objective",
     "pure",
+    "report",
     "train",
     "tunable",
     "when",
@@ -43,6 +45,7 @@ _MODULES = {
     "fedtune.core.trees": ("Ragged",),
     "fedtune.studies.checking": ("Check",),
     "fedtune.experiment.algorithm": ("Algorithm", "Noise", "Phase"),
+    "fedtune.programs.report": ("report",),
     "fedtune.tuning.space": ("when",),
 }
 

@@ -1,0 +1,51 @@
+"""What identifies a program in records: its file, command, the commit of its folder, and its interpreter."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SECONDS = 10  # for a question to git or to an interpreter
+
+
+def of(text: str, command: Sequence[str], folder: Path, search_path: str | None) -> dict[str, Any]:
+    """The entries by name; text: of the program file."""
+    found: dict[str, Any] = {"command": list(command)}
+    if text:
+        found["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    if commit := _commit(folder):
+        found["commit"] = commit
+    if interpreter := _interpreter(command[0], folder, search_path):
+        found["interpreter"] = interpreter
+    return found
+
+
+def _commit(folder: Path) -> str:
+    """The commit of the folder, with "+" if there are changes that are not committed; "" if it has none."""
+    git = ["git", "-C", str(folder)]
+    if not (head := _said([*git, "rev-parse", "HEAD"])):
+        return ""
+    changed = _said([*git, "status", "--porcelain", "--untracked-files=no", "."])
+    return head + ("+" if changed or changed is None else "")
+
+
+def _interpreter(first: str, folder: Path, search_path: str | None) -> str:
+    """The version of a command's Python; "" if it begins with something else."""
+    if not re.fullmatch(r"python[\d.]*", Path(first).name):
+        return ""
+    found = shutil.which(str(folder / first) if "/" in first else first, path=search_path)
+    return (_said([found, "-V"]) or "") if found else ""
+
+
+def _said(words: Sequence[str]) -> str | None:
+    """What a command prints; None if it fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=SECONDS, stdin=subprocess.DEVNULL, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()

@@ -1,0 +1,373 @@
+"""Read and check a program file: TOML that says how a program of the user's is run and what it prints.
+
+Everything in it is data.  Each mistake is refused in one line, with the file's line and key, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedtune.core import bounded
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob
+from fedtune.core.terminal import one_line
+from fedtune.programs import fingerprint, metric, space_words
+from fedtune.programs.entries import Entry, Source
+from fedtune.programs.metric import Metric
+
+LARGEST = 2**20  # bytes of a program file
+OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
+NAME = r"[A-Za-z_][\w.-]{0,59}"
+KEYS = (
+    *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
+    *("environment", "stall", "longest_round", "pty", "isolate", "gpu", "resume_arguments"),
+)
+CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
+PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that trains: how it is run, what it may be given, and what its output means."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: str  # where it runs
+    rounds: int
+    metrics: dict[str, Metric]
+    hyper: dict[str, Knob]  # those that are searched, and those of [defaults] that are fixed
+    searched: tuple[str, ...] = ()
+    conditions: space_words.Conditions = field(default_factory=dict)
+    seed: str = "none"  # or "{seed}", or an environment variable's name
+    environment: dict[str, str] = field(default_factory=dict)
+    first_round: int = 1  # the number that the program gives its first round
+    file: str | None = None  # that it writes its figures to
+    stall: float = 600.0  # seconds without output after which it counts as hung
+    longest_round: float = 86400.0  # seconds that a round may take, whatever is printed meanwhile
+    pty: bool = False
+    isolate: bool = False  # each trial runs in a copy of the folder
+    gpu: str = "visible"  # {gpu} counts the GPUs that the program sees; "machine": it is the machine's number
+    resume_arguments: tuple[str, ...] = ()
+    check: Program | None = None  # what the final check runs, if it is something else
+    notes: tuple[str, ...] = ()  # for the user, one line each
+    path: str = ""  # the program file; "" for a command line's
+    text: str = ""  # its content
+
+    def knobs(self) -> dict[str, Knob]:
+        """The hyperparameters by name; those that have no range or choices to search are fixed."""
+        return dict(self.hyper)
+
+    def defaults(self) -> dict[str, Any]:
+        """The default of each hyperparameter."""
+        return {name: knob.default for name, knob in self.hyper.items()}
+
+    def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """A configuration with defaults for what it leaves out; UserError for a name or value that cannot be."""
+        for name in config:
+            if name not in self.hyper:
+                raise unknown(f"hyperparameter of {self.name}", name, self.hyper)
+        return self.defaults() | {name: self.hyper[name].check(value) for name, value in config.items()}
+
+    def selectable(self, selects_on_test: bool = False) -> dict[str, str]:
+        """The metrics that a search may select by, with their directions; "" for one that was not said."""
+        return {name: m.mode for name, m in self.metrics.items() if selects_on_test or not m.tests}
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """The metrics of test rows, which are reported and select nothing."""
+        return tuple(name for name, m in self.metrics.items() if m.tests)
+
+    def require_selectable(self, name: str, selects_on_test: bool = False) -> None:
+        """UserError unless a search may select by this metric."""
+        if name not in self.metrics:
+            raise unknown(f"metric of {self.name}", name, self.metrics)
+        if name not in self.selectable(selects_on_test):
+            said = self.metrics[name]
+            why = "its split is test" if said.split else "the word test is in its name or pattern"
+            raise self.source().error(
+                f"metrics.{name}",
+                f"a search must not use test data, or test figures would no longer estimate new data, but got {name}: "
+                f'{why}; say split = "validation" if it is measured on validation rows, or allow it by '
+                "--selects-on-test",
+            )
+
+    def checking(self) -> Program:
+        """The program of the final check."""
+        return self.check or self
+
+    def checkpointed(self) -> bool:
+        """Whether the program keeps checkpoints, from which it can go on."""
+        return "{checkpoint}" in " ".join((*self.command, *self.environment.values(), *self.resume_arguments))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What identifies the program in records: its file, command, commit and interpreter."""
+        return fingerprint.of(self.text, self.command, Path(self.folder), self.environment.get("PATH"))
+
+    def source(self) -> Source:
+        """Where the program was declared, for messages."""
+        return Source.of_file(self.path, self.text) if self.path else Source("--program", {})
+
+    @classmethod
+    def from_command(
+        cls,
+        command: str | Sequence[str],
+        metrics: Mapping[str, Any],
+        space: Mapping[str, Any],
+        rounds: int,
+        **options: Any,
+    ) -> Program:
+        """A program from a command line: as from a file with these entries, in the current folder."""
+        given = {"command": command if isinstance(command, str) else list(command), "metrics": metrics, "space": space}
+        return _made(given | {"rounds": rounds} | options, Source("--program", {}), Path.cwd(), "program")
+
+
+def read(path: str | Path) -> Program:
+    """The program that a file declares; UserError in one line for anything in it that cannot be."""
+    path = Path(path)
+    try:
+        content = bounded.read(path, LARGEST)
+    except OSError as error:
+        raise UserError(f"a program file must be readable, but {path}: {error.strerror}") from None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path}:{line}: a program file must be UTF-8, but has the byte {content[error.start]:#x}"
+        ) from None
+    try:
+        raw = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        said = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deeply"
+        at = re.search(r"at line (\d+)", said)
+        line = int(at[1]) if at else text.rstrip().count("\n") + 1
+        raise UserError(f"{path}:{line}: a program file must be TOML, but: {one_line(said)}") from None
+    made = _made(raw, Source.of_file(str(path), text), path.resolve().parent, path.stem)
+    check = made.check and replace(made.check, path=str(path), text=text)
+    return replace(made, path=str(path), text=text, check=check)
+
+
+def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Program:
+    top = Entry(source, "", raw)
+    given = top.table(KEYS)
+    for key in ("command", "rounds", "metrics"):
+        if key not in given:
+            example = {
+                "command": "'python train.py --lr {lr}'",
+                "rounds": "100",
+                "metrics": "a table [metrics.val_acc]",
+            }[key]
+            raise source.error("", f"{key} must be there, but is missing; for example {example}")
+    space = given["space"].table() if "space" in given else {}
+    hyper, notes = _hyper(space, given["defaults"].table() if "defaults" in given else {}, source)
+    program = Program(
+        name=given["name"].text('"fedavg"') if "name" in given else stem,
+        command=given["command"].words('"python train.py --lr {lr}"'),
+        folder=str(_folder(given, base)),
+        rounds=given["rounds"].whole(1),
+        metrics=_metrics(given),
+        hyper=hyper,
+        searched=tuple(space),
+        conditions=space_words.conditions(space, hyper),
+        environment=_environment(given),
+        file=_file(given),
+        notes=tuple(notes),
+        **_options(given),
+    )
+    _require_names(program, given, source)
+    program = replace(program, **_seed(program, given, source))
+    _require_runs(program, given["command"])
+    _require_checkpoints(program, given, source)
+    return replace(program, check=_check(program, given["check"], base)) if "check" in given else program
+
+
+def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
+    """The options that were given, by name."""
+    take = {
+        "first_round": lambda e: e.whole(0),
+        "stall": lambda e: e.number(above=0),
+        "longest_round": lambda e: e.number(above=0),
+        "pty": lambda e: e.flag(),
+        "isolate": lambda e: e.one_of("copy") == "copy",
+        "gpu": lambda e: e.one_of("visible", "machine"),
+        "resume_arguments": lambda e: e.words('"--resume"'),
+    }
+    return {key: function(given[key]) for key, function in take.items() if key in given}
+
+
+def _hyper(space: Mapping[str, Entry], given: Mapping[str, Entry], source: Source) -> tuple[dict[str, Knob], list[str]]:
+    found, notes = {}, []
+    for name, entry in (*space.items(), *given.items()):
+        if not re.fullmatch(NAME, name) or name in OWN or name in metric.TAKEN:
+            rule = "be a letter, then letters, digits, _ . and -" if not re.fullmatch(NAME, name) else "be free"
+            what = "; fedtune gives it itself" if rule == "be free" else "; for example lr"
+            raise source.error(entry.key, f"a hyperparameter's name must {rule}, but got {name!r}{what}")
+    for name, entry in space.items():
+        found[name], note = space_words.knob(name, entry, given.get(name))
+        notes += [note] if note else []
+    return found | {n: space_words.fixed(n, e) for n, e in given.items() if n not in space}, notes
+
+
+def _metrics(given: Mapping[str, Entry]) -> dict[str, Metric]:
+    entries = given["metrics"].table(example="for example [metrics.val_acc]")
+    if not entries:
+        raise given["metrics"].refuse("a table with a metric or more", "for example [metrics.val_acc]")
+    found = {name: metric.read(name, entry, "file" in given) for name, entry in entries.items()}
+    if clash := [
+        name for part in ("space", "defaults") if part in given for name in given[part].value if name in found
+    ]:
+        raise given["metrics"].source.error(
+            f"metrics.{clash[0]}", f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}"
+        )
+    return found
+
+
+def _folder(given: Mapping[str, Entry], base: Path) -> Path:
+    if "folder" not in given:
+        return base
+    folder = Path(os.path.normpath(base / Path(given["folder"].text('"PFLlib/system"')).expanduser()))
+    if not folder.is_dir():
+        raise given["folder"].refuse("a folder that is there", f"there is none at {folder}")
+    return folder
+
+
+def _environment(given: Mapping[str, Entry]) -> dict[str, str]:
+    found = {}
+    for name, entry in given["environment"].table().items() if "environment" in given else ():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name) or name.startswith("FEDTUNE_"):
+            raise entry.source.error(
+                entry.key, f"environment must have names of variables, not of fedtune's own, but got {name!r}"
+            )
+        if isinstance(entry.value, bool) or not isinstance(entry.value, str | int | float) or "\0" in str(entry.value):
+            raise entry.refuse("text or a number")
+        found[name] = str(entry.value)
+    return found
+
+
+def _file(given: Mapping[str, Entry]) -> str | None:
+    if "file" not in given:
+        return None
+    text = given["file"].text('"results/{trial}.csv"')
+    if not text.endswith((".csv", ".tsv", ".jsonl", ".ndjson", "/")):
+        raise given["file"].refuse(
+            "a file that ends in .csv, .tsv or .jsonl, or a folder of TensorBoard's files with / at its end"
+        )
+    return text
+
+
+def _require_names(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+    """UserError for an unknown name in braces, a hyperparameter that nothing uses, or a file that trials share."""
+    known = [*program.hyper, *OWN]
+    used = {*given["command"].names(program.command, known)}
+    for name, text in program.environment.items():
+        used |= {*given["environment"].child(name).names([text], known)}
+    if "resume_arguments" in given:
+        given["resume_arguments"].names(program.resume_arguments, known)
+    if program.file is not None and "file" in given:
+        of_file = {*given["file"].names([program.file], known)}
+        if not program.isolate and not of_file & {"trial", "folder", "checkpoint"}:
+            raise given["file"].refuse(
+                "another one for every trial", 'two at once would write it; give for example "results/{trial}.csv"'
+            )
+    whole = given["command"].key == "command"  # not [check]'s
+    for name in program.hyper if whole else program.searched:
+        if name not in used:
+            table = "space" if name in program.searched else "defaults"
+            where = "command or environment" if whole else "[check]'s command"
+            raise source.error(
+                f"{table}.{name}",
+                f"{given['command'].key} must use every hyperparameter, but {name} would change nothing; write "
+                f"{{{name}}} in {where}",
+            )
+
+
+def _seed(program: Program, given: Mapping[str, Entry], source: Source) -> dict[str, Any]:
+    """How the program is seeded; where nothing says so, by {seed} if the command has it."""
+    in_command = "{seed}" in " ".join((*program.command, *program.environment.values()))
+    if "seed" not in given:
+        note = f"{program.name} is given no seed: the same configuration may give other figures each time"
+        return {"seed": "{seed}"} if in_command else {"seed": "none", "notes": (*program.notes, note)}
+    said = given["seed"].text('"none"')
+    if said == "{seed}" and not in_command:
+        raise given["seed"].refuse("in the command", 'write {seed} there; or seed = "none" if it has none')
+    if said != "{seed}" and in_command:
+        raise given["seed"].refuse("'{seed}', as the command has it")
+    if said not in ("none", "{seed}") and not re.fullmatch(r"[A-Za-z_]\w*", said):
+        raise given["seed"].refuse("'none', '{seed}' or the name of an environment variable")
+    return {"seed": said}
+
+
+def _require_runs(program: Program, entry: Entry) -> None:
+    """UserError if the command is not found, or the script that it gives to Python."""
+    first = program.command[0]
+    if "{" in first:
+        return
+    place = str(Path(program.folder) / first) if "/" in first else first
+    found = shutil.which(place, path=program.environment.get("PATH"))
+    if not found:
+        there = Path(program.folder, first).is_file()
+        advice = f"write 'python {first}', or make it executable" if there else "install it, or give its whole path"
+        raise entry.source.error(
+            entry.key, f"{entry.key} must begin with a program, but {first!r} is not found; {advice}"
+        )
+    script = next((word for word in program.command[1:2] if word.endswith(".py") and "{" not in word), None)
+    if script and re.match(r"python[\d.]*$", Path(first).name) and not (Path(program.folder) / script).is_file():
+        raise entry.source.error(
+            entry.key,
+            f"{entry.key} must name a script that is there, but {script!r} is not in {program.folder}; say its folder",
+        )
+
+
+def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+    """UserError if a program that goes on from checkpoints does not say which rounds its figures are of."""
+    if program.resume_arguments and not program.checkpointed():
+        raise given["resume_arguments"].refuse(
+            "beside {checkpoint}", "write {checkpoint} in the command: a folder for it"
+        )
+    if not program.checkpointed():
+        return
+    for name, m in program.metrics.items():
+        if m.pattern and "round" not in re.compile(m.pattern).groupindex:
+            raise source.error(
+                f"metrics.{name}.pattern",
+                f"with {{checkpoint}} a pattern must also find the number of the round, or rounds could be counted "
+                f"wrongly after the program goes on, but got {m.pattern!r}; for example {PATTERN_WITH_ROUND}",
+            )
+
+
+def _check(program: Program, entry: Entry, base: Path) -> Program:
+    """The program of the final check: the same but for what [check] says."""
+    given = entry.table(CHECK_KEYS)
+    if not given:
+        raise entry.refuse("a table with what differs", "for example command")
+    more: dict[str, Any] = {}
+    if "command" in given:
+        more["command"] = given["command"].words('"python train.py --lr {lr}"')
+    if "folder" in given:
+        more["folder"] = str(_folder(given, base))
+    if "environment" in given:
+        more["environment"] = program.environment | _environment(given)
+    if "file" in given:
+        more["file"] = _file(given)
+    if "metrics" in given:
+        with_file = {"file": entry} if more.get("file", program.file) else {}
+        more["metrics"] = _metrics({"metrics": given["metrics"], **with_file})
+    checked = replace(program, **more, notes=(), check=None)
+    entries = {"command": entry, "environment": entry} | given
+    entries["environment"] = Entry(entry.source, entry.key, checked.environment)
+    _require_names(checked, entries, entry.source)
+    if (program.seed == "{seed}") != ("{seed}" in " ".join((*checked.command, *checked.environment.values()))):
+        raise entries["command"].source.error(
+            entries["command"].key,
+            "the final check must be seeded as the search is, but only one has {seed}; write it in both",
+        )
+    _require_runs(checked, entries["command"])
+    _require_checkpoints(checked, given, entry.source)
+    return checked

@@ -1,0 +1,250 @@
+"""Rows of rounds from what a program prints and writes.
+
+A metric comes by a pattern of its lines, by a column of a file, or by its name in a row that the program reports
+(a line `fedtune {"round": 3, "val_acc": 0.91}`, or a line of $FEDTUNE_ROWS without the mark).  A round is complete when
+all its metrics have come.  Nothing is guessed: figures that contradict one another are refused with their line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.programs import metric
+from fedtune.programs.metric import Metric
+from fedtune.programs.output import shown
+from fedtune.programs.program_file import Program
+
+MARK = re.compile(r"(?:^|\s)fedtune (\{.*\})\s*$")
+NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)\s*", re.IGNORECASE)
+MORE_OF_IT = re.compile(r"(?<=\d)\.?[eE][+-]?\d|(?<=\d)\.?\d|(?<=[\d.])\d")  # what goes on after a group's end
+MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
+NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
+
+
+class Figure(NamedTuple):
+    """A value of a metric as it came."""
+
+    metric: Metric
+    value: Any  # text, or what JSON has
+    round: Any  # the number that the program gives its round; None if it gives none
+    said: str  # the line that had it
+
+
+class Rows:
+    """Makes rows of figures; each complete row is told to `done` with its round."""
+
+    def __init__(
+        self, program: Program, selects: Collection[str], done: Callable[[int, dict[str, float]], None]
+    ) -> None:
+        """selects: the metrics that may not be NaN or infinite."""
+        self._program, self._selects, self._done = program, selects, done
+        self._patterns = [_Pattern(m) for m in program.metrics.values() if m.pattern]
+        self._by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
+        self.columns = {m.column: m for m in program.metrics.values() if m.column}
+        self._came = dict.fromkeys(program.metrics, 0)  # figures of each metric, with those that do not count
+        self._row: dict[str, float] = {}  # of the round that is not complete
+        self._said = ""  # the line with its last figure
+        self.round = 0  # the last that is complete
+        self.begins_anywhere = False  # the first row may be of any round: the program goes on from a checkpoint
+        self.others: dict[str, None] = {}  # names in reported rows that are no metrics
+
+    @property
+    def by_name(self) -> bool:
+        """Whether a metric comes by its name in reported rows."""
+        return bool(self._by_name)
+
+    @property
+    def missing(self) -> list[str]:
+        """What the round that is not complete lacks."""
+        return [name for name in self._program.metrics if name not in self._row]
+
+    def line(self, line: str) -> None:
+        """A line that the program printed."""
+        for pattern in self._patterns:
+            for number, value in pattern.found(line):
+                self._take(Figure(pattern.metric, value, number, line))
+        if "fedtune {" in line and self._by_name and (found := MARK.search(line)):
+            self.reported(found[1], line)
+
+    def reported(self, text: str, line: str) -> None:
+        """A row that the program reports, as JSON."""
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            raise UserError(
+                f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}'
+            ) from None
+        if not isinstance(row, dict):
+            raise UserError(f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}')
+        number = row.pop("round", None)
+        for name, value in row.items():
+            if name not in self._by_name:
+                self.others.setdefault(name)
+            elif value is not None:
+                self._take(Figure(self._by_name[name], value, number, line))
+
+    def record(self, record: dict[str, Any], line: str) -> None:
+        """A row of the file, by column; a column that is empty is left out."""
+        for column, m in self.columns.items():
+            if record.get(column) not in (None, ""):
+                self._take(Figure(m, record[column], record.get("round"), line))
+
+    def require_columns(self, names: Collection[str], path: object) -> None:
+        """UserError unless the file has all columns that metrics come from."""
+        for column, m in self.columns.items():
+            if column not in names:
+                raise UserError(f"metric {m.name}: {unknown(f'column of {path}', str(column), names)}")
+
+    def _take(self, figure: Figure) -> None:
+        m = figure.metric
+        self._came[m.name] += 1
+        counted = self._came[m.name] - m.skip * m.every
+        if counted <= 0 or counted % m.every:
+            return
+        self._place(figure)
+        value = self._value(figure)
+        if m.name in self._row:
+            lacking = ", ".join(self.missing) or "the next round"
+            raise self._refuse(
+                figure, f"each metric must come once a round, but {m.name} came twice before {lacking}", _advice(m)
+            )
+        self._row[m.name], self._said = value, figure.said
+        if not self.missing:
+            self.round += 1
+            row, self._row = self._row, {}
+            self._done(self.round, row)
+
+    def _place(self, figure: Figure) -> None:
+        """UserError unless a figure is of the round that is not complete yet."""
+        name, last = figure.metric.name, self._program.rounds
+        if figure.round is not None:
+            number = self._whole(figure) - self._program.first_round + 1
+            if self.begins_anywhere:
+                self.begins_anywhere, self.round = False, max(0, number - 1)
+            if number < 1:
+                raise self._refuse(
+                    figure,
+                    f"rounds are counted from {self._program.first_round}, but {figure.round} came",
+                    "give first_round = 0 if that is the first after training, or skip = 1 if nothing was trained yet",
+                )
+            if number <= self.round:
+                raise self._refuse(
+                    figure, f"rounds must rise, but {figure.round} of {name} came again", _advice(figure.metric)
+                )
+            if number > self.round + 1:
+                expected = self.round + self._program.first_round
+                lacks = f"before round {expected} had {', '.join(self.missing)}"
+                raise self._refuse(figure, f"rounds must come one by one, but {figure.round} of {name} came {lacks}")
+        if self.round >= last:
+            raise self._refuse(
+                figure,
+                f"a run has {last} rounds, but another {name} came after the last",
+                f"correct `rounds`; {_advice(figure.metric)}",
+            )
+
+    def _whole(self, figure: Figure) -> int:
+        given = figure.round
+        try:
+            number = float(given)
+            if isinstance(given, bool) or not number.is_integer() or abs(number) > 2**53:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise self._refuse(figure, f"a round's number must be whole, but got {given!r}") from None
+        return int(number)
+
+    def _value(self, figure: Figure) -> float:
+        m, given = figure.metric, figure.value
+        good = NUMBER.fullmatch(given) if isinstance(given, str) else isinstance(given, int | float)
+        if not good or isinstance(given, bool):
+            raise self._refuse(
+                figure, f"{m.name} must be a number, but got {given!r}", "make the group hold nothing else"
+            )
+        try:
+            value = float(given) / m.divide
+        except OverflowError:  # a whole number of hundreds of digits
+            value = math.inf
+        if not math.isfinite(value):
+            if m.name in self._selects:
+                raise Diverged(f"{m.name} is {value} in round {self.round + 1}: {shown(figure.said)!r}")
+            return value
+        low, high = metric.bounds(m.name)
+        if not low <= value <= high:
+            advice = "give divide = 100 if it is a percentage" if value <= 100 else "choose another name"
+            raise self._refuse(figure, f"{m.name} must be within {low:g} and {high:g}, but is {value:g}", advice)
+        return value
+
+    def _refuse(self, figure: Figure, rule: str, advice: str = "") -> UserError:
+        return UserError(f"{rule}, in {shown(figure.said)!r}{'; ' if advice else ''}{advice}")
+
+
+class _Pattern:
+    """A metric's pattern, which also finds the line where the number is nan or inf but the group holds digits only."""
+
+    def __init__(self, m: Metric) -> None:
+        assert m.pattern
+        self.metric, self._pattern = m, re.compile(m.pattern)
+        self._group = metric.group(self._pattern)
+        self._round = "round" in self._pattern.groupindex
+        self._lax = _lax(m.pattern, self._group)
+
+    def found(self, line: str) -> list[tuple[str | None, str]]:
+        """The rounds (None if the pattern has none) and values in a line."""
+        found = list(self._pattern.finditer(line))
+        if self._lax and NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
+            found = list(self._lax.finditer(line)) or found
+        for match in found:
+            self._require_whole(match, line)
+        return [(m["round"] if self._round else None, m[self._group] or "") for m in found]
+
+    def _require_whole(self, match: re.Match[str], line: str) -> None:
+        """UserError if the group took a part of a number only: 1.2 of 1.2e-05, or 0.5 of -0.5."""
+        begin, end = match.span(self._group)
+        if begin < end and (MORE_OF_IT.match(line, end) or MINUS.search(line[max(0, begin - 2) : begin])):
+            raise UserError(
+                f"the pattern of {self.metric.name} must take the whole figure, but it takes "
+                f"{line[begin:end]!r} only, in {shown(line)!r}; write ([^ ]+) for the group, for example"
+            )
+
+
+def _lax(pattern: str, number: int) -> re.Pattern[str] | None:
+    """The pattern with nan or inf in place of its group; None if that is no pattern."""
+    for begin, end in _groups(pattern)[number - 1 : number]:
+        try:
+            return re.compile(f"{pattern[:begin]}([+-]?(?i:nan|inf(?:inity)?)){pattern[end:]}")
+        except re.error:
+            return None
+    return None
+
+
+def _groups(pattern: str) -> list[tuple[int, int]]:
+    """Where the groups of a regular expression that hold something begin and end, in the order of their numbers."""
+    found: list[list[int]] = []
+    open_ones: list[list[int] | None] = []
+    at, in_class = 0, False
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "\\":
+            at += 1
+        elif in_class:
+            in_class = letter != "]" or pattern[at - 1] == "["
+        elif letter == "[":
+            in_class = True
+        elif letter == "(":
+            holds = not pattern.startswith("(?", at) or pattern.startswith("(?P<", at)
+            open_ones.append([at, 0] if holds else None)
+            found += [group for group in open_ones[-1:] if group]
+        elif letter == ")" and open_ones and (group := open_ones.pop()):
+            group[1] = at + 1
+        at += 1
+    return [(begin, end) for begin, end in found]
+
+
+def _advice(m: Metric) -> str:
+    if m.pattern:
+        return "make its pattern more exact, or say how many figures a round has by `every`"
+    return "report each once a round"

@@ -1,0 +1,377 @@
+"""A program in training: a child process whose rows come round by round (`fedtune.core.workload.Run`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import shutil
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.core.terminal import several
+from fedtune.programs import command, isolation, output, written_files
+from fedtune.programs.child import Child
+from fedtune.programs.program_file import Program
+from fedtune.programs.report import ROWS
+from fedtune.programs.rows import Rows
+
+LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
+TRIAL = "FEDTUNE_TRIAL"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# signals from outside: whoever is short of memory, or stops a machine.  A shell reports one as 128 more.
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Stopped(ChildProcessError):
+    """A program was ended from outside: the same trial may succeed another time."""
+
+
+class ProgramRun:
+    """A trial of a program.  Its process begins with the first step, and has a folder of its own for what it leaves."""
+
+    def __init__(
+        self,
+        program: Program,
+        config: Mapping[str, Any],
+        seed: int,
+        folder: Path,
+        gpus: Sequence[str] = (),
+        *,
+        gpu_share: float | None = None,
+        threads: int = 1,
+        trial: str = "",
+        selects: Collection[str] | None = None,
+    ) -> None:
+        """UserError for a configuration that the program does not take.
+
+        folder      the trial's own, for output and checkpoints
+        gpus        the machine's numbers of the GPUs that the trial has, and its share of them
+        threads     that the program should compute with
+        trial       a name that no other trial has; default: the folder's
+        selects     the metrics that diverge if they are not finite; default: those that a search may select by
+        """
+        self.program, self.config, self.seed, self.folder = (
+            program,
+            program.configuration(config),
+            seed,
+            folder.resolve(),
+        )
+        self.trial = trial or self.folder.name
+        self.differs = ""  # how a repeated run differs from what it was before; "" if it does not
+        self.notes: list[str] = []
+        self._gpus, self._share, self._threads = [str(gpu) for gpu in gpus], gpu_share, threads
+        self._selects = program.selectable() if selects is None else selects
+        self._done = 0
+        self._row: dict[str, Any] = {}
+        self._before: list[dict[str, float]] = []  # rows of the rounds before it was saved and loaded
+        self._feed: _Feed | None = None
+        self._child: Child | None = None
+        self._resumes = False  # goes on from a checkpoint, and has not reported a round since
+        self._of_another = False  # that checkpoint is of a run with other values
+        self._last = 0.0  # when the last row came
+
+    @property
+    def round(self) -> int:
+        """The rounds that are done."""
+        return self._done
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of a whole run."""
+        return self.program.rounds
+
+    @property
+    def last_line(self) -> str:
+        """The last line that the program printed."""
+        return output.last_line(self.folder / LOG)
+
+    def step(self) -> dict[str, Any]:
+        """The next round's row; the program starts with the first.  After the last round it has ended."""
+        if self._done >= self.rounds:
+            raise UserError(f"{self.program.name} has {several(self.rounds, 'round')}, and all are done")
+        try:
+            number, values, at = self._next_row()
+            if number == self.rounds:
+                self._wait_for_end()
+        except BaseException:
+            self.close()
+            raise
+        seconds, self._last = at - self._last, at
+        self._done = number
+        self._before.append(values)
+        self._row = {"round": number, "seconds": seconds, "eval_seconds": 0.0} | values
+        return dict(self._row)
+
+    def test(self) -> dict[str, Any]:
+        """The last round's row: a program's test metrics come with it."""
+        return dict(self._row)
+
+    def save(self, folder: Path) -> None:
+        """The rows until now, and the program's checkpoint if it has any; the program waits meanwhile."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"config": self.config, "seed": self.seed, "command": list(self.program.command), "rows": self._before}
+        if self.program.checkpointed() and (self.folder / CHECKPOINT).is_dir():
+            paused = self._child is not None and self._child.pause()
+            try:
+                shutil.copytree(self.folder / CHECKPOINT, folder / CHECKPOINT, symlinks=True, dirs_exist_ok=True)
+            finally:
+                if self._child is not None and paused:
+                    self._child.go_on()
+        (folder / STATE).write_text(json.dumps(state))
+
+    def load(self, folder: Path) -> None:
+        """Continue after the round in which it was saved: from its checkpoint, or silently from the beginning."""
+        self.close()
+        try:
+            state = json.loads((folder / STATE).read_text())
+            rows = [{str(n): float(v) for n, v in row.items()} for row in state["rows"]]
+            state["config"], state["seed"], state["command"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / STATE} is no state of a program: {error}") from None
+        same = state["config"] == json.loads(json.dumps(self.config))
+        own = (state["seed"], state["command"]) == (self.seed, list(self.program.command))
+        if not own or not (same or self.program.checkpointed()):  # only a checkpoint can go on with other values
+            raise ValueError(f"{folder / STATE} belongs to another run: {state['config']}, seed {state['seed']}")
+        self._of_another = not same
+        self._before, self._done = rows, len(rows)
+        self._row = {"round": self._done, "seconds": 0.0, "eval_seconds": 0.0} | rows[-1] if rows else {}
+        shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
+        self._resumes = (folder / CHECKPOINT).is_dir() and any((folder / CHECKPOINT).iterdir())
+        if self._resumes:
+            shutil.copytree(folder / CHECKPOINT, self.folder / CHECKPOINT, symlinks=True)
+
+    def close(self) -> None:
+        """End the program and all that it started."""
+        child, self._child = self._child, None
+        if child:
+            child.close()
+        shutil.rmtree(self.folder / COPY, ignore_errors=True)
+
+    def _next_row(self) -> tuple[int, dict[str, float], float]:
+        """The next row that was not there before the run was loaded, with the time when it came."""
+        while True:
+            if self._child is None:
+                self._start()
+            try:
+                number, values, at = self._wait()
+                if self._resumes and number > self._done + 1:
+                    raise UserError(f"round {self._done + 1} is missing")
+            except (UserError, Diverged) as error:
+                if not self._resumes or self._of_another:
+                    raise
+                self._begin_again(str(error).split("\n")[0])
+                continue
+            self._resumes = False
+            if number > self._done:
+                return number, values, at
+            self._compare(number, values)
+            self._last = at
+
+    def _begin_again(self, why: str) -> None:
+        """Without the checkpoint, which led nowhere."""
+        self.notes.append(f"{self.program.name} did not go on from its checkpoint and begins again: {why}")
+        self.close()
+        shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
+        self._resumes = False
+
+    def _compare(self, number: int, values: Mapping[str, float]) -> None:
+        """Note the first figure that differs from the one of the same round before."""
+        for name, value in values.items():
+            before = self._before[number - 1].get(name, math.nan)
+            if not self.differs and not (value == before or (math.isnan(value) and math.isnan(before))):
+                self.differs = f"round {number} again: {name} was {before:.12g}, and is now {value:.12g}"
+                self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / CHECKPOINT).mkdir(exist_ok=True)
+        (self.folder / REPORTED).unlink(missing_ok=True)
+        place = Path(self.program.folder)
+        if self.program.isolate:
+            place = isolation.copy(place, self.folder / COPY)
+        values = self._values()
+        written = place / command.fill([self.program.file], values)[0] if self.program.file else None
+        if written:
+            isolation.put_aside(written)
+        self._feed = _Feed(self.program, self._selects, self.folder / REPORTED, written, self._resumes)
+        words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
+        self._last = time.monotonic()
+        self._child = Child(
+            command.fill(words, values),
+            place,
+            self._environment(values),
+            self.folder / LOG,
+            self._feed,
+            self.program.pty,
+        )
+
+    def _values(self) -> dict[str, Any]:
+        """What names in braces stand for."""
+        numbers = self._gpus if self.program.gpu == "machine" else range(len(self._gpus))
+        return self.config | {
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "gpu": ",".join(map(str, numbers)) or "0",
+            "trial": self.trial,
+            "folder": str(self.folder),
+            "checkpoint": str(self.folder / CHECKPOINT),
+        }
+
+    def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """This process's environment without Ray's own variables; what the program needs; what its file says."""
+        found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
+        found = {name: str(self._threads) for name in THREADS} | found
+        if self._gpus:
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
+        if self._share is not None:
+            found["FEDTUNE_GPU_SHARE"] = f"{self._share:g}"
+        if self.program.gpu == "machine":
+            found.pop("CUDA_VISIBLE_DEVICES", None)
+        if self.program.seed not in ("none", "{seed}"):
+            found[self.program.seed] = str(self.seed)
+        given = self.program.environment
+        return found | {name: (command.fill([text], values) or [""])[0] for name, text in given.items()}
+
+    def _wait(self) -> tuple[int, dict[str, float], float]:
+        """The next row from the program; an error if it ended, is silent for too long, or says what cannot be."""
+        assert self._child and self._feed
+        event = self._event(self._child, self._feed, "must print something")
+        if event is None:
+            raise self._ended(self._child, self._feed.rows)
+        return event
+
+    def _wait_for_end(self) -> None:
+        """After the last round: the program ends by itself, and says nothing that contradicts its rows."""
+        assert self._child and self._feed
+        self._event(self._child, self._feed, "must end after its last round")
+        if self._child.exit_status != 0:
+            raise self._ended(self._child, self._feed.rows)
+        self.close()
+
+    def _event(self, child: Child, feed: _Feed, rule: str) -> tuple[int, dict[str, float], float] | None:
+        """The next row, or None when the program has ended; raises what was wrong in its output."""
+        began = time.monotonic()
+        while True:
+            wait = min(child.heard + self.program.stall, began + self.program.longest_round) - time.monotonic()
+            try:
+                event = feed.events.get(timeout=max(0.0, min(wait, 60.0)))
+            except queue.Empty:
+                if wait <= 0:
+                    raise self._too_long(child, rule) from None
+                continue
+            if isinstance(event, BaseException):
+                raise self._with_output(event)
+            return event
+
+    def _too_long(self, child: Child, rule: str) -> UserError:
+        name, p = self.program.name, self.program
+        if time.monotonic() - child.heard >= p.stall:
+            return self._failed(
+                f"{name} {rule}, but was silent for {p.stall:g} seconds{self._lacks()}; if it needs longer, give a "
+                "larger `stall`; if it waits for a terminal, pty = true"
+            )
+        return self._failed(
+            f"{name} {rule.replace('print something', 'finish a round')}, but did not within {p.longest_round:g} "
+            f"seconds{self._lacks()}; give a larger `longest_round`"
+        )
+
+    def _ended(self, child: Child, rows: Rows) -> Exception:
+        """The error for a program that ended before its last round, or with an error."""
+        name, status = self.program.name, child.exit_status
+        if child.failure:
+            return UserError(f"{name} could not be started: {os.strerror(child.failure)}: {self.program.command[0]!r}")
+        if status is None or _number(status) in FROM_OUTSIDE:
+            how = f" by {signal.Signals(_number(status)).name}" if status is not None else ""
+            why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
+            return self._failed(f"{name} was ended{how} in round {rows.round + 1}{why}", Stopped)
+        if status:
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            return self._failed(f"{name} failed with {how} {self._after(rows)}")
+        advice = "correct `rounds`, or what it prints" if rows.round else "a pattern may be wrong"
+        return self._failed(
+            f"{name} must report {several(self.rounds, 'round')}, but ended {self._after(rows)}; {advice}"
+        )
+
+    def _after(self, rows: Rows) -> str:
+        return f"after {several(rows.round, 'round')}{self._lacks()}"
+
+    def _lacks(self) -> str:
+        """What did not come of the round that is not complete."""
+        rows = self._feed.rows if self._feed else None
+        if not rows or rows.round >= self.rounds:
+            return ""
+        others = f" (it reported {', '.join([*rows.others][:5])})" if rows.others else ""
+        return f", without {', '.join(rows.missing)} of the next{others}"
+
+    def _with_output(self, error: BaseException) -> BaseException:
+        if isinstance(error, UserError):
+            return self._failed(f"{self.program.name}: {error}")
+        return error
+
+    def _failed(self, sentence: str, kind: type[Any] = UserError) -> Any:
+        """An error with the last lines of output after its first sentence."""
+        lines = output.last_lines(self.folder / LOG)
+        return kind(
+            "\n".join([sentence, *(f"  {line}" for line in lines)]) if lines else f"{sentence}; it printed nothing"
+        )
+
+
+class _Feed:
+    """Hears what the program prints and writes, and keeps rows and errors until they are asked for."""
+
+    def __init__(
+        self, program: Program, selects: Collection[str], reported: Path, written: Path | None, anywhere: bool
+    ) -> None:
+        # each a row (its round, its values, when it came), an error, or None: the program ended
+        self.events: queue.SimpleQueue[tuple[int, dict[str, float], float] | BaseException | None] = queue.SimpleQueue()
+        self.rows = Rows(program, selects, self._done)
+        self.rows.begins_anywhere = anywhere
+        self._looks: list[Callable[[bool], bool]] = []
+        self._looks += [written_files.Reported(reported, self.rows).look] if self.rows.by_name else []
+        self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []
+        self._broken = False
+
+    def line(self, line: str) -> None:
+        """A line that the program printed."""
+        if not self._broken:
+            try:
+                self.rows.line(line)
+            except Exception as error:
+                self._break(error)
+
+    def look(self) -> bool:
+        """Read what is new in files."""
+        return self._look(ended=False)
+
+    def ended(self, last: bool) -> None:
+        """Read the rest of files; no more comes."""
+        self._look(ended=True)
+        self.events.put(None)
+
+    def _look(self, ended: bool) -> bool:
+        new = False
+        try:
+            for look in self._looks if not self._broken else ():
+                new |= look(ended)
+        except Exception as error:
+            self._break(error)
+        return new
+
+    def _break(self, error: Exception) -> None:
+        self._broken = True
+        self.events.put(error)
+
+    def _done(self, number: int, values: dict[str, float]) -> None:
+        self.events.put((number, values, time.monotonic()))
+
+
+def _number(status: int) -> int:
+    """The signal that an exit status tells, as the system or a shell has it; 0 for none."""
+    return -status if status < 0 else status - 128 if 128 < status < 160 else 0

@@ -1,0 +1,303 @@
+"""Program files: what they declare, and one line for everything that cannot be."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from support.programs import toml
+
+from fedtune.core.errors import UserError
+from fedtune.programs import program_file
+from fedtune.programs.program_file import Program
+
+WHOLE = """
+name = "proto"
+command = "python3 {base} --lr {lr} --epochs {epochs} --opt {opt} --mom {mom} --net {net} --seed {seed}"
+rounds = 100
+
+[metrics.val_acc]
+pattern = 'Averaged Test Accuracy: ([0-9.]+)'
+split = "validation"
+skip = 1
+divide = 100
+
+[metrics.test_acc]
+pattern = 'final ([0-9.]+)'
+
+[metrics.rank]
+pattern = 'rank ([0-9]+)'
+mode = "min"
+
+[space]
+lr = "0.001..0.3 log"
+epochs = "1..50"
+opt = ["sgd", "adam"]
+mom = {range = "0..0.95", when = {opt = "sgd"}}
+
+[defaults]
+lr = 0.005
+epochs = 5
+opt = "adam"
+base = "-S"
+net = 3
+
+[environment]
+PYTHONPATH = "../extra"
+"""
+
+
+def read(folder: Path, text: str) -> Program:
+    return program_file.read(toml(folder, text))
+
+
+def test_a_whole_file_is_what_it_says(tmp_path: Path) -> None:
+    program = read(tmp_path, WHOLE)
+    knobs = program.knobs()
+    assert program.name == "proto" and program.rounds == 100 and program.folder == str(tmp_path)
+    assert (knobs["lr"].low, knobs["lr"].high, knobs["lr"].log, knobs["lr"].default) == (0.001, 0.3, True, 0.005)
+    assert knobs["epochs"].integer and not knobs["lr"].integer and knobs["opt"].choices == ("sgd", "adam")
+    assert program.searched == ("lr", "epochs", "opt", "mom") and program.conditions == {"mom": {"opt": ("sgd",)}}
+    assert program.defaults() == {"lr": 0.005, "epochs": 5, "opt": "adam", "mom": 0.475, "base": "-S", "net": 3}
+    assert [note for note in program.notes if "mom" in note and "0.475" in note]
+    assert program.seed == "{seed}" and program.environment == {"PYTHONPATH": "../extra"}
+    assert pickle.loads(pickle.dumps(program)) == program
+
+
+def test_test_figures_select_only_if_that_is_said(tmp_path: Path) -> None:
+    program = read(tmp_path, WHOLE)
+    assert program.selectable() == {"val_acc": "max", "rank": "min"} and program.reported == ("test_acc",)
+    assert "test_acc" in program.selectable(selects_on_test=True)
+    with pytest.raises(UserError, match=r"own.toml:12: .*test data.*test_acc"):
+        program.require_selectable("test_acc")
+    program.require_selectable("test_acc", selects_on_test=True)
+    with pytest.raises(UserError, match="did you mean 'val_acc'"):
+        program.require_selectable("val_ac")
+
+
+@pytest.mark.parametrize("pattern", ["Test Accuracy: (.*)", "test_acc=(.*)", "TEST (.*)", "meanTest (.*)"])
+def test_a_pattern_with_the_word_test_selects_nothing_until_its_split_is_said(tmp_path: Path, pattern: str) -> None:
+    text = f"command = 'true'\nrounds = 2\n[metrics.acc]\npattern = '{pattern}'\nmode = 'max'\n"
+    assert read(tmp_path, text).selectable() == {}
+    assert read(tmp_path, f"{text}split = 'validation'").selectable() == {"acc": "max"}
+
+
+def test_words_that_only_contain_test_say_nothing(tmp_path: Path) -> None:
+    text = "command = 'true'\nrounds = 2\n[metrics.acc]\npattern = 'latest of the contest: (.*)'\nmode = 'max'\n"
+    assert read(tmp_path, text).selectable() == {"acc": "max"}
+
+
+def test_the_final_check_may_run_something_else(tmp_path: Path) -> None:
+    text = """
+command = "echo -data MNISTval {lr}"
+rounds = 2
+[metrics.val_acc]
+pattern = 'Test Accuracy: ([0-9.]+)'
+split = "validation"
+[space]
+lr = "0.1..1"
+[check]
+command = "echo -data MNIST {lr}"
+metrics.test_acc.pattern = 'Test Accuracy: ([0-9.]+)'
+"""
+    program = read(tmp_path, text)
+    assert program.checking().command == ("echo", "-data", "MNIST", "{lr}")
+    assert list(program.checking().metrics) == ["test_acc"] and program.checking().rounds == 2
+    assert read(tmp_path, text.partition("[check]")[0]).checking().command == program.command
+
+
+def test_a_command_line_makes_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 3, seed="none")
+    assert program.command == ("echo", "{lr}") and program.folder == str(tmp_path) and program.name == "program"
+    with pytest.raises(UserError, match="--program: rounds must be a whole number"):
+        Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 0)
+
+
+def test_a_program_without_a_seed_says_so(tmp_path: Path) -> None:
+    text = "command = 'true'\nrounds = 1\n[metrics.acc]\n"
+    assert [n for n in read(tmp_path, text).notes if "no seed" in n]
+    assert read(tmp_path, f"seed = 'none'\n{text}").notes == ()
+
+
+def test_fingerprint_tells_file_command_and_interpreter(tmp_path: Path) -> None:
+    found = read(tmp_path, "command = 'python3 -V'\nrounds = 1\n[metrics.acc]\n").fingerprint()
+    assert found["command"] == ["python3", "-V"] and found["interpreter"].startswith("Python 3")
+    assert (
+        found["sha256"] != read(tmp_path, "command = 'python3 -V'\nrounds = 2\n[metrics.acc]\n").fingerprint()["sha256"]
+    )
+
+
+TOP = "command = 'echo {lr}'\nrounds = 3\n"
+METRIC = "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
+SPACE = "[space]\nlr = '0.1..1'\n"
+ALL = TOP + METRIC + SPACE
+
+
+def metric(line: str) -> str:
+    return f"{TOP}{METRIC}{line}\n{SPACE}"
+
+
+def space(line: str, command: str = "echo {lr} {a}") -> str:
+    return f"command = '{command}'\nrounds = 3\n{METRIC}{SPACE}{line}\n"
+
+
+# a file, and what its one line says: the place, and words of the rule
+WRONG = {
+    "no TOML": ("command = \n", r"own.toml:1: .*TOML"),
+    "unclosed text": ("rounds = 3\ncommand = 'x", r"own.toml:2: .*TOML"),
+    "a key twice": ("rounds = 3\nrounds = 4\n", "own.toml:2?.*TOML"),
+    "empty": ("", "own.toml: command must be there"),
+    "no command": (f"rounds = 3\n{METRIC}", "command must be there"),
+    "no rounds": (f"command = 'true'\n{METRIC}", "rounds must be there.*for example 100"),
+    "no metrics": ("command = 'true'\nrounds = 3\n", "metrics must be there"),
+    "no metric": ("command = 'true'\nrounds = 3\n[metrics]\n", "own.toml:3: metrics must be a table with a metric"),
+    "metrics a text": ("command = 'true'\nrounds = 3\nmetrics = 'acc'\n", "own.toml:3: metrics must be a table"),
+    "unknown key": (f"comand = 'x'\n{ALL}", r"own.toml:1: unknown key 'comand': did you mean 'command'"),
+    "unknown table": (f"{ALL}[envronment]\n", "unknown key 'envronment': did you mean 'environment'"),
+    "unknown key of a metric": (
+        metric("spilt = 'test'"),
+        r"own.toml:5: unknown key of metrics.val_acc 'spilt'.*'split'",
+    ),
+    "unknown key of check": (f"{ALL}[check]\nrounds = 3\n", "unknown key of check 'rounds'"),
+    "empty check": (f"{ALL}[check]\n", "check must be a table with what differs"),
+    "rounds 0": (ALL.replace("= 3", "= 0"), "own.toml:2: rounds must be a whole number of 1 or more, but got 0"),
+    "rounds a fraction": (ALL.replace("= 3", "= 2.5"), "rounds must be a whole number.*2.5"),
+    "rounds a text": (ALL.replace("= 3", "= '3'"), "rounds must be a whole number.*'3'"),
+    "rounds true": (ALL.replace("= 3", "= true"), "rounds must be a whole number.*True"),
+    "rounds huge": (ALL.replace("= 3", "= 99999999999999999999"), "rounds must be a whole number"),
+    "command a number": (ALL.replace("'echo {lr}'", "3"), "own.toml:1: command must be text, but got 3"),
+    "command empty": (ALL.replace("'echo {lr}'", "'  '"), "command must be text"),
+    "command no words": (ALL.replace("'echo {lr}'", "[]"), "command must be a list of words"),
+    "command with a number": (ALL.replace("'echo {lr}'", "['echo', 3]"), "command must be a list of words"),
+    "open quote": (ALL.replace("'echo {lr}'", '"echo \'{lr}"'), "command must be words as in a shell.*quotation"),
+    "unknown name": (ALL.replace("{lr}", "{lr} {ls}"), r"unknown name in command 'ls': did you mean 'lr'.*\[space\]"),
+    "open brace": (ALL.replace("{lr}", "{lr} {"), "command must have names in braces.*{{ and }}"),
+    "form in braces": (ALL.replace("{lr}", "{lr:.3f}"), "all its digits, so write {lr}"),
+    "no name in braces": (ALL.replace("{lr}", "{lr} {$1}"), "names in braces"),
+    "nothing in braces": (ALL.replace("{lr}", "{lr} {}"), "names in braces"),
+    "command not found": (ALL.replace("echo", "eccho"), "own.toml:1: command must begin with a program, but 'eccho'"),
+    "command not executable": (ALL.replace("echo", "./own.toml"), "write 'python ./own.toml'"),
+    "script not found": (ALL.replace("echo", "python3 tran.py"), "a script that is there, but 'tran.py' is not in"),
+    "folder not there": (f"folder = 'nowhere'\n{ALL}", "own.toml:1: folder must be a folder that is there"),
+    "folder a file": (f"folder = 'own.toml'\n{ALL}", "folder must be a folder"),
+    "name empty": (f"name = ''\n{ALL}", "own.toml:1: name must be text"),
+    "hyperparameter not used": (
+        ALL.replace("{lr}", ""),
+        r"own.toml:6: command must use every .*lr would change nothing",
+    ),
+    "default not used": (f"{ALL}[defaults]\nlr = 0.5\nb = 1\n", r"own.toml:9: command must use every.*b would change"),
+    "hyperparameter named rounds": (space("rounds = '1..3'"), "a hyperparameter's name must be free, but got 'rounds'"),
+    "hyperparameter named so": (space("'a b' = '1..3'"), "name must be a letter, then"),
+    "metric and hyperparameter": (space("val_acc = '1..3'"), "a metric and a hyperparameter must differ in name"),
+    "range backwards": (space("a = '3..1'"), "own.toml:7: space.a must be a range LOW..HIGH with LOW < HIGH, but got"),
+    "range of one": (space("a = '3..3'"), "LOW < HIGH"),
+    "range with three dots": (space("a = '1...3'"), "space.a must be a range or a list of choices.*for example"),
+    "range with words": (space("a = '1..3 logarithmic'"), "space.a must be a range"),
+    "range with one end": (space("a = '..3'"), "space.a must be a range"),
+    "range a number": (space("a = 3"), "space.a must be a range"),
+    "log of 0": (space("a = '0..3 log'"), "above 0 at both ends on a log scale"),
+    "infinite range": (space("a = '1..1e999'"), "LOW < HIGH"),
+    "no choices": (space("a = []"), "space.a must be a list of texts, numbers"),
+    "one choice": (space("a = ['x']"), "two values or more.*move it to .defaults."),
+    "choices twice": (space("a = ['x', 'x']"), "different values"),
+    "choices of two kinds": (space("a = ['x', 1]"), "values of one kind"),
+    "choices of lists": (space("a = [[1], [2]]"), "space.a must be a list of texts"),
+    "a choice that is nan": (space("a = [1.0, nan]"), "space.a must be a list of texts, numbers"),
+    "table without range": (space("a = {when = {lr = 1.0}}"), "a table with range or choices"),
+    "table with both": (space("a = {range = '1..2', choices = [1, 2]}"), "a table with range or choices"),
+    "unknown key of a range": (space("a = {rnge = '1..2'}"), "unknown key of space.a 'rnge'.*'range'"),
+    "unknown condition": (space("a = {range = '1..2', when = {b = 1}}"), "unknown hyperparameter 'b'"),
+    "condition on itself": (space("a = {range = '1..2', when = {a = 1}}"), "unknown hyperparameter 'a'"),
+    "condition out of range": (space("a = {range = '1..2', when = {lr = 5.0}}"), "own.toml:7: lr must be a number in"),
+    "empty condition": (space("a = {range = '1..2', when = {}}"), "must be a table of other hyperparameters"),
+    "condition a text": (space("a = {range = '1..2', when = 'lr'}"), "space.a.when must be a table"),
+    "circle": (
+        space("a = {range = '1..2', when = {b = 1}}\nb = {range = '1..2', when = {a = 1}}", "echo {lr} {a} {b}"),
+        "must not depend on itself, but that of a does",
+    ),
+    "default out of range": (f"{ALL}[defaults]\nlr = 5\n", "own.toml:8: lr must be a number in 0.1 … 1, but got 5"),
+    "default a text": (f"{ALL}[defaults]\nlr = '0.5'\n", "defaults.lr must be a value of lr.*without quotes"),
+    "default a fraction": (f"{space('a = ' + repr('1..3'))}[defaults]\na = 1.5\n", "a must be a whole number in 1 … 3"),
+    "default a date": (f"{ALL}[defaults]\nlr = 2020-01-01\n", "lr must be a number"),
+    "default no choice": (f"{space('a = [1, 2]')}[defaults]\na = 3\n", "a must be one of 1 | 2, but got 3"),
+    "pattern no expression": (
+        metric("").replace("([0-9.]+)", "([0-9.+"),
+        "own.toml:4: metrics.val_acc.pattern must be a reg",
+    ),
+    "pattern without a group": (metric("").replace("([0-9.]+)", "[0-9.]+"), "one group .*but it has 0"),
+    "pattern with two groups": (metric("").replace("'acc:", "'(acc|Acc):"), "one group.*but it has 2.*write .\\?:"),
+    "pattern a number": (f"{TOP}[metrics.val_acc]\npattern = 3\n{SPACE}", "pattern must be text"),
+    "unknown split": (metric("split = 'valid'"), "split must be 'train' or 'validation' or 'test', but got 'valid'"),
+    "split against the name": (metric("split = 'test'"), "must be 'validation' for val_acc.*call it test_acc"),
+    "mode against the name": (metric("mode = 'min'"), "must be 'max' for val_acc"),
+    "unknown mode": (metric("mode = 'maximum'"), "mode must be 'max' or 'min'"),
+    "skip below 0": (
+        metric("skip = -1"),
+        "own.toml:5: metrics.val_acc.skip must be a whole number of 0 or more, but got -1",
+    ),
+    "every 0": (metric("every = 0"), "every must be a whole number of 1 or more"),
+    "divide 0": (metric("divide = 0"), "divide must be a number other than 0"),
+    "divide a text": (metric("divide = '100'"), "divide must be a number"),
+    "worst of nothing": (metric("worst = nan"), "worst must be a number"),
+    "worst outside": (metric("worst = 2"), "worst must be within 0 to 1 for val_acc"),
+    "metric named round": (f"{TOP}[metrics.round]\npattern = '(.*)'\n{SPACE}", "not be one that fedtune uses itself"),
+    "metric named so": (f"{TOP}[metrics.'val acc']\n{SPACE}", "a metric's name must be letters"),
+    "column without a file": (metric("column = 'acc'"), "column must be left out where there is a pattern"),
+    "column of no file": (f"{TOP}[metrics.val_acc]\ncolumn = 'acc'\n{SPACE}", "column must be of a file"),
+    "file of two trials": (f"file = 'a.csv'\n{ALL}", "file must be another one for every trial"),
+    "file of a kind": (f"file = '{{trial}}.xls'\n{ALL}", "file must be a file that ends in .csv"),
+    "file with a name": (f"file = '{{trail}}.csv'\n{ALL}", "unknown name in file 'trail': did you mean 'trial'"),
+    "seed said, not given": (f"seed = '{{seed}}'\n{ALL}", "own.toml:1: seed must be in the command"),
+    "seed given, said none": (f"seed = 'none'\n{ALL}".replace("{lr}", "{lr} {seed}"), "seed must be '{seed}'"),
+    "seed a number": (f"seed = 3\n{ALL}", "seed must be text"),
+    "seed no name": (f"seed = 'a b'\n{ALL}", "the name of an environment variable"),
+    "check not seeded": (
+        f"{ALL.replace('{lr}', '{lr} {seed}')}[check]\ncommand = 'echo {{lr}}'\n",
+        "own.toml:8: the final check must be seeded as the search is",
+    ),
+    "check without a hyperparameter": (
+        f"{ALL}[check]\ncommand = 'echo'\n",
+        r"must use every .*write {lr} in \[check\]",
+    ),
+    "check not found": (
+        f"{ALL}[check]\ncommand = 'eccho {{lr}}'\n",
+        "own.toml:8: check.command must begin with a program",
+    ),
+    "check unknown name": (f"{ALL}[check]\ncommand = 'echo {{l}}'\n", "unknown name in check.command 'l'"),
+    "environment a list": (f"{ALL}[environment]\nA = [1]\n", "environment.A must be text or a number"),
+    "environment of ours": (f"{ALL}[environment]\nFEDTUNE_ROWS = 'x'\n", "not of fedtune's own"),
+    "environment named so": (f"{ALL}[environment]\n'a=b' = 'x'\n", "names of variables"),
+    "environment unknown name": (f"{ALL}[environment]\nA = '{{lrr}}'\n", "unknown name in environment.A 'lrr'"),
+    "stall 0": (f"stall = 0\n{ALL}", "stall must be a number above 0"),
+    "pty a text": (f"pty = 'yes'\n{ALL}", "pty must be true or false"),
+    "isolate true": (f"isolate = true\n{ALL}", "isolate must be 'copy'"),
+    "gpu a number": (f"gpu = 0\n{ALL}", "gpu must be 'visible' or 'machine'"),
+    "resume without a checkpoint": (f"resume_arguments = '--resume'\n{ALL}", "beside {checkpoint}"),
+    "checkpoint without numbers": (ALL.replace("{lr}", "{lr} {checkpoint}"), "must also find the number of the round"),
+    "first round": (f"first_round = -1\n{ALL}", "first_round must be a whole number of 0 or more"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        read(tmp_path, text)
+    assert "own.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_right_file_beside_them_is_taken(tmp_path: Path) -> None:
+    assert read(tmp_path, ALL).searched == ("lr",)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    for path, said in ((tmp_path / "no.toml", "No such file"), (tmp_path, "directory"), (Path("/dev/zero"), "device")):
+        with pytest.raises(UserError, match=said):
+            program_file.read(path)
+    (tmp_path / "latin.toml").write_bytes(b"rounds = 3\nname = '\xe9'\n")
+    with pytest.raises(UserError, match=r"latin.toml:2: .*UTF-8, but has the byte 0xe9"):
+        program_file.read(tmp_path / "latin.toml")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(UserError, match="TOML"):
+        program_file.read(tmp_path / "deep.toml")

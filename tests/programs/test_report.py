@@ -1,0 +1,47 @@
+"""One line of Python in a user's program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedtune import report
+
+
+def test_outside_a_trial_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDTUNE_ROWS", raising=False)
+    report(round=1, val_acc="no number")  # type: ignore[arg-type]
+
+
+def test_in_a_trial_it_appends_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDTUNE_ROWS", str(tmp_path / "rows"))
+    report(round=1, val_acc=0.5)
+    report(round=np.int64(2), val_acc=np.float32(0.25), loss=3)
+    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    assert rows == [{"round": 1, "val_acc": 0.5}, {"round": 2, "val_acc": 0.25, "loss": 3}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{}, {"round": 1}, {"round": 1.5, "a": 1}, {"round": True, "a": 1}, {"a": "1"}, {"a": None}, {"a": np.ones(3)}],
+)
+def test_in_a_trial_it_takes_numbers_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: dict) -> None:
+    monkeypatch.setenv("FEDTUNE_ROWS", str(tmp_path / "rows"))
+    with pytest.raises(TypeError, match="report needs"):
+        report(**row)
+    assert not (tmp_path / "rows").exists()
+
+
+def test_it_is_imported_without_anything_heavy() -> None:
+    script = (
+        "import sys; from fedtune import report; report(round=1, a=1.0); "
+        "assert not {'torch', 'ray', 'numpy', 'pydantic', 'pandas', 'json'} & set(sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, timeout=60, env={"PYTHONPATH": str(Path(__file__).parents[2])}
+    )

@@ -1,0 +1,132 @@
+"""Rows of rounds from lines: what is understood, and what is refused with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.programs import made
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.programs.rows import Rows
+
+ONE = "[metrics.val_acc]\npattern = 'acc: (\\S+)'\n"
+TWO = f"{ONE}[metrics.loss]\npattern = 'loss: (\\S+)'\nmode = 'min'\n"
+NUMBERED = "[metrics.val_acc]\npattern = 'round (?P<round>\\S+) acc: (\\S+)'\n"
+NAMED = "[metrics.val_acc]\n[metrics.test_acc]\n"
+
+
+def rows(folder: Path, metrics: str, lines: str, rounds: int = 3) -> list[dict[str, float]]:
+    """The rows of a program that prints these lines."""
+    program = made(folder, "true", metrics, rounds)
+    found: list[dict[str, float]] = []
+    taker = Rows(program, program.selectable(), lambda number, row: found.append({"round": number} | row))
+    for line in lines.split("\n"):
+        taker.line(line)
+    return found
+
+
+def accuracies(found: list[dict[str, float]]) -> list[float]:
+    assert [row["round"] for row in found] == list(range(1, len(found) + 1))
+    return [row["val_acc"] for row in found]
+
+
+def test_each_match_is_a_round(tmp_path: Path) -> None:
+    assert accuracies(rows(tmp_path, ONE, "start\nacc: 0.5\nacc: .25 and more\nacc: 1e-1")) == [0.5, 0.25, 0.1]
+
+
+def test_rounds_at_the_start_are_skipped_and_the_last_of_several_counts(tmp_path: Path) -> None:
+    lines = "\n".join(f"acc: 0.{i}" for i in range(1, 9))
+    assert accuracies(rows(tmp_path, f"{ONE}skip = 1\n", "acc: 0.1\nacc: 0.2\nacc: 0.3")) == [0.2, 0.3]
+    assert accuracies(rows(tmp_path, f"{ONE}every = 2\n", lines[:-9])) == [0.2, 0.4, 0.6]
+    assert accuracies(rows(tmp_path, f"{ONE}skip = 1\nevery = 2\n", lines)) == [0.4, 0.6, 0.8]
+
+
+def test_percentages_are_divided(tmp_path: Path) -> None:
+    assert accuracies(rows(tmp_path, f"{ONE}divide = 100\n", "acc: 87.5")) == [0.875]
+
+
+def test_a_round_is_complete_when_all_its_metrics_came(tmp_path: Path) -> None:
+    found = rows(tmp_path, TWO, "acc: 0.5\nloss: 2\nloss: 1\nacc: 0.6\nacc: 0.7")
+    assert found == [{"round": 1, "val_acc": 0.5, "loss": 2.0}, {"round": 2, "val_acc": 0.6, "loss": 1.0}]
+
+
+def test_numbers_of_rounds_may_begin_with_0_if_that_is_said(tmp_path: Path) -> None:
+    lines = "round 0 acc: 0.1\nround 1 acc: 0.2\nround 2 acc: 0.3"
+    assert accuracies(rows(tmp_path, f"first_round = 0\n{NUMBERED}", lines)) == [0.1, 0.2, 0.3]
+    assert accuracies(rows(tmp_path, f"{NUMBERED}skip = 1\n", lines)) == [0.2, 0.3]
+
+
+def test_rows_are_reported_behind_a_mark_wherever_it_stands(tmp_path: Path) -> None:
+    lines = (
+        'fedtune {"round": 1, "val_acc": 0.5, "test_acc": 0.4, "other": "x"}\n'
+        '12:00 INFO fedtune {"val_acc": 0.6, "test_acc": null}\nfedtune {"test_acc": 0.5}\nunfedtune {"val_acc": 0.7}'
+    )
+    found = rows(tmp_path, NAMED, lines)
+    assert found == [{"round": 1, "val_acc": 0.5, "test_acc": 0.4}, {"round": 2, "val_acc": 0.6, "test_acc": 0.5}]
+
+
+WRONG = {
+    "figures twice before the other": (
+        TWO,
+        "acc: 0.5\nacc: 0.6 x",
+        "val_acc came twice before loss.*'acc: 0.6 x'.*`every`",
+    ),
+    "two in a line": (TWO, "acc: 0.5 acc: 0.6", "val_acc came twice"),
+    "more than rounds": (ONE, "acc: 0.1\nacc: 0.2\nacc: 0.3\nacc: 0.4", "a run has 3 rounds, but another.*'acc: 0.4'"),
+    "no number": (ONE, "acc: 0.5.", r"val_acc must be a number, but got '0.5.', in 'acc: 0.5.'"),
+    "a number in Python's way": (ONE, "acc: 1_0", "must be a number"),
+    "a comma": (ONE, "acc: 0,5", "must be a number"),
+    "a percentage": (ONE, "acc: 87.5", "val_acc must be within 0 and 1, but is 87.5.*divide = 100"),
+    "a part of a number": (
+        "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n",
+        "acc: 1e-05",
+        "takes '1' only, in 'acc: 1e-05'",
+    ),
+    "a number cut": ("[metrics.val_acc]\npattern = 'acc: ([0-9.]{3})'\n", "acc: 0.52", "takes '0.5' only"),
+    "a sign left out": ("[metrics.val_acc]\npattern = 'acc:.*?([0-9.]+)'\n", "acc: -0.5", "takes '0.5' only"),
+    "below 0": (ONE, "acc: -1", "within 0 and 1"),
+    "the number again": (
+        NUMBERED,
+        "round 1 acc: 0.5\nround 1 acc: 0.5",
+        "rounds must rise, but 1 of val_acc came again",
+    ),
+    "a falling number": (
+        NUMBERED,
+        "round 1 acc: 0.5\nround 2 acc: 0.5\nround 1 acc: 0.6",
+        "must rise, but 1 of.*acc: 0.6",
+    ),
+    "a gap": (NUMBERED, "round 1 acc: 0.5\nround 3 acc: 0.5", "one by one, but 3 of val_acc came before round 2"),
+    "round 0": (NUMBERED, "round 0 acc: 0.5", "counted from 1, but 0 came.*first_round = 0.*skip = 1"),
+    "no whole round": (NUMBERED, "round 1.5 acc: 0.5", "a round's number must be whole, but got '1.5'"),
+    "a round of words": (NUMBERED, "round one acc: 0.5", "must be whole, but got 'one'"),
+    "an infinite round": (NUMBERED, "round inf acc: 0.5", "must be whole, but got 'inf'"),
+    "no JSON": (NAMED, "fedtune {val_acc: 0.5}", "a row must be JSON such as.*but got 'fedtune {val_acc: 0.5}'"),
+    "a text": (NAMED, 'fedtune {"val_acc": "good"}', "must be a number, but got 'good'"),
+    "true": (NAMED, 'fedtune {"val_acc": true}', "must be a number, but got True"),
+    "a list": (NAMED, 'fedtune {"val_acc": [0.5]}', "must be a number"),
+    "a metric twice": (NAMED, 'fedtune {"val_acc": 0.5}\nfedtune {"val_acc": 0.6}', "came twice before test_acc"),
+    "a round true": (NAMED, 'fedtune {"round": true, "val_acc": 0.5}', "must be whole, but got True"),
+    "digits": (NAMED, f'fedtune {{"val_acc": {"9" * 5000}}}', "JSON|within"),
+}
+
+
+@pytest.mark.parametrize(("metrics", "lines", "said"), WRONG.values(), ids=WRONG)
+def test_what_contradicts_itself_is_refused_with_its_line(tmp_path: Path, metrics: str, lines: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        rows(tmp_path, metrics, lines)
+
+
+@pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-inf", "Infinity"])
+@pytest.mark.parametrize(
+    "pattern", [r"acc: (\S+)", "acc: ([0-9.]+)", "(?:x|acc: )([0-9.()]+)", r"acc[:(] (?P<v>[^a-z)]+)"]
+)
+def test_a_figure_that_is_not_finite_is_divergence(tmp_path: Path, value: str, pattern: str) -> None:
+    """Also where the pattern takes digits only: the line would be passed over, and the rounds miscounted."""
+    with pytest.raises(Diverged, match="val_acc is -?(nan|inf) in round 2: 'acc: "):
+        rows(tmp_path, f"[metrics.val_acc]\npattern = '{pattern}'\n", f"acc: 0.5\nacc: {value}")
+
+
+def test_a_figure_of_test_rows_may_be_anything(tmp_path: Path) -> None:
+    found = rows(tmp_path, NAMED, 'fedtune {"val_acc": 0.5, "test_acc": NaN}')
+    assert str(found[0]["test_acc"]) == "nan"

@@ -1,0 +1,501 @@
+"""A trial of a program: every row of its output, every way to fail, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.programs import finish, made, python, start
+from support.waiting import wait_for
+
+from fedtune.core.errors import Diverged, UserError
+from fedtune.programs.program_file import Program
+from fedtune.programs.run import ProgramRun
+
+ROUNDS = "for i in range(1, 4): print('acc:', i / 10)\n"
+NAMED = "[metrics.val_acc]\n"
+
+
+def marked(trial: str) -> list[int]:
+    """The processes of a trial that are alive, by the mark in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment, state = (
+                (folder / "environ").read_bytes(),
+                (folder / "stat").read_text().rpartition(")")[2].split()[0],
+            )
+        except OSError:
+            continue
+        if f"FEDTUNE_TRIAL={trial}".encode() in environment.split(b"\0") and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a program, in which its trial's is too."""
+    return tmp_path
+
+
+def named(folder: Path) -> str:
+    return f"{folder.name}-{os.getpid()}"
+
+
+def begun(program: Program, folder: Path, **more: object) -> ProgramRun:
+    return start(program, folder, trial=named(folder), **more)
+
+
+def fails(program: Program, folder: Path, kind: type[BaseException] = UserError) -> str:
+    """What its failure says; nothing is left of it."""
+    run = begun(program, folder)
+    with pytest.raises(kind) as caught:
+        finish(run)
+    assert marked(named(folder)) == []
+    return str(caught.value)
+
+
+# --- rows
+
+
+def test_rows_come_round_by_round(folder: Path) -> None:
+    run = begun(python(folder, ROUNDS), folder)
+    assert (run.round, run.rounds) == (0, 3)
+    rows = finish(run)
+    assert [row["val_acc"] for row in rows] == [0.1, 0.2, 0.3] and [row["round"] for row in rows] == [1, 2, 3]
+    assert all(row["seconds"] >= 0 and row["eval_seconds"] == 0 for row in rows)
+    assert run.round == 3 and run.test() == rows[-1] and run.last_line == "acc: 0.3"
+    assert marked(named(folder)) == []
+    run.close()
+
+
+def test_a_row_comes_before_the_program_goes_on(folder: Path) -> None:
+    """Nothing is buffered, also where the program says nothing of it."""
+    script = "import os, time\nprint('acc: 0.1')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('acc: 0.2')"
+    run = begun(python(folder, script, rounds=2), folder)
+    assert run.step()["val_acc"] == 0.1
+    (folder / "go").touch()
+    assert run.step()["val_acc"] == 0.2
+
+
+def test_stdout_and_stderr_are_read_together(folder: Path) -> None:
+    assert (
+        len(finish(begun(python(folder, "import sys\n" + ROUNDS.replace("10)", "10, file=sys.stderr)")), folder))) == 3
+    )
+
+
+def test_the_configuration_is_in_the_command(folder: Path) -> None:
+    more = (
+        "[space]\nlr = '0.001..0.3 log'\nn = '1..9'\nopt = ['sgd', 'a b']\n[defaults]\nlr = 0.1\nn = 3\nopt = 'sgd'\n"
+    )
+    more += "[environment]\nOPT = '{opt}'\n"
+    script = "import os, sys\nprint(sys.argv[1:], os.environ['OPT'])\nprint('acc: 0.5')"
+    program = python(folder, script, more, 1, "{lr} --n={n} {seed} {rounds} {trial} {gpu}")
+    run = begun(program, folder, config={"lr": 1e-3, "opt": "a b"}, seed=7)
+    finish(run)
+    assert f"['0.001', '--n=3', '7', '1', '{named(folder)}', '0'] a b" in (folder / "trial" / "output.log").read_text()
+    with pytest.raises(UserError, match="unknown hyperparameter of own 'lx'"):
+        start(program, folder, {"lx": 1})
+    with pytest.raises(UserError, match="n must be a whole number"):
+        start(program, folder, {"n": 100})
+
+
+def test_the_environment_is_prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    script = """
+import json, os, sys
+json.dump(dict(os.environ), open('found.json', 'w'))
+print('acc: 0.5', sys.stdin.read())
+"""
+    more = "[environment]\nOPENBLAS_NUM_THREADS = 2\n"
+    finish(begun(python(folder, script, more, 1), folder, gpus=["3", "5"], gpu_share=0.5, threads=4))
+    found = json.loads((folder / "found.json").read_text())
+    assert (
+        found["PYTHONUNBUFFERED"] == "1"
+        and found["CUDA_VISIBLE_DEVICES"] == "3,5"
+        and found["FEDTUNE_GPU_SHARE"] == "0.5"
+    )
+    assert [found[f"{n}_NUM_THREADS"] for n in ("OMP", "MKL", "OPENBLAS")] == ["4", "5", "2"]
+    assert "RAY_ADDRESS" not in found
+
+
+@pytest.mark.parametrize(("said", "index", "visible"), [("", "0,1", "3,5"), ("gpu = 'machine'\n", "3,5", None)])
+def test_the_index_of_a_gpu_is_what_the_program_counts(
+    folder: Path, said: str, index: str, visible: str | None
+) -> None:
+    script = "import os, sys\nprint(sys.argv[1], os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint('acc: 0.5')"
+    run = begun(python(folder, script, said, 1, "{gpu}"), folder, gpus=["3", "5"])
+    finish(run)
+    assert f"{index} {visible}" in (folder / "trial" / "output.log").read_text()
+
+
+def test_a_seed_may_be_an_environment_variable(folder: Path) -> None:
+    program = made(folder, ["sh", "-c", "echo acc: 0.$MY_SEED"], rounds=1)
+    object.__setattr__(program, "seed", "MY_SEED")
+    assert begun(program, folder, seed=7).step()["val_acc"] == 0.7
+
+
+def test_rows_are_reported_through_a_file(folder: Path) -> None:
+    script = """
+import os
+for i in range(3):
+    with open(os.environ['FEDTUNE_ROWS'], 'a') as file:
+        file.write('{"val_acc": 0.%d}\\n' % i)
+"""
+    assert [r["val_acc"] for r in finish(begun(python(folder, script, NAMED), folder))] == [0.0, 0.1, 0.2]
+
+
+def test_rows_come_from_a_table_by_column(folder: Path) -> None:
+    """Also one that is written anew each round, that has empty cells, and whose last line has no end."""
+    script = (
+        "import sys, time\nlines = ['round,train/loss,acc']\n"
+        "for i in (1, 2, 3):\n    lines += [f'{i},0.9,', f'{i},,0.{i}']\n"
+        "    open(sys.argv[1], 'w').write('\\n'.join(lines))\n    time.sleep(0.05)\n"
+    )
+    more = "file = 'out-{trial}.csv'\n[metrics.val_acc]\ncolumn = 'acc'\n[metrics.loss]\ncolumn = 'train/loss'\n"
+    program = python(folder, script, more, 3, "out-{trial}.csv")
+    (folder / f"out-{named(folder)}.csv").write_text("round,train/loss,acc\n1,9,0.9\n")  # of an attempt before
+    rows = finish(begun(program, folder))
+    assert [(r["val_acc"], r["loss"]) for r in rows] == [(0.1, 0.9), (0.2, 0.9), (0.3, 0.9)]
+
+
+def test_rows_come_from_json_lines(folder: Path) -> None:
+    more = "file = '{folder}/log.jsonl'\n[metrics.acc]\nmode = 'max'\n"
+    script = """
+import sys
+with open(sys.argv[1], 'w') as file:
+    for i in range(3):
+        file.write('{"acc": %d, "x": []}\\n' % i)
+"""
+    assert [r["acc"] for r in finish(begun(python(folder, script, more, 3, "{folder}/log.jsonl"), folder))] == [0, 1, 2]
+
+
+def test_rows_come_from_tensorboard(folder: Path) -> None:
+    writer = pytest.importorskip("tensorboardX").SummaryWriter(str(folder / "events"))
+    for i in range(3):
+        writer.add_scalar("Val/acc", 0.91 - i / 10, i)
+        writer.add_scalar("other", 1, i)
+    writer.close()
+    more = "first_round = 0\nfile = '{folder}/tb/'\n[metrics.val_acc]\ncolumn = 'Val/acc'\n"
+    program = made(folder, ["sh", "-c", "cp -r events {folder}/tb"], more)
+    assert [r["val_acc"] for r in finish(begun(program, folder))] == [0.91, 0.81, 0.71]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("round,loss\n1,2\n", "unknown column of .*'acc'.*known are loss, round"),
+        ("acc\n1,2\n", "must have 1 columns on each line, but has 2 in '1,2'"),
+        ('acc\n"1\n', "must be a table, but got '\"1'"),
+        ("acc\nx\n", "must be a number, but got 'x'"),
+        ("round,acc\n2,0.5\n", "rounds must come one by one, but 2 of"),
+        ("", "without val_acc of the next"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(folder: Path, content: str, said: str) -> None:
+    (folder / "bad.csv").write_text(content)
+    program = made(
+        folder, ["cp", "bad.csv", "{folder}/a.csv"], "file = '{folder}/a.csv'\n[metrics.val_acc]\ncolumn = 'acc'\n"
+    )
+    with pytest.raises(UserError, match=said):
+        finish(begun(program, folder))
+
+
+def test_colours_carriage_returns_and_wrong_letters_do_no_harm(folder: Path) -> None:
+    script = (
+        "import sys\nw = sys.stdout.buffer.write\nw(b'10%\\r20% \\x1b[1;32macc:\\x1b[0m 0.1\\r\\n')\n"
+        "w(b'\\xff\\xfe acc: 0.2\\n')\nw(b'\\x1b]0;title\\x07acc: 0.3')"
+    )
+    run = begun(python(folder, script), folder)
+    assert [row["val_acc"] for row in finish(run)] == [0.1, 0.2, 0.3]
+    assert run.last_line == "acc: 0.3"
+
+
+def test_a_program_that_needs_a_terminal_has_one_if_that_is_said(folder: Path) -> None:
+    script = "import os, sys\nassert sys.stdout.isatty() and open('/dev/tty')\n" + ROUNDS
+    assert "AssertionError" in fails(python(folder, script), folder)
+    assert len(finish(begun(python(folder, script, "pty = true\n"), folder))) == 3
+
+
+def test_output_of_gigabytes_is_kept_to_its_end(folder: Path) -> None:
+    script = """
+line = 'x' * 99 + '\\n'
+for i in range(1, 4):
+    for _ in range(40):
+        print(line * 1000, end='')
+    print('acc:', i / 10)
+"""
+    assert len(finish(begun(python(folder, script), folder))) == 3
+    log = folder / "trial" / "output.log"
+    assert log.stat().st_size <= 2**20 and log.read_text().endswith("acc: 0.3\n")
+
+
+def test_a_line_without_end_is_not_looked_at_to_its_end(folder: Path) -> None:
+    script = "print('x' * 10**6, 'acc: 0.9')\n" + ROUNDS
+    assert [row["val_acc"] for row in finish(begun(python(folder, script), folder))] == [0.1, 0.2, 0.3]
+
+
+def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
+    script = (
+        "import os\nassert not os.path.exists('result')\nopen('result', 'w').write('1')\n"
+        "open('own.py', 'a').write('#')\n" + ROUNDS
+    )
+    program = python(folder, script, "isolate = 'copy'\n")
+    for name in ("a", "b"):
+        assert len(finish(ProgramRun(program, {}, 0, folder / "runs" / name))) == 3
+    assert not (folder / "result").exists() and (folder / "own.py").read_text() == script
+    assert not (folder / "runs" / "a" / "copy").exists()
+
+
+# --- failures
+
+FAILURES = {
+    "no match ever": (
+        "print('accuracy 0.5')",
+        r"must report 3 rounds, but ended after 0 rounds, without val_acc.*pattern.*\n  accuracy 0.5",
+    ),
+    "no output": ("", "ended after 0 rounds.*it printed nothing"),
+    "too few rounds": ("print('acc: 0.5')", "ended after 1 round, without val_acc of the next; correct `rounds`"),
+    "too many rounds": (ROUNDS + "print('acc: 0.4')", "own: a run has 3 rounds, but another val_acc came.*'acc: 0.4'"),
+    "a traceback": (
+        "print('acc: 0.5')\nraise KeyError('lr')",
+        r"failed with status 1 after 1 round(.|\n)*KeyError: 'lr'",
+    ),
+    "a status at the end": (ROUNDS + "import sys; sys.exit(3)", "failed with status 3 after 3 rounds"),
+    "a crash": ("import os; os.abort()", "failed with signal SIGABRT after 0 rounds"),
+    "it reads stdin": ("input()", r"status 1 after 0 rounds(.|\n)*EOFError"),
+    "it needs a terminal": ("open('/dev/tty')", r"status 1(.|\n)*/dev/tty"),
+    "no number": ("print('acc: 0.5.')", "must be a number, but got '0.5.', in 'acc: 0.5.'"),
+    "it deletes its folder": ("import shutil; shutil.rmtree('trial'); print('acc: 0.5')", "ended after 1 round"),
+    "it closes its output": ("import os; os.close(1); os.close(2); os._exit(0)", "ended after 0 rounds"),
+}
+
+
+@pytest.mark.parametrize(("script", "said"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_says_why_with_the_last_lines(folder: Path, script: str, said: str) -> None:
+    import re
+
+    assert re.search(said, fails(python(folder, script), folder))
+
+
+def test_twenty_lines_are_shown(folder: Path) -> None:
+    said = fails(python(folder, "for i in range(100): print('line', i)"), folder).split("\n")
+    assert len(said) == 21 and said[1] == "  line 80" and said[-1] == "  line 99"
+
+
+def test_figures_that_are_not_finite_diverge(folder: Path) -> None:
+    assert "val_acc is nan in round 2" in fails(
+        python(folder, "print('acc: 0.5')\nprint('acc: nan')"), folder, Diverged
+    )
+
+
+def test_rows_before_a_failure_count(folder: Path) -> None:
+    run = begun(python(folder, "print('acc: 0.5')\nprint('acc: x1')"), folder)
+    assert run.step()["val_acc"] == 0.5
+    with pytest.raises(UserError, match="ended after 1 round"):
+        run.step()
+
+
+def test_silence_ends_a_trial(folder: Path) -> None:
+    for more in ("", "acc: 0.5\nacc: 0.6\nacc: 0.7\n"):
+        said = fails(python(folder, f"print({more!r}, end='')\nimport time; time.sleep(99)", "stall = 0.3\n"), folder)
+        assert "was silent for 0.3 seconds" in said and ("must end after its last round" in said) == bool(more)
+
+
+def test_a_round_that_never_ends_ends_a_trial(folder: Path) -> None:
+    script = "import time\nwhile True: print('working'); time.sleep(0.01)"
+    assert "finish a round, but did not within 0.3 seconds" in fails(
+        python(folder, script, "longest_round = 0.3\n"), folder
+    )
+
+
+def test_a_command_that_is_gone_meanwhile_is_told(folder: Path) -> None:
+    (folder / "tool").write_text("#!/bin/sh\n")
+    (folder / "tool").chmod(0o755)
+    program = made(folder, "./tool")
+    (folder / "tool").unlink()
+    assert "could not be started: No such file or directory: './tool'" in fails(program, folder)
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)", "os._exit(137)"])
+def test_a_program_that_is_killed_from_outside_may_succeed_another_time(folder: Path, how: str) -> None:
+    assert "was ended by SIG" in fails(
+        python(folder, f"import os\nprint('acc: 0.5')\n{how}"), folder, ChildProcessError
+    )
+
+
+# --- processes
+
+
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(2):  # a daemon: it leaves its parent, its session and its group
+    if os.fork(): break
+    os.setsid()
+print('acc: 0.5', flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_after_close(folder: Path) -> None:
+    """Not a child, not a daemon, not one that ignores SIGTERM."""
+    script = "import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + STUBBORN
+    run = begun(python(folder, script), folder)
+    run.step()
+    wait_for(lambda: len(marked(named(folder))) >= 4)
+    began = time.monotonic()
+    run.close()
+    assert marked(named(folder)) == [] and time.monotonic() - began < 5
+    run.close()
+
+
+def test_a_program_that_detaches_itself_fails_and_leaves_nothing(folder: Path) -> None:
+    script = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint('acc: 0.5')\ntime.sleep(600)"
+    assert "must report 3 rounds, but ended" in fails(python(folder, script), folder)
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from fedtune.programs import program_file
+from fedtune.programs.run import ProgramRun
+run = ProgramRun(program_file.read(sys.argv[1]), {}, 0, Path(sys.argv[2]), trial=sys.argv[3])
+print(run.step(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("who", ["worker", "guard", "keeper"])
+def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
+    program = python(folder, STUBBORN)
+    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial"), named(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline()
+        assert len(marked(named(folder))) >= 2
+        guard = children(worker.pid)[0]
+        victim = {"worker": worker.pid, "guard": guard, "keeper": children(guard)[0]}[who]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: not marked(named(folder)), seconds=10)
+        worker.kill()
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] or below(pid)
+
+
+def below(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+# --- going on
+
+
+def test_a_run_that_is_loaded_is_silent_until_the_round_where_it_was(folder: Path) -> None:
+    program = python(folder, ROUNDS)
+    run = begun(program, folder)
+    run.step(), run.step()
+    run.save(folder / "saved")
+    run.close()
+    again = begun(program, folder)
+    again.load(folder / "saved")
+    assert again.round == 2 and again.test()["val_acc"] == 0.2
+    assert again.step()["val_acc"] == 0.3 and again.differs == "" and again.notes == []
+
+
+def test_a_program_that_gives_other_figures_is_told(folder: Path) -> None:
+    program = python(folder, "import time\n" + ROUNDS.replace("i / 10", "i / 10 + time.time() % 0.1"))
+    run = begun(program, folder)
+    run.step()
+    run.save(folder / "saved")
+    run.close()
+    again = begun(program, folder)
+    again.load(folder / "saved")
+    assert again.step()["round"] == 2
+    assert again.differs.startswith("round 1 again: val_acc was 0.1") and len(again.notes) == 1
+
+
+def test_a_state_of_another_run_is_refused(folder: Path) -> None:
+    more = "[space]\nlr = '0.1..1'\n[defaults]\nlr = 0.5\n"
+    program = python(folder, ROUNDS, more, 3, "{lr}")
+    start(program, folder).save(folder / "saved")
+    for other in (start(program, folder, {"lr": 0.2}), start(program, folder, seed=1)):
+        with pytest.raises(ValueError, match="belongs to another run"):
+            other.load(folder / "saved")
+    (folder / "saved" / "program.json").write_text("{}")
+    with pytest.raises(ValueError, match="is no state"):
+        start(program, folder).load(folder / "saved")
+
+
+RESUMES = """
+import os, sys
+folder, lr, resumed = sys.argv[1], sys.argv[2], sys.argv[3:]
+state = os.path.join(folder, 'state')
+done = int(open(state).read()) if os.path.exists(state) else 0
+assert bool(done) == bool(resumed), (done, resumed)
+print('begins at', done)
+for i in range(done + 1, 5):
+    print('round', i, 'acc:', i / 10)
+    open(state + '.new', 'w').write(str(i))
+    os.replace(state + '.new', state)
+    while i >= 2 and not os.path.exists('go'): pass
+"""
+CHECKPOINTED = """resume_arguments = "--resume"
+[metrics.val_acc]
+pattern = 'round (?P<round>[0-9]+) acc: ([0-9.]+)'
+[space]
+lr = '0.1..1'
+[defaults]
+lr = 0.5
+"""
+
+
+def checkpointed(folder: Path) -> Program:
+    return python(folder, RESUMES, CHECKPOINTED, 4, "{checkpoint} {lr}")
+
+
+def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
+    program = checkpointed(folder)
+    run = begun(program, folder)
+    run.step(), run.step()
+    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2", seconds=10)
+    run.save(folder / "saved")
+    run.close()
+    (folder / "go").touch()
+    for config in ({}, {"lr": 0.2}):  # as population-based training goes on with other values
+        again = begun(program, folder, config=config)
+        again.load(folder / "saved")
+        assert [row["val_acc"] for row in finish(again)] == [0.3, 0.4]
+        assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
+
+
+@pytest.mark.parametrize("state", ["3", "x"])
+def test_a_checkpoint_that_leads_nowhere_is_left_out(folder: Path, state: str) -> None:
+    """One of a later round, whose row was never told; and one that is broken."""
+    program = checkpointed(folder)
+    run = begun(program, folder)
+    run.step(), run.step()
+    wait_for((folder / "trial" / "checkpoint" / "state").exists, seconds=10)
+    run.save(folder / "saved")
+    run.close()
+    (folder / "go").touch()
+    (folder / "saved" / "checkpoint" / "state").write_text(state)
+    again = begun(program, folder)
+    again.load(folder / "saved")
+    assert [row["val_acc"] for row in finish(again)] == [0.3, 0.4]
+    assert len(again.notes) == 1 and "begins again" in again.notes[0]
