@@ -8,10 +8,10 @@
              SGD of the head of w on CE over them, the body as it is: what predicts
              w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
 
-Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There it is done once,
-after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
-received: what is scored after round t is FedAvg's model of round t - 1, calibrated, and the mean of the round
-is logged as "averaged".  ε, a share of the class's mean variance, lets covariances of few rows be drawn from.  Moments
+Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There, calibration is done
+once, after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
+received.  What is scored after round t is FedAvg's model of round t - 1, calibrated; the mean of the round is logged as
+"averaged".  ε, a share of the class's mean variance, makes it possible to draw from covariances of few rows.  Moments
 are of the round's participants.  r = 0 is FedAvg.
 """
 

@@ -7,12 +7,17 @@
     server   keeps the last l_k,c of each client, also of absent ones;   clients weigh equally
 
 Jeong et al. 2018, arXiv:1811.11479 (federated distillation); the paper was not at hand: from descriptions of it and of
-PFLlib's, HtFLlib's and FedGen's codes.  Differs: the target is a distribution (PFLlib and HtFLlib put the raw logits
-there; FedGen's softmax and KL are these); a client's own logits are left out, as the original is remembered
-(leave_one_out=False: the mean over all, as in the codes); clients send means over their rows after training
-(knowledge="running": over those met in training, while the model was moving, as in the codes), and logits of clients
-that sat a round out are still used.  KL is not multiplied by τ².  Not repeated: vectors of zeros from clients that
-lack a class.
+PFLlib's, HtFLlib's and FedGen's codes.  Differs:
+
+- The target is a distribution, with FedGen's softmax and KL (PFLlib and HtFLlib use the raw logits).
+- A client's own logits are left out, as the original is described (leave_one_out=False: the mean over all, as in the
+  codes).
+- Clients send means over their rows after training (knowledge="running": over the rows of training, while the model was
+  moving, as in the codes).
+- The logits of clients that do not take part in a round are still used.
+- KL is not multiplied by τ².
+- Not reproduced: vectors of zeros from clients that lack a class.
+
 At λ = 0 it is Local.
 """
 

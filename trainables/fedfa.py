@@ -4,17 +4,21 @@
     client   per batch, in this order
              1. a step of w on   CE(head(z), y) + λ/C · Σ_{c in the batch} mean_{j: y_j = c} |z_j - a_c|²,   z = body(x)
              2. a step of the head alone, by Adam, on   1/C Σ_{c = 1 … C} CE(head(a_c), c),   absent classes too
-    up       w_k, and   a_k,c = m a_c + (1 - m) · the mean of z over the rows of c that it met;   a_c if it met none
+    up       w_k, and   a_k,c = m a_c + (1 - m) · the mean of z over the rows of c that it trained on;   a_c if none
              z is what step 1 computed, before it moved the body
     server   w = Σ_k n_k w_k / Σ_k n_k,   a_c = Σ_k n_k a_k,c / Σ_k n_k
     start    C different unit vectors, rows of the identity picked at random; more classes than features: random ones
 
 Zhou et al., arXiv:2211.09299; the paper was not at hand: from a description of its code (TailinZhou/FedFA).  Differs:
-means are over rows (the code sums each batch's class means and divides by all batches, those without the class too,
-which shrinks them); anchors move once a round, by all its passes together (the code: once a pass), and a class counts
-as a client's if it met it in the round.  Adam restarts every round, and its rate is constant.  As in the code: |.|² is
-a sum over features, and the head predicts.  No preset: E, decay and weight decay of
-the code were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
+
+- Means are over rows.  The code sums each batch's class means and divides by all batches, also those without the class,
+  which shrinks them.
+- Anchors move once a round, by all its passes together (the code: once a pass).  A class counts as a client's if the
+  client trained on it in the round.
+- Adam restarts every round, and its rate is constant.
+
+As in the code, |.|² is a sum over features, and the head predicts.  There is no preset, because the code's E, decay and
+weight decay were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
 """
 
 from dataclasses import dataclass

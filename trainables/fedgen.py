@@ -1,18 +1,29 @@
 """FedGen: the server learns which features the clients' heads agree on, and clients train on them as well.
 
     down     w; after the first round also the generator G and the label distribution p̃
-    client   local steps on   L = CE + α(t) · CE(head(G(ε, ỹ)), ỹ) + β(t) · KL(head(G(ε, y)) || head(z)),   ỹ ~ p̃
-             G is fixed; the target of KL is not moved;   α(t) = α · d_α^t, β(t) = β · d_β^t
+    client   local steps on
+             L = CE + α(t) · CE(head(G(ε, ỹ)), ỹ) + β(t) · KL(head(G(ε, y)) || head(z)),   z = body(x),   ỹ ~ p̃
+             α(t) = α · d_α^t,   β(t) = β · d_β^t
+             G is fixed, and the target of KL is a constant
     up       w_k, and its rows of each class
-    server   w = Σ_k n_k w_k / Σ_k n_k;  then steps on   Σ_k mean_b p_k,y CE(head_k(G(ε, y)), y) + η · diversity
-             over all heads at once,   p_k,y = n_k,y / Σ_k n_k,y
+    server   w = Σ_k n_k w_k / Σ_k n_k
+             then steps of G, over all heads at once, on
+             Σ_k mean_b p_k,y CE(head_k(G(ε, y)), y) + η · diversity
+             p_k,y = n_k,y / Σ_k n_k,y,   client k's share of the rows of class y
+
+G(ε, y) are features that the server's generator makes from noise ε and a label y; L is averaged over the B rows.
 
 Zhu et al., ICML 2021, arXiv:2105.10056; from its code, as the paper was not at hand.  Differs: a client counts its rows
-of a class, not those drawn in the round plus one.  "as_published" is FedGen as FedPA's tables have it: without KL, with
-weights averaged over the batch (a [B] times a [B, 1] in the code), uniform noise and labels.  averages="head": bodies
-stay with the clients and may differ.  "htfllib" is HtFLlib, by its run scripts (its defaults: gen_lr=0.005,
-noise_width=512), on which FedSA's tables build: weight 1 without decay, neither KL nor diversity; there clients' logits
-are averaged before the loss, and Adam restarts in every round, which is not repeated.
+of a class; the code counts the rows drawn in the round, plus one.
+
+Presets and options:
+
+- "as_published" is FedGen as in FedPA's tables: without KL, with uniform noise and labels, and with the weights
+  averaged over the batch (the code multiplies a [B] by a [B, 1]).
+- averages="head": bodies stay with the clients and may differ.
+- "htfllib" is HtFLlib by its run scripts, on which FedSA's tables build (HtFLlib's defaults: gen_lr=0.005,
+  noise_width=512): weight 1 without decay, neither KL nor diversity.  HtFLlib also averages the clients' logits before
+  the loss and restarts Adam in every round; this is not reproduced.
 """
 
 from dataclasses import dataclass

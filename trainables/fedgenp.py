@@ -1,23 +1,39 @@
 """FedGenP: each client has a variational generator of features that the others' heads classify right and its own wrong.
 
     down     w; after the first round also the label distribution and, if the client took part before, its generator G_k
-    client   local steps on   L = CE + a(t) · CE(head(h), ỹ) + b(t) · KL(head(h_y) || head(z)),   h = G_k(ε, ξ, ỹ)
-             ỹ uniform;  G_k is fixed;   a(t) = a · d_a^t, b(t) = b · d_b^t
+    client   local steps on
+             L = CE + a(t) · CE(head(h), ỹ) + b(t) · KL(head(h_y) || head(z)),   z = body(x)
+             h = G_k(ε, ξ, ỹ),   ỹ uniform;   G_k is fixed
+             a(t) = a · d_a^t,   b(t) = b · d_b^t
     up       w_k, and its rows of each class
-    server   w = Σ_k n_k w_k / Σ_k n_k;  then, for every client k that came in, steps of G_k on
+    server   w = Σ_k n_k w_k / Σ_k n_k
+             then, for each of the m clients k of the round, steps of G_k on
              1/(m-1) Σ_{i≠k} CE(head_i(h), y) - β · min(CE(head_k(h), y), cap) + λ_kl · KL(N(μ, σ²) || N(0, 1))
-             h = μ + σ ξ;   μ, ln σ² = G_k(ε, y);   all m generators against all m heads as one program
+             h = μ + σ ξ,   μ, ln σ² = G_k(ε, y);   all generators are trained as one program
     stop     once validation accuracy rose by less than 0.001 in `patience` rounds, from round 20 on, generators stay
 
-Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  The minus stands in the loss (a reversal between
-generator and head k is the same).  Ours: it is bounded, at cap · ln C a row, and the prior keeps σ, as without either J
-has no least value; the mean over the others, as in the sum (Eq. 3) client k weighs the less the more others there are;
-rows weigh models, as everywhere else here (algorithm 1: a plain mean); Adam at 3e-4, the code's (table 2: SGD at 0.01).
-"as_text" has the sum, the plain mean, SGD, no bound and no prior.  The stop rule is ours, the text names none:
-clients send the server their validation accuracy, one number a round, which is not counted.  Of the code:
-weighing="labels", and β = -1, as its reversal sits where it turns nothing; that it draws with σ = exp(0.05 ln σ²), and
-has one layer for μ and ln σ², is not repeated.  Generators end linear, as there, also where real features passed a
-ReLU: `rectify` gives theirs one, and cost 1.6 ± 0.7 points of validation accuracy where it was tried.
+ε and ξ are noise, y and ỹ labels; h are generated features, h_y those with a real row's label.
+
+Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  The minus stands in the loss; a reversal of the
+gradient between generator and head k is the same.
+
+Ours:
+
+- The term with the minus is bounded, at cap · ln C per row, and the prior keeps σ.  Without either, the loss has no
+  minimum.
+- The mean over the other clients.  In the sum (Eq. 3), client k weighs less the more others there are.
+- Models are weighted by rows, as everywhere else here (algorithm 1: a plain mean).
+- Adam at 3e-4, as in the code (table 2: SGD at 0.01).
+- The stop rule; the text names none.  Clients send the server their validation accuracy, one number a round, which is
+  not counted.
+
+Presets and the code:
+
+- "as_text" has the sum, the plain mean, SGD, no bound and no prior.
+- Of the code: weighing="labels", and β = -1, because its reversal sits where it reverses nothing.  Not reproduced: it
+  draws with σ = exp(0.05 ln σ²), and has one layer for μ and ln σ².
+- Generators end in a linear layer, as in the code, also if real features passed a ReLU.  `rectify` adds a ReLU; it cost
+  1.6 ± 0.7 points of validation accuracy where it was tried.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,22 @@
 """FedHKD: FedAvg that also shares "hyper-knowledge": a mean feature and a mean soft prediction per class.
 
     down     w; mean features H_c and mean predictions Q_c, where a class has them
-    client   local steps on   L = CE + λ · mean_c |softmax(head(H_c) / T) - Q_c|² / C + γ · mean_b |z_b - H_y|² / D
-             no knowledge of a class, no term
+    client   local steps on
+             L = CE + λ · mean_c |softmax(head(H_c) / T) - Q_c|² / C + γ · mean_b |z_b - H_y|² / D,   z = body(x)
+             a class without knowledge has no term
     up       w_k;  for the classes that are at least a share ν of its rows: the mean of z plus noise of deviation σ,
              the mean of softmax(logits / T), and its rows
     server   w = Σ_k n_k w_k / Σ_k n_k;  H_c and Q_c likewise over n_k,c, kept from before if no client sent any
 
-Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.  Knowledge is gathered
-after training in one pass, as the authors' code does, and averaged by rows over all clients that sent it (there the
-last client wins); noise is drawn per class (there one vector for all of a client's); ν is 0.25 as in FedPA's code, at
-which a client with five or more classes of equal size sends nothing.  soft="kl": KL(Q ||
-q), the authors' choice, here the mean over classes.  "as_published" is FedPA's code: means of a model still moving.
-Not repeated: zero vectors as targets for classes of which nobody sent knowledge.
+Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.
+
+- Knowledge is gathered after training in one pass, as in the authors' code, and averaged by rows over all clients that
+  sent it (there the last client wins).  "as_published" is FedPA's code, which averages while the model is still moving.
+- Noise is drawn per class (there one vector for all classes of a client).
+- ν is 0.25, as in FedPA's code: a client with five or more classes of equal size sends nothing.
+- soft="kl" is KL(Q || softmax(head(H_c) / T)), the authors' choice, here the mean over classes.
+
+Not reproduced: zero vectors as targets for classes without knowledge.
 """
 
 from dataclasses import dataclass

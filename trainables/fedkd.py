@@ -14,12 +14,18 @@
     BatchNorm's numbers go as they are.
 
 Wu et al., Nature Communications 2022, arXiv:2108.13323; not at hand: from its description and PFLlib's and HtFLlib's
-codes.  Those unfold kernels over kh x kw with one common rank, send a matrix as zeros where all but one singular value
-do not reach e_t, and have no way back to the dense one; none of this is repeated.  The wire carries weights, as in the
-codes (the text: gradients).  Each net minimises its own loss: what it learns from and 1/S are constants, and W learns
-with the mentee; coupled=True lets all of it move everything, as the codes do.  KL is the mean over rows (codes:
-kl_over).  S is taken as at least 1e-6.  The server keeps the dense mean; an evaluation scores the mentee as it is
-before truncation.  BatchNorm's statistics are always averaged.  At T_s = T_e = 1 it sends what FML sends.
+codes.
+
+- The codes unfold kernels over kh x kw with one common rank, send zeros if all but one singular value do not reach e_t,
+  and cannot return to the dense matrix.  This is not reproduced.
+- Weights are sent, as in the codes (the text: gradients).
+- Each net minimises its own loss: its teacher and 1/S are constants, and W learns with the mentee.  With coupled=True
+  every loss moves everything, as in the codes.
+- KL is the mean over rows (the codes: kl_over).  S is at least 1e-6.
+- The server keeps the dense mean, and an evaluation scores the mentee before truncation.  BatchNorm's statistics are
+  always averaged.
+
+At T_s = T_e = 1 it sends what FML sends.
 """
 
 from collections.abc import Callable

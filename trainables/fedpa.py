@@ -1,23 +1,34 @@
 """FedPA: prototypes regularize the body, and generated features the head; the generator seeks hard features.
 
     down     w; after the first round also prototypes φ, the generator G and the label distribution p̃
-    client   local steps on   L = CE + λ_ge(t) · CE(head(G(ε, ỹ)), ỹ) + λ_po(t) · mean_b |z_b - φ_y|
-             z = body(x), ỹ ~ p̃;  G is fixed; a class without a prototype is not pulled
+    client   local steps on
+             L = CE + λ_ge(t) · CE(head(G(ε, ỹ)), ỹ) + λ_po(t) · mean_b |z_b - φ_y|,   z = body(x),   ỹ ~ p̃
+             G is fixed; a class without a prototype has no pull
     up       w_k;  φ_k,c the mean feature of class c, and n_k,c its rows, for the classes it has
-    server   w = Σ_k n_k w_k / Σ_k n_k;  φ_c = Σ_k n_k,c φ_k,c / Σ_k n_k,c, kept from before if nobody saw c
-             then steps on   γ_fid(t) · fidelity + γ_div(t) · diversity - γ_ad(t) · min(mean_b |h_b - φ_y|, cap)
-             h = G(ε, y), y ~ p̃;  fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y),   p_k,y = n_k,y / Σ_k n_k,y
-    λ_ge(t) = λ_ge · d^t,  λ_po(t) = max(floor, λ_po · d^t),  γ(t) = γ · d^t,  each its own d;  floor <= λ_po;  0 is off
+    server   w = Σ_k n_k w_k / Σ_k n_k
+             φ_c = Σ_k n_k,c φ_k,c / Σ_k n_k,c,   kept from before if no client of the round has c
+             then steps of G on
+             γ_fid(t) · fidelity + γ_div(t) · diversity - γ_ad(t) · min(mean_b |h_b - φ_y|, cap),   h = G(ε, y),   y ~ p̃
+             fidelity = 1/m Σ_k mean_b p_k,y CE(head_k(h), y)
+             p_k,y = n_k,y / Σ_k n_k,y,   client k's share of the rows of class y
+    weights  λ_ge(t) = λ_ge · d^t,   λ_po(t) = max(floor, λ_po · d^t),   γ(t) = γ · d^t
+             each has a decay d of its own;   floor <= λ_po;   0 switches a term off
 
-Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.  Ours: distances to prototypes are mean squares, as in the
-code, whose λ_po = 5 is for them (the text's norm, distance="l2", pulls features almost into a point: 54.6 against
-FedAvg's 80.1 after 50 rounds of its table II); the term with the minus is bounded by the mean distance between
-prototypes of different classes (bounded=False: without limit, as in text and code); diversity is a mean over pairs
-(pairs_over="batch": over B², Eq. 7, which makes the exponent K times smaller) of distances that are means over
-dimensions, as norms leave no gradient; prototypes are of the trained model and all rows.  "as_text" trains 20 epochs,
-as the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table IV: gamma_ad=0, lam_ge=0,
-lam_po=0.  Not repeated of the code: zero vectors as prototypes of classes that nobody saw, and counts of the rows drawn
-in the round instead of the client's rows.
+Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.
+
+Ours:
+
+- Distances to prototypes are mean squares, as in the code, whose λ_po = 5 suits them.  The text's norm (distance="l2")
+  pulls features almost into a point: 54.6 against FedAvg's 80.1 after 50 rounds of its table II.
+- The term with the minus is bounded by the mean distance between prototypes of different classes (bounded=False: no
+  bound, as in text and code).
+- Diversity is a mean over pairs of distances, which are means over dimensions, because norms leave no gradient.
+  pairs_over="batch" divides by B² (Eq. 7), which makes the exponent K times smaller.
+- Prototypes are computed by the trained model, over all rows.
+
+"as_text" trains 20 epochs, as the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table
+IV are gamma_ad=0, lam_ge=0 and lam_po=0.  Not reproduced of the code: zero vectors as prototypes of classes that no
+client has, and counts of the rows drawn in the round instead of the client's rows.
 """
 
 from dataclasses import dataclass

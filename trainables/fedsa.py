@@ -1,22 +1,32 @@
 """FedSA: the server draws one anchor per class; features are pulled to them with a margin; heads are calibrated.
 
-    start    A = H(Ac),  Ac ~ N(0, 1) [C, D],  H twice linear, BatchNorm over the C rows, ReLU;  H is never trained
+    start    A = H(Ac),   Ac ~ N(0, 1) [C, D]
+             H: two layers, each linear, BatchNorm over the C rows, ReLU; it is never trained
     down     A, and the margin δ_k = max(mar(p_k), mar(A)), one number
-             mar(V) = mean_c min_{c' ≠ c} |V_c - V_c'|,  0 for fewer than two classes;  p_k what k sent last, 0 before
-    client   local epochs on   L = CE(head(z), y) + λ_R L_R + λ_M L_M + λ_CC L_CC,   z = body(x)
+             mar(V) = mean_c min_{c' ≠ c} |V_c - V_c'|,   0 for fewer than two classes
+             p_k: what client k sent last; 0 before
+    client   local epochs on
+             L = CE(head(z), y) + λ_R L_R + λ_M L_M + λ_CC L_CC,   z = body(x)
              L_R  = mean_b |z_b - A_y|² / D
              L_M  = CE(l, y),   l_b,c = -(|z_b - A_c| + δ_k [c = y_b]),   over all C anchors
              L_CC = CE(head(A_c), c), the mean over all C anchors
     up       p_k,c the mean of z over class c while the model was moving, n_k,c its rows, for the classes it has
-    server   p̄_c = Σ_k n_k,c p_k,c / Σ_k n_k,c, kept from before if nobody saw c;   A_c += (1 - α) (p̄_c - A_c) if seen
+    server   p̄_c = Σ_k n_k,c p_k,c / Σ_k n_k,c,   kept from before if no client of the round has c
+             A_c <- A_c + (1 - α) (p̄_c - A_c),   if a client of the round has c
 
-Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text leaves out the forms of H, mar and L_R and when p_k
-is taken: these are of its code (lokinko/FedSA), as described; prototypes="final" takes p_k after training.  What is
-searched is 1 - α, `drift`; at the code's 1e-4 anchors hardly move.  δ_k is worked out by the server, as clients keep
-nothing but their models; it knows all that goes in.  |.| is at least 1e-6.  Prediction is the nearest p̄, which nobody
-counts as sent, over all classes ever seen (the code: in the last round); the nearest anchor and the head are logged
-beside it.  "as_published" averages clients without n, as the code, whose λ_CC is 0 where all clients run one
-architecture (--set lam_cc=0).  Table 4's ablations: embed=False, lam_m=0, lam_cc=0.
+|.| is at least 1e-6; [c = y_b] is 1 for a row's own class and 0 for others.
+
+Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text does not define H, mar and L_R, nor when p_k is taken;
+these follow its code (lokinko/FedSA), as described.
+
+- prototypes="final" takes p_k after training.
+- The searched hyperparameter is `drift`, 1 - α; at the code's 1e-4 anchors hardly move.
+- The server computes δ_k, because clients keep nothing but their models; it knows all that is needed.
+- Prediction is the nearest p̄ over all classes ever seen (the code: in the last round); p̄ does not count as sent.  The
+  predictions of the nearest anchor and of the head are logged too.
+- "as_published" averages clients without n, as the code does, whose λ_CC is 0 if all clients have one architecture
+  (--set lam_cc=0).
+- The ablations of table 4 are embed=False, lam_m=0 and lam_cc=0.
 """
 
 from dataclasses import dataclass

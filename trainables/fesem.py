@@ -7,13 +7,17 @@
              E    k(i) = argmin_k |w_i - W_k|,  for the clients of the round
              M    W_k = Σ n_i w_i / Σ n_i  over the clients of the round in k; a cluster without one keeps its centre
 
-Xie et al. 2021, arXiv:2108.08647 (first arXiv:2005.01026).  Neither hyperparameters nor a start are in the paper, and
-the official code clusters by the kernel of one dense layer, from random vectors, and regroups every 150 rounds.  Here
-the distance is Euclidean over all weights, centres come by k-means++ alone (no steps of k-means before EM), and every
-round regroups.  BatchNorm's running statistics and counters are
-averaged with their cluster but take no part in the distance: they are on another scale.  A client that never took part
-has no cluster: it gets the mean over all of the last round, FedAvg's.  Where fewer clients than K_c took part in round
-1, or some sent the same, centres coincide, and the later ones stay empty until a client is nearer to them.
+Xie et al. 2021, arXiv:2108.08647 (first arXiv:2005.01026).  The paper gives neither hyperparameters nor a start.  The
+official code clusters by the kernel of one dense layer, from random vectors, and regroups every 150 rounds.  Here:
+
+- The distance is Euclidean over all weights, centres come from k-means++ alone (no steps of k-means before EM), and
+  every round regroups.
+- BatchNorm's running statistics and counters are averaged with their cluster, but take no part in the distance, because
+  their scale differs.
+- A client that never took part has no cluster: it gets the mean over all of the last round, FedAvg's.
+- If fewer clients than K_c took part in round 1, or some sent the same, centres coincide.  The later ones stay empty
+  until a client is nearer to them.
+
 K_c = 1 is FedAvg.
 """
 

@@ -1,25 +1,38 @@
 """GFPL: clients share Gaussian mixtures of their features, and retrain their heads on samples from all of them.
 
     once     a common start, and an equiangular frame Z from a common seed; nothing is sent
-    client   local epochs on   L = λ · ½ (h_y · z_y - 1)² + CE(g(f), y),   f = body(x),  h = proj(f) / |proj(f)|
+    client   local epochs on
+             L = λ · ½ (h · z_y - 1)² + CE(g(f), y),   f = body(x),   h = proj(f) / |proj(f)|
     in round t >= t1 with t mod S_T = 0, an event:
     up       a mixture of n diagonal Gaussians per own class, fitted to f: π, μ, σ, and N_k,c
     server   per class: components closer than S_C (Bhattacharyya) become one (moment matching): P_G
     down     P_G
     client   r pseudo-features per class from P_G; with the body frozen, epochs of L over them move g and proj
 
+g is the classifier, proj a projection, z_y the frame's direction of class y; N_k,c is client k's number of rows of c.
+
 Lu et al., arXiv:2602.21873, algorithms 1 and 2, equations 4 to 14.  Where the text is silent or contradicts itself:
-covariances are diagonal; what is fused is a component; its weight is the rows that it stands for, N_k,c · π; seeds are
-taken by falling weight; retraining moves g and proj (Eq. 14; retrain="projection": proj only, algorithm 2); prediction
-is by g, and the frame's and the summed prediction are logged; a class of N rows gets at most N / 5 components; P_G is
-of the clients that took part in the event, and others retrain on it when they next take part (catch_up=False: never).
-Ours: clusters are complete-linkage, everything in one within S_C (algorithm 1, line 5: "ball"); an event is train,
-fit, upload, fuse, download, retrain in one round (algorithm 2: "interleaved", a step on B draws from the P_G of the
-event before after every local step; "stale": a pass over those); architectures are fused apart, as are their features.
-S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.
-Without DCS: one classifier, CE only.  Without PFG: no events.  Its control is retrain_on="own": as many steps on own
-features.  Bodies are never aligned: heads that read draws from P_G right name hardly any row of a foreign class
-(test_acc_foreign), except where bodies start from one extractor and change little (gfpl-fmnist-common[-frozen]).
+
+- Covariances are diagonal.  Components are fused, with the rows that they stand for as weights, N_k,c · π.  Seeds of
+  clusters are taken by falling weight.
+- Retraining moves g and proj (Eq. 14; retrain="projection": proj only, algorithm 2).
+- g predicts; the predictions of the frame and of the sum of both heads are logged.
+- A class of N rows gets at most N / 5 components.
+- P_G is made of the clients that took part in the event.  Others retrain on it when they next take part
+  (catch_up=False: never).
+
+Ours:
+
+- Clusters are complete-linkage: all components in one are within S_C of each other (algorithm 1, line 5: "ball").
+- An event is train, fit, upload, fuse, download, retrain in one round.  order="interleaved" is algorithm 2: every local
+  step is followed by a step on B draws from the P_G of the last event; "stale" is a pass over those draws.
+- Components of different architectures are fused separately, because their features differ.
+
+S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.  Without DCS there is one classifier, and CE
+only.  Without PFG there are no events.  The control of PFG is retrain_on="own": as many steps on own features.
+
+Bodies are never aligned.  A head that classifies draws from P_G correctly recognises hardly any row of a foreign class
+(test_acc_foreign), unless bodies start from one extractor and change little (gfpl-fmnist-common[-frozen]).
 """
 
 from dataclasses import dataclass

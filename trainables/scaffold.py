@@ -7,11 +7,13 @@
     server   w <- w + η_g · mean_k (w_k - w)
              c <- c + m/K · mean_k (c_k⁺ - c_k),    m of the K clients took part
 
-Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  The
-paper's clients run plain SGD, as the preset "as_text" does.  Under momentum, which our scenarios have, and with paces
-η S is how far the steps go along a gradient of one, so that c_k⁺ stays a mean of the round's gradients; under Adam,
-clipping and weight decay it is not.  BatchNorm's running statistics are not parameters: the server averages them.
-Alone, or in round 1, a client has c = c_k, and its steps are FedAvg's.
+Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.
+
+η S stands for how far the steps move along a constant gradient of size one: with momentum, as in our scenarios, and with
+factors on the learning rate of some parts, it is not the product.  So c_k⁺ stays a mean of the round's gradients.  Under
+Adam, clipping and weight decay it does not.  The paper's clients run plain SGD, as the preset "as_text" does.
+BatchNorm's running statistics are not parameters: the server averages them.  With a single client, or in round 1,
+c = c_k, and the steps are FedAvg's.
 """
 
 from dataclasses import dataclass
