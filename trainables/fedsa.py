@@ -16,8 +16,8 @@
 
 |.| is at least 1e-6; [c = y_b] is 1 for a row's own class and 0 for others.
 
-Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text does not define H, mar and L_R, nor when p_k is taken;
-these follow its code (lokinko/FedSA), as described.
+Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text does not define H, mar and L_R, nor when p_k is
+taken; these follow its code (lokinko/FedSA), as described.
 
 - prototypes="final" takes p_k after training.
 - The searched hyperparameter is `drift`, 1 - α; at the code's 1e-4 anchors hardly move.
