@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from fedtune.programs.output import Lines, Log
 CHUNK = 2**16
 PIPE = 2**20  # bytes that wait in the pipe, so that a program that prints much seldom waits for its reader
 LOOK = 0.03  # seconds between two looks at files
+IDLE = 0.3  # seconds to wait for output where there are no files
 CLOSED = 1.0  # seconds to wait for the end of the output after all processes are said to be gone
 ENDS = 5.0  # seconds in which the keeper must have ended everything
 
@@ -33,14 +34,16 @@ ENDS = 5.0  # seconds in which the keeper must have ended everything
 class Listener(Protocol):
     """Who is told what the program prints and writes, in a thread of its own."""
 
+    looks: bool  # whether there are files to look at
+
     def line(self, line: str) -> None:
         """A line that it printed."""
 
     def look(self) -> bool:
-        """Time to look at files that it writes; whether something was new."""
+        """Look at files that it writes; whether something was new."""
 
-    def ended(self, last: bool) -> None:
-        """The program ended.  last: all output was read."""
+    def ended(self) -> None:
+        """The program and all that it started have ended, and all output was read."""
 
 
 class Child:
@@ -82,6 +85,10 @@ class Child:
                 bufsize=0,
                 cwd="/",
             )
+        except OSError:
+            os.close(self._output)
+            self._log.close()
+            raise
         finally:
             os.close(writes)
         self._tell(b"%d\n" % len(spec) + spec)
@@ -129,14 +136,25 @@ class Child:
 
     def _read(self) -> None:
         """The reader's thread, until all output was read and all processes are gone."""
+        lines = Lines()
+        try:
+            self._read_all(lines)
+            _each(self._listener.line, lines.end())
+        finally:
+            self._log.close()
+            os.close(self._output)
+            self._keeper.wait()
+            self._listener.ended()
+
+    def _read_all(self, lines: Lines) -> None:
         assert self._keeper.stdout
-        lines, status = Lines(), self._keeper.stdout.fileno()
+        status = self._keeper.stdout.fileno()
         poll, open_ones = select.poll(), {self._output, status}
         for descriptor in open_ones:
             poll.register(descriptor, select.POLLIN)
         said, looked, give_up = b"", 0.0, 0.0
         while open_ones and not (give_up and time.monotonic() > give_up):
-            for descriptor, _ in poll.poll(LOOK * 1000):
+            for descriptor, _ in poll.poll((LOOK if self._listener.looks else IDLE) * 1000):
                 content = _read(descriptor)
                 if not content:
                     poll.unregister(descriptor)
@@ -148,15 +166,9 @@ class Child:
                     self.heard = time.monotonic()
                     self._log.write(content)
                     _each(self._listener.line, lines.take(content))
-            if time.monotonic() - looked >= LOOK:
+            if self._listener.looks and time.monotonic() - looked >= LOOK:
                 self.heard = time.monotonic() if self._listener.look() else self.heard
                 looked = time.monotonic()
-        _each(self._listener.line, lines.end())
-        self._listener.look()
-        self._log.close()
-        os.close(self._output)
-        self._keeper.wait()
-        self._listener.ended(last=True)
 
     def _hear(self, said: bytes) -> bytes:
         """Take what the keeper says; the rest that is no whole line yet."""
@@ -172,8 +184,8 @@ class Child:
         return rest
 
 
-def _each(take: Callable[[str], None], lines: object) -> None:
-    for line in lines:  # type: ignore[attr-defined]
+def _each(take: Callable[[str], None], lines: Iterable[str]) -> None:
+    for line in lines:
         take(line)
 
 

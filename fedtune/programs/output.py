@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fedtune.core.terminal import printable
@@ -66,17 +67,19 @@ class Log:
         self._size = 0
 
     def write(self, content: bytes) -> None:
-        """Add output; the oldest half is dropped when the file is full."""
+        """Add output; most of what was there is dropped when the file is full."""
         content = content[-KEPT // 2 :]
-        if self._size + len(content) > KEPT:
-            self._file.seek(self._size - min(self._size, KEPT // 4))
-            kept = DROPPED + self._file.read().partition(b"\n")[2]
-            self._file.seek(0)
-            self._file.truncate()
-            self._file.write(kept)
-            self._size = len(kept)
-        self._file.write(content)
-        self._size += len(content)
+        with suppress(OSError):  # the disk is full: the program need not wait for it
+            if self._size + len(content) > KEPT:
+                self._begin_again()
+            self._size += self._file.write(content)
+
+    def _begin_again(self) -> None:
+        self._file.seek(max(0, self._size - KEPT // 4))
+        kept = DROPPED + self._file.read().partition(b"\n")[2]
+        self._file.seek(0)
+        self._file.truncate()
+        self._size = self._file.write(kept)
 
     def close(self) -> None:
         """No more output."""

@@ -5,6 +5,7 @@ Everything in it is data.  Each mistake is refused in one line, with the file's 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob
 from fedtune.core.terminal import one_line
-from fedtune.programs import fingerprint, metric, space_words
+from fedtune.programs import command, fingerprint, metric, space_words
 from fedtune.programs.entries import Entry, Source
 from fedtune.programs.metric import Metric
 
@@ -27,7 +28,7 @@ OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in bra
 NAME = r"[A-Za-z_][\w.-]{0,59}"
 KEYS = (
     *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
-    *("environment", "stall", "longest_round", "pty", "isolate", "gpu", "resume_arguments"),
+    *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "gpu", "resume_arguments"),
 )
 CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
@@ -49,6 +50,7 @@ class Program:
     environment: dict[str, str] = field(default_factory=dict)
     first_round: int = 1  # the number that the program gives its first round
     file: str | None = None  # that it writes its figures to
+    round_column: str = "round"  # of that file: the number of the round; rounds are counted where there is none
     stall: float = 600.0  # seconds without output after which it counts as hung
     longest_round: float = 86400.0  # seconds that a round may take, whatever is printed meanwhile
     pty: bool = False
@@ -57,7 +59,7 @@ class Program:
     resume_arguments: tuple[str, ...] = ()
     check: Program | None = None  # what the final check runs, if it is something else
     notes: tuple[str, ...] = ()  # for the user, one line each
-    path: str = ""  # the program file; "" for a command line's
+    path: str = ""  # the program file, or the option of a command line
     text: str = ""  # its content
 
     def knobs(self) -> dict[str, Knob]:
@@ -104,7 +106,11 @@ class Program:
 
     def checkpointed(self) -> bool:
         """Whether the program keeps checkpoints, from which it can go on."""
-        return "{checkpoint}" in " ".join((*self.command, *self.environment.values(), *self.resume_arguments))
+        return self.uses("checkpoint")
+
+    def uses(self, name: str) -> bool:
+        """Whether the program is given this name's value, in its command or environment."""
+        return name in command.names([*self.command, *self.environment.values(), *self.resume_arguments])
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the program in records: its file, command, commit and interpreter."""
@@ -112,7 +118,7 @@ class Program:
 
     def source(self) -> Source:
         """Where the program was declared, for messages."""
-        return Source.of_file(self.path, self.text) if self.path else Source("--program", {})
+        return _source(self.path, self.text)
 
     @classmethod
     def from_command(
@@ -123,9 +129,10 @@ class Program:
         rounds: int,
         **options: Any,
     ) -> Program:
-        """A program from a command line: as from a file with these entries, in the current folder."""
-        given = {"command": command if isinstance(command, str) else list(command), "metrics": metrics, "space": space}
-        return _made(given | {"rounds": rounds} | options, Source("--program", {}), Path.cwd(), "program")
+        """A program from a command line, in the current folder: as from a file with these entries."""
+        given = {"command": command if isinstance(command, str) else list(command), "rounds": rounds}
+        text = _toml(given | options | {"metrics": metrics, "space": space})
+        return parse(text, "--program", Path.cwd(), "program")
 
 
 def read(path: str | Path) -> Program:
@@ -142,6 +149,14 @@ def read(path: str | Path) -> Program:
         raise UserError(
             f"{path}:{line}: a program file must be UTF-8, but has the byte {content[error.start]:#x}"
         ) from None
+    return parse(text, str(path), path.resolve().parent, path.stem)
+
+
+def parse(text: str, path: str, base: Path, stem: str) -> Program:
+    """The program of a file's text, as it is also kept in records.
+
+    path: for messages; base: the folder that its paths are relative to; stem: the program's name if it has none.
+    """
     try:
         raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -149,9 +164,30 @@ def read(path: str | Path) -> Program:
         at = re.search(r"at line (\d+)", said)
         line = int(at[1]) if at else text.rstrip().count("\n") + 1
         raise UserError(f"{path}:{line}: a program file must be TOML, but: {one_line(said)}") from None
-    made = _made(raw, Source.of_file(str(path), text), path.resolve().parent, path.stem)
-    check = made.check and replace(made.check, path=str(path), text=text)
-    return replace(made, path=str(path), text=text, check=check)
+    made = _made(raw, _source(path, text), base, stem)
+    check = made.check and replace(made.check, path=path, text=text)
+    return replace(made, path=path, text=text, check=check)
+
+
+def _source(path: str, text: str) -> Source:
+    return Source(path, {}) if path.startswith("--") else Source.of_file(path, text)
+
+
+def _toml(entries: Mapping[str, Any]) -> str:
+    """A program file's text with these entries."""
+    return "".join(f"{_word(name)} = {_value(value)}\n" for name, value in entries.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_word(name)} = {_value(inner)}' for name, inner in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return _word(value) if isinstance(value, str) else command.text(value)
+
+
+def _word(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Program:
@@ -192,6 +228,7 @@ def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
     """The options that were given, by name."""
     take = {
         "first_round": lambda e: e.whole(0),
+        "round_column": lambda e: e.text('"epoch"'),
         "stall": lambda e: e.number(above=0),
         "longest_round": lambda e: e.number(above=0),
         "pty": lambda e: e.flag(),
@@ -290,7 +327,7 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
 
 def _seed(program: Program, given: Mapping[str, Entry], source: Source) -> dict[str, Any]:
     """How the program is seeded; where nothing says so, by {seed} if the command has it."""
-    in_command = "{seed}" in " ".join((*program.command, *program.environment.values()))
+    in_command = program.uses("seed")
     if "seed" not in given:
         note = f"{program.name} is given no seed: the same configuration may give other figures each time"
         return {"seed": "{seed}"} if in_command else {"seed": "none", "notes": (*program.notes, note)}
@@ -363,7 +400,7 @@ def _check(program: Program, entry: Entry, base: Path) -> Program:
     entries = {"command": entry, "environment": entry} | given
     entries["environment"] = Entry(entry.source, entry.key, checked.environment)
     _require_names(checked, entries, entry.source)
-    if (program.seed == "{seed}") != ("{seed}" in " ".join((*checked.command, *checked.environment.values()))):
+    if (program.seed == "{seed}") != checked.uses("seed"):
         raise entries["command"].source.error(
             entries["command"].key,
             "the final check must be seeded as the search is, but only one has {seed}; write it in both",

@@ -19,11 +19,14 @@ from fedtune.programs.metric import Metric
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
 
-MARK = re.compile(r"(?:^|\s)fedtune (\{.*\})\s*$")
+MARK = re.compile(r"(?<![\w-])fedtune (?=\{)")
 NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)\s*", re.IGNORECASE)
 MORE_OF_IT = re.compile(r"(?<=\d)\.?[eE][+-]?\d|(?<=\d)\.?\d|(?<=[\d.])\d")  # what goes on after a group's end
 MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
 NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
+
+
+_JSON = json.JSONDecoder()
 
 
 class Figure(NamedTuple):
@@ -54,6 +57,11 @@ class Rows:
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
 
     @property
+    def round_column(self) -> str:
+        """The column of the file with the number of the round."""
+        return self._program.round_column
+
+    @property
     def by_name(self) -> bool:
         """Whether a metric comes by its name in reported rows."""
         return bool(self._by_name)
@@ -69,16 +77,14 @@ class Rows:
             for number, value in pattern.found(line):
                 self._take(Figure(pattern.metric, value, number, line))
         if "fedtune {" in line and self._by_name and (found := MARK.search(line)):
-            self.reported(found[1], line)
+            self.reported(line[found.end() :], line)
 
     def reported(self, text: str, line: str) -> None:
         """A row that the program reports, as JSON."""
         try:
-            row = json.loads(text)
+            row, _ = _JSON.raw_decode(text)
         except (ValueError, RecursionError):
-            raise UserError(
-                f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}'
-            ) from None
+            row = None
         if not isinstance(row, dict):
             raise UserError(f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}')
         number = row.pop("round", None)
@@ -90,9 +96,11 @@ class Rows:
 
     def record(self, record: dict[str, Any], line: str) -> None:
         """A row of the file, by column; a column that is empty is left out."""
+        if self._program.round_column not in record and self._program.round_column != "round":
+            raise UserError(unknown("column of the round", self._program.round_column, map(str, record)))
         for column, m in self.columns.items():
             if record.get(column) not in (None, ""):
-                self._take(Figure(m, record[column], record.get("round"), line))
+                self._take(Figure(m, record[column], record.get(self._program.round_column), line))
 
     def require_columns(self, names: Collection[str], path: object) -> None:
         """UserError unless the file has all columns that metrics come from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -53,7 +54,7 @@ class ProgramRun:
         folder      the trial's own, for output and checkpoints
         gpus        the machine's numbers of the GPUs that the trial has, and its share of them
         threads     that the program should compute with
-        trial       a name that no other trial has; default: the folder's
+        trial       a name that no other trial has, and the same when it begins again; default: by the folder
         selects     the metrics that diverge if they are not finite; default: those that a search may select by
         """
         self.program, self.config, self.seed, self.folder = (
@@ -62,7 +63,7 @@ class ProgramRun:
             seed,
             folder.resolve(),
         )
-        self.trial = trial or self.folder.name
+        self.trial = trial or f"{self.folder.name}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]}"
         self.differs = ""  # how a repeated run differs from what it was before; "" if it does not
         self.notes: list[str] = []
         self._gpus, self._share, self._threads = [str(gpu) for gpu in gpus], gpu_share, threads
@@ -193,6 +194,8 @@ class ProgramRun:
         (self.folder / CHECKPOINT).mkdir(exist_ok=True)
         (self.folder / REPORTED).unlink(missing_ok=True)
         place = Path(self.program.folder)
+        if not place.is_dir():
+            raise UserError(f"{self.program.name} must run in a folder of this machine, but there is none at {place}")
         if self.program.isolate:
             place = isolation.copy(place, self.folder / COPY)
         values = self._values()
@@ -228,12 +231,12 @@ class ProgramRun:
         found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
         found = {name: str(self._threads) for name in THREADS} | found
-        if self._gpus:
+        if self._gpus and self.program.gpu == "machine":
+            found.pop("CUDA_VISIBLE_DEVICES", None)
+        elif self._gpus:
             found["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
         if self._share is not None:
             found["FEDTUNE_GPU_SHARE"] = f"{self._share:g}"
-        if self.program.gpu == "machine":
-            found.pop("CUDA_VISIBLE_DEVICES", None)
         if self.program.seed not in ("none", "{seed}"):
             found[self.program.seed] = str(self.seed)
         given = self.program.environment
@@ -336,6 +339,7 @@ class _Feed:
         self._looks: list[Callable[[bool], bool]] = []
         self._looks += [written_files.Reported(reported, self.rows).look] if self.rows.by_name else []
         self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []
+        self.looks = bool(self._looks)
         self._broken = False
 
     def line(self, line: str) -> None:
@@ -350,7 +354,7 @@ class _Feed:
         """Read what is new in files."""
         return self._look(ended=False)
 
-    def ended(self, last: bool) -> None:
+    def ended(self) -> None:
         """Read the rest of files; no more comes."""
         self._look(ended=True)
         self.events.put(None)

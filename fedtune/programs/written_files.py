@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Any
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import one_line
 from fedtune.programs.output import clean, shown
 from fedtune.programs.rows import Rows
 
 MOST = 2**24  # bytes that are read at a time
 LINE = 2**20  # bytes of a line, at most
 EVENTS = "events.out.tfevents"
+HEADER, FOOTER = 12, 4  # bytes of a record around its event
 
 
 def reader(path: Path, rows: Rows) -> Callable[[bool], bool]:
@@ -126,8 +129,6 @@ class _JsonLines:
         self._tail, self._rows = Tail(path), rows
 
     def look(self, ended: bool) -> bool:
-        import json
-
         new = False
         for line in self._tail.new(ended):
             new = True
@@ -178,27 +179,35 @@ class _Events:
 
     def look(self, ended: bool) -> bool:
         new = False
-        for file in sorted(self._folder.glob(f"{EVENTS}*")):
-            for step, tag, value in self._scalars(file):
+        for path in sorted(self._folder.glob(f"{EVENTS}*")):
+            try:
+                scalars = list(self._scalars(path))
+            except Exception as error:  # of the disk, or of what decodes events
+                raise UserError(f"{path} must be a file of TensorBoard's, but: {one_line(error)}") from None
+            for step, tag, value in scalars:
                 new = True
                 if tag in self._rows.columns:
-                    self._rows.record({tag: value, "round": step}, f"step {step}: {tag} {value:g}")
+                    self._rows.record({tag: value, self._rows.round_column: step}, f"step {step}: {tag} {value:g}")
         return new
 
     def _scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
-        place = self._places.get(path, 0)
+        """The scalars of events that are whole; pictures and the like are passed over."""
         with open(path, "rb") as file:
-            file.seek(place)
-            content = file.read(MOST)
-        while len(content) >= 12 and len(content) >= 16 + (size := struct.unpack("<Q", content[:8])[0]):
-            event = self._event.FromString(content[12 : 12 + size])
-            content, place = content[16 + size :], place + 16 + size
-            self._places[path] = place
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    yield event.step, value.tag, float(str(_float32(value.simple_value)))
-                elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-                    yield event.step, value.tag, float(value.tensor.float_val[0])
+            size = os.fstat(file.fileno()).st_size
+            while (place := self._places.get(path, 0)) + HEADER <= size:
+                file.seek(place)
+                (length,) = struct.unpack("<Q", file.read(HEADER)[:8])
+                if place + HEADER + length + FOOTER > size:
+                    return
+                self._places[path] = place + HEADER + length + FOOTER
+                if length > MOST:
+                    continue
+                event = self._event.FromString(file.read(length))
+                for value in event.summary.value:
+                    if value.HasField("simple_value"):
+                        yield event.step, value.tag, float(_float32(value.simple_value))
+                    elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
+                        yield event.step, value.tag, float(_float32(value.tensor.float_val[0]))
 
 
 def _float32(value: float) -> str:

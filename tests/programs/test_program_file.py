@@ -10,7 +10,7 @@ from support.programs import toml
 
 from fedtune.core.errors import UserError
 from fedtune.programs import program_file
-from fedtune.programs.program_file import Program
+from fedtune.programs.program_file import Program, parse
 
 WHOLE = """
 name = "proto"
@@ -111,6 +111,11 @@ def test_a_command_line_makes_the_same_program(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     program = Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 3, seed="none")
     assert program.command == ("echo", "{lr}") and program.folder == str(tmp_path) and program.name == "program"
+    assert parse(program.text, "--program", tmp_path, "program") == program  # as from a record
+    odd = Program.from_command(["echo", 'a"\\ é', "{lr}"], {"acc": {}}, {"lr": ["x", "y z"]}, 3, environment={"A": 1})
+    assert (
+        odd.command == ("echo", 'a"\\ é', "{lr}") and odd.environment == {"A": "1"} and not odd.metrics["acc"].pattern
+    )
     with pytest.raises(UserError, match="--program: rounds must be a whole number"):
         Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 0)
 

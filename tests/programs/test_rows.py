@@ -60,7 +60,8 @@ def test_numbers_of_rounds_may_begin_with_0_if_that_is_said(tmp_path: Path) -> N
 def test_rows_are_reported_behind_a_mark_wherever_it_stands(tmp_path: Path) -> None:
     lines = (
         'fedtune {"round": 1, "val_acc": 0.5, "test_acc": 0.4, "other": "x"}\n'
-        '12:00 INFO fedtune {"val_acc": 0.6, "test_acc": null}\nfedtune {"test_acc": 0.5}\nunfedtune {"val_acc": 0.7}'
+        '12:00 INFO:fedtune {"val_acc": 0.6, "test_acc": null} (best)\n'
+        'fedtune {"test_acc": 0.5}\nunfedtune {"val_acc": 0.7}'
     )
     found = rows(tmp_path, NAMED, lines)
     assert found == [{"round": 1, "val_acc": 0.5, "test_acc": 0.4}, {"round": 2, "val_acc": 0.6, "test_acc": 0.5}]
