@@ -46,20 +46,29 @@ class Target(NamedTuple):
 TARGETS = {
     "mixtures": Target(("mixtures",), ("mixtures", "gfpl")),
     "fusion": Target(("fusion",), ("mixtures", "gfpl")),
-    "partitions": Target(
-        ("partition", "partitions", "allocation", "assignment"), ("partition", "partitions", "federation")
-    ),
+    "partitions": Target(("partitions", "allocation", "assignment"), ("partitions", "federation")),
     "hyper": Target(("hyper",), ("hyper", "space", "commands")),
     "statistics": Target(("statistics",), ("statistics", "claims")),
     "promotion": Target(("promotion",), ("promotion",)),
-    "metrics": Target(("metrics",), ("metrics", "engine", "federation", "readme", "pages", "budget")),
-    "trees": Target(("stacked", "trees"), ("stacked", "trees", "engine")),
+    "metrics": Target(("metrics",), ("metrics", "engine", "federation", "pages", "budget")),
+    "trees": Target(("trees",), ("trees", "engine")),
     "local_training": Target(
-        ("training", "local_training", "optimizers"), ("engine", "generators", "fedrep", "fedprox")
+        ("local_training", "optimizers", "batches", "between_steps", "stacked_step"),
+        ("engine", "optimizers", "phases", "stacked_step", "generators", "fedrep", "fedprox"),
     ),
     "engine": Target(
-        ("engine", "evaluation", "chunks", "round", "state", "uploads"),
-        ("engine", "evaluation", "fedavg", "fedproto", "fedensemble", "fesem"),
+        ("engine", "evaluation", "chunks", "round", "state", "uploads", "adaptation", "stacked_rows"),
+        (
+            "engine",
+            "evaluation",
+            "client_memory",
+            "stacked_rows",
+            "fedavg",
+            "fedavgft",
+            "fedproto",
+            "fedensemble",
+            "fesem",
+        ),
     ),
 }
 RAYS = ("ray", "undisturbed", "interrupted")  # parts of the names of fixtures that start Ray: such tests are left out
