@@ -340,7 +340,10 @@ def test_ten_thousand_clients_share_rows_out() -> None:
         ({"val_share": 1.0}, "val_share must be above 0 and leave training rows, but is 1.0"),
         ({"clients": 601, "floor": 10}, "601 clients with at least 10 rows each need 6010 rows, but 6000 are"),
         ({"share": 0.01}, "20 clients with at least 5 rows each need 100 rows, but 30 are .* larger share"),
-        ({"floor": 300}, r"must get 300 rows, but the best of 5000 draws left one with \d+: take a lower floor"),
+        (
+            {"clients": 4, "floor": 1500},
+            r"must get 1500 rows, but the best of 5000 draws left one with \d+: take a lower floor",
+        ),
         ({"clients": 300, "alpha": 100.0, "floor": 3}, r"300 clients share \d+ to \d+ rows a class: take fewer"),
     ],
 )

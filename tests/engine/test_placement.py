@@ -3,6 +3,8 @@
 What only a GPU can show is in test_cuda.py.
 """
 
+from functools import cache
+
 import pytest
 import torch
 from support import placement
@@ -37,13 +39,13 @@ DIGITS = Scenario(
 )
 IMAGES = DIGITS.override(model="fedgen-cnn", features=10, shots=3, rounds=2)
 EXECUTORS = ["stack", "loop"]
+dealt = cache(partitioning.make)
 
 
 def on(device, name, scenario=DIGITS, executor="stack", config=None, **fields):
     """A run in float64, ready for its first round."""
     experiment = Experiment(name, scenario, executor=executor, device=device, **fields)
-    data = partitioning.make(scenario, 0)
-    return Simulation(experiment, EARLY.get(name, {}) if config is None else config, data, torch.float64)
+    return Simulation(experiment, EARLY.get(name, {}) if config is None else config, dealt(scenario, 0), torch.float64)
 
 
 def rows_of(sim, rounds):
@@ -73,24 +75,23 @@ def check(name, scenario=DIGITS, executor="stack", config=None, **fields):
     assert_alike(found, rows_of(on("cpu", name, scenario, executor, config, **fields), scenario.rounds))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", registry.names())
-def test_an_algorithm_trains_on_the_gpu(name, executor):
-    check(name, DIGITS.override(rounds=3 if EARLY[name] else 2), executor)
+def test_an_algorithm_trains_its_clients_one_by_one_on_the_gpu(name):
+    check(name, DIGITS.override(clients=2, rounds=3 if EARLY[name] else 2), "loop")
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_an_algorithm_trains_stacks_of_clients_there_in_several_chunks(name, monkeypatch):
+    for limit, value in {"ROWS_AT_ONCE": 80, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
+        monkeypatch.setattr(chunks, limit, value)
+    unlike = DIGITS.override(clients=5, shots=8, shots_spread=7, batch=8, rounds=3 if EARLY[name] else 2)
+    check(name, unlike)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", ["fedbn", "fedgen", "gfpl"])
 def test_convolutions_and_batch_norm_do(name, executor):
     check(name, IMAGES.override(batch_norm="personal"), executor)
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_clients_with_unlike_numbers_of_rows_in_several_chunks_do(name, monkeypatch):
-    for limit, value in {"ROWS_AT_ONCE": 80, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
-        monkeypatch.setattr(chunks, limit, value)
-    unlike = DIGITS.override(clients=5, shots=8, shots_spread=7, rounds=3 if EARLY[name] else 2)
-    check(name, unlike)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -123,7 +124,7 @@ def test_either_rule_of_evaluation_does(evaluation):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedproto", "gfpl"])
 def test_seeds_that_train_as_one_stack_do(name):
-    data = {seed: partitioning.make(DIGITS, seed) for seed in range(2)}
+    data = {seed: dealt(DIGITS, seed) for seed in range(2)}
     found = {}
     for device in ("cpu", "cuda"):
         with placement.watched() as faults:

@@ -55,13 +55,15 @@ def put(t: Tensor, device: str) -> None:
 def tensors(*trees: Any) -> list[Tensor]:
     """The tensors in arguments or results."""
     found: list[Tensor] = []
-    for tree in trees:
+    waiting = list(trees)[::-1]
+    while waiting:
+        tree = waiting.pop()
         if isinstance(tree, Tensor):
             found.append(tree)
         elif isinstance(tree, tuple | list):
-            found += tensors(*tree)
+            waiting += tree[::-1]
         elif isinstance(tree, dict):
-            found += tensors(*tree.values())
+            waiting += [*tree.values()][::-1]
     return found
 
 
