@@ -229,6 +229,8 @@ class ProgramRun:
     def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
         """This process's environment without Ray's own variables; what the program needs; what its file says."""
         found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        if found.get("PYTHONBREAKPOINT", "").startswith("ray."):
+            del found["PYTHONBREAKPOINT"]
         found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
         found = {name: str(self._threads) for name in THREADS} | found
         if self._gpus and self.program.gpu == "machine":

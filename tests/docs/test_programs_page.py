@@ -1,0 +1,38 @@
+"""docs/programs.md says what a program file may hold, and its example is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedtune.programs import metric, program_file
+
+PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+
+
+def cells(title: str) -> list[str]:
+    """The names in the first column of the first table after this heading of a column."""
+    table = PAGE.split(f"| {title} |")[1].split("\n\n")[0]
+    return [name for cell in re.findall(r"^\| ([^|]+) \|", table, re.M) for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_every_key_is_described() -> None:
+    assert sorted(cells("key")) == sorted(program_file.KEYS)
+    assert sorted(cells("key of a metric")) == sorted(metric.KEYS)
+    assert sorted(cells("name")) == sorted(f"{{{name}}}" for name in program_file.OWN)
+
+
+def test_its_example_is_a_program_file(tmp_path: Path) -> None:
+    (tmp_path / "PFLlib" / "system").mkdir(parents=True)
+    (tmp_path / "PFLlib" / "system" / "main.py").touch()
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)
+    program = program_file.parse(example.replace("python main", "python3 main"), "page.toml", tmp_path, "page")
+    assert program.selectable() == {"val_acc": "max"} and program.checking().reported == ("test_acc",)
+
+
+def test_its_ranges_are_taken(tmp_path: Path) -> None:
+    lines = [line for line in cells("you write") if " = " in line]
+    names = [line.split(" ")[0] for line in lines]
+    command = " ".join(["echo", *(f"{{{name}}}" for name in names)])
+    text = f"command = '{command}'\nrounds = 1\n[metrics.acc]\n[space]\n" + "\n".join(lines)
+    assert list(program_file.parse(text, "page.toml", tmp_path, "page").searched) == names
