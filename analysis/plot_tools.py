@@ -57,7 +57,7 @@ def run_of(frame: pd.DataFrame) -> pd.Series:
 
 
 def hover_texts(frame: pd.DataFrame) -> list[str]:
-    """What is shown of each row where the pointer is: trial, seed and round."""
+    """The hover text of each row: trial, seed and round."""
     known = [c for c in ("trial", "seed", "round") if c in frame]
     return [
         "\n" + ", ".join(f"{c} {v}" for c, v in zip(known, row, strict=True))
@@ -66,7 +66,7 @@ def hover_texts(frame: pd.DataFrame) -> list[str]:
 
 
 def legend_lines(names: Sequence[str] | dict[str, str]) -> int:
-    """Lines of legend that these names fill."""
+    """The number of lines that these names fill in a legend."""
     return max(1, math.ceil(sum(len(str(n)) + 9 for n in names) / 90))
 
 

@@ -1,4 +1,4 @@
-"""Figures of a search as an Optuna study: Optuna's own, in this project's looks, of trials that can be compared."""
+"""Figures of a search as an Optuna study: Optuna's own, in this project's style, of comparable trials."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _ours(figure: go.Figure) -> go.Figure:
 
 
 def _objective(study: optuna.Study | None) -> str:
-    """What the study's trials are judged by, in words."""
+    """The value by which the study's trials are judged, in words."""
     name = study.metric_names[0] if study and study.metric_names else METRIC
     return "accuracy" if name == METRIC else in_words(name)
 
@@ -196,7 +196,7 @@ def _alike(study: optuna.Study, share: float = FEW) -> optuna.Study:
 
 
 def _grown(study: optuna.Study) -> optuna.Study:
-    """The same for a forest, drawn at random where they are many: none is chosen by its result."""
+    """A random sample of the trials if they are many, so that none is chosen by its result."""
     trials = _comparable(study, MOST)[0]
     if len(trials) > GROWN:
         trials = [trials[i] for i in sorted(np.random.default_rng(0).choice(len(trials), GROWN, replace=False))]

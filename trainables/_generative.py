@@ -119,7 +119,7 @@ class Generative(Algorithm):
         return (Phase(partial(self.loss_at, t), noise=self.client_noise(task) if self.imagines(t) else {}),)
 
     def client_noise(self, task: Task) -> dict[str, Noise]:
-        """What a client draws in each step."""
+        """The random numbers that a client draws in each step."""
         rows = task.batch
         return {"noise": Noise((rows, self.noise_width), self.noise_law), "label": Noise((rows,), "uniform")}
 
@@ -182,12 +182,12 @@ class Generative(Algorithm):
         return {"generated_intra": intra.item(), "generated_inter": inter.item()}
 
     def measured(self, server: dict) -> tuple[Tensor, Tensor]:
-        """Distances of 20 generated rows a class."""
+        """Distances within and between classes of 20 generated rows per class."""
         noise, y = self.probe(server)
         return intra_inter_distance(generate(server["nets"], noise, y), y)
 
     def probe(self, server: dict) -> tuple[Tensor, Tensor]:
-        """The same noise in every round, and 20 labels of every class."""
+        """Noise and labels for this measurement: the same noise in every round, and 20 labels of every class."""
         like, classes = server["memory"]["first"], server["counts"].shape[1]
         shape, stream = (20 * classes, self.noise_width), randomness.stream("quality")
         noise = SAMPLERS[self.noise_law](shape, generator=stream, dtype=like.dtype)

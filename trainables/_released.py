@@ -1,4 +1,4 @@
-"""What released codes do where their papers say otherwise or nothing: the common parts of presets named as_published.
+"""Common parts of the presets `as_published`: the behaviour of released codes where it differs from their papers.
 
 `fedtune list ALGORITHM` and a table in docs/algorithms.md show what a preset changes.
 """

@@ -54,5 +54,5 @@ class Ditto(Algorithm):
         return m.part("common.head")(m.part("common.body")(x))
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
-        """The own model; the common one is logged."""
+        """The predictions of the client's own model; those of the common model are logged too."""
         return {"own": m.head(m.body(x)), "common": self.common(m, x)}

@@ -46,7 +46,7 @@ class FedDyn(Algorithm):
         return super().loss(m, batch, down) - bent + self.alpha_dyn / 2 * apart
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
-        """g_k, moved by what held the client back."""
+        """The client's state g_k after the round: g_k - α (w_k - w)."""
         old = data.client.kept["gradient"]
         return {"gradient": {n: g - self.alpha_dyn * (m[n] - down["shared"][n]) for n, g in old.items()}}
 

@@ -192,13 +192,13 @@ class FedGenP(Generative):
         return noise | latent if self.b else noise
 
     def init(self, task: Task) -> dict:
-        """Generators for all; the last validation accuracies."""
+        """Generators for all clients, and the latest validation accuracies, for the stop rule."""
         history = torch.full((1 + MOST_PATIENCE,), -1.0, dtype=torch.float64)
         never = torch.zeros(task.clients, dtype=torch.bool)
         return super().init(task) | {"best": history, "stopped": torch.zeros((), dtype=torch.bool), "trained": never}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
-        """The generator, for clients that have a trained one: an untrained one has nothing to teach."""
+        """Send generators only to clients that have a trained one."""
         down, trained = super().broadcast(server, ids, task), server["trained"][ids]
         if "generator" in down:
             down["generator"] = {n: Ragged(t, trained) for n, t in down["generator"].items()}

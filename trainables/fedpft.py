@@ -72,7 +72,7 @@ class FedPFT(FitsHead):
         return (UP, DOWN)
 
     def receive(self, down: dict) -> dict[str, Tensor]:
-        """The head."""
+        """Clients replace their head by the received one."""
         return {f"head.{n}": t for n, t in down["head"].items()}
 
     def upload_noise(self, task: Task) -> dict[str, Noise]:

@@ -79,7 +79,7 @@ class FML(Algorithm):
         return self.blend(self.labels_own, own, meme, batch.y) + self.blend(self.labels_meme, meme, own, batch.y)
 
     def blend(self, labels: float, logits: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-        """What one net learns from the labels and from the other net."""
+        """The loss of one net from the labels and from the other net."""
         loss = labels * cross_entropy(logits, y)
         return loss + (1 - labels) * imitate(logits, teacher, self.coupled, self.kl_over) if labels < 1 else loss
 

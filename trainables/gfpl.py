@@ -263,7 +263,7 @@ class GFPL(Algorithm):
         return self.dual_loss(m, f, y) * seen.any()
 
     def again_on_own(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        """Eq. 14 on the batch's own features."""
+        """The retraining loss (Eq. 14) on the batch's own features, instead of pseudo-features."""
         return self.dual_loss(m, m.body(batch.x).detach(), batch.y)
 
     def dual_loss(self, m: Model, f: Tensor, y: Tensor) -> Tensor:

@@ -198,7 +198,7 @@ def _require_each_once(tables: Sequence[Reproduced], folders: Sequence[Path]) ->
 
 
 class Reproduced(NamedTuple):
-    """What `fedtune reproduce` left of a table."""
+    """The results in a folder of `fedtune reproduce`."""
 
     table: str
     dataset: str | None  # asked for in place of the table's own
@@ -208,7 +208,7 @@ class Reproduced(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Reproduced:
-        """A folder's; UserError if it is none of `fedtune reproduce`."""
+        """The results in a folder; UserError if `fedtune reproduce` did not write it."""
         record = reproduction.read(folder)
         options = ReproductionOptions.from_record(record)
         grid = reproduction_plan.requested(options)

@@ -80,7 +80,7 @@ def _verdict(row: dict[Any, Any]) -> str:
 
 
 def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
-    """What a comparison found on fresh seeds: of tuned configurations, or of default ones."""
+    """The results of a comparison on fresh seeds, of tuned or of default configurations."""
     runs = pd.read_parquet(RunFiles(folder, COMPARISON).evaluations_file)
     runs = runs[runs["chosen"]] if reads == "tuned" else runs[runs["configuration"] == reads]
     return {
@@ -95,7 +95,7 @@ def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
 
 
 def of_reproduction(found: Reproduced) -> dict[str, Values]:
-    """What `fedtune reproduce` found, by row and column."""
+    """The results of `fedtune reproduce`, by row and column."""
     values: dict[str, Values] = {}
     for metric, measure in MEASURES.items():
         by_setting = values.setdefault(metric, {})

@@ -23,7 +23,7 @@ Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
 
 
 class Verdict(NamedTuple):
-    """What became of a claim, and why."""
+    """The verdict on a claim, and why."""
 
     verdict: str
     why: str

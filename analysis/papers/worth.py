@@ -54,7 +54,7 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
 
 
 def gains(default: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
-    """What tuning gains each algorithm in points, ± half a 95 % interval, the largest first; and the mean of all."""
+    """The gain of each algorithm from tuning in points, ± half a 95 % interval, largest first; and the mean of all."""
     each = {name: statistics.mean(tuned[name] - default[name]) for name in default}
     rows = sorted(((n, *m) for n, m in each.items()), key=lambda row: -row[1])
     rows.append(("mean of all", *statistics.mean((tuned - default).mean(axis=1))))
@@ -80,7 +80,7 @@ def spread(values: pd.DataFrame) -> tuple[float, float]:
 
 
 def families(names: list[str]) -> dict[str, str]:
-    """What each algorithm sends: the model, a part of it, or something else."""
+    """The family of each algorithm by what it sends: the whole model, a part of it, or something else."""
     found = {}
     for name in names:
         shared = set(registry.find(name)().shared)

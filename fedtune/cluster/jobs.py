@@ -98,11 +98,14 @@ def submit(client: JobSubmissionClient, name: str, entrypoint: str, package: Pat
 
 
 def follow(client: JobSubmissionClient, job: str, address: str) -> int:
-    """Print a job's log as it grows, and how it ended.  0 if it succeeded, 1 if not, 130 on Ctrl-C: the job runs on."""
+    """Print a job's log as it grows, and how it ended; 0 if it succeeded, 1 if not.
+
+    130 on Ctrl-C, after which the job continues to run.
+    """
     try:
         ended = asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
-        say(f"\n{job} runs on.  {next_commands(job, address)}")
+        say(f"\n{job} continues to run.  {next_commands(job, address)}")
         return 130
     say(f"{job}: {str(ended.status).lower()}" + (f", exit status {c}" if (c := ended.driver_exit_code) else ""))
     if ended.status == "FAILED" and ended.driver_exit_code is None:

@@ -80,7 +80,9 @@ def checkpoint_folder(trainable: Any) -> str | None:
 
 
 def unsaved(trainable: Any) -> Any:
-    """What `Trainable.save` returns, of a checkpoint that could not be written: the one before stays the last."""
+    """The return value of `Trainable.save` if a checkpoint could not be written; the previous checkpoint stays the
+    latest.
+    """
     from ray.train._internal.session import _TrainingResult
 
     return _TrainingResult(None, trainable._last_result or {})

@@ -128,7 +128,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _unless_set(values: dict[str, str]) -> dict[str, str]:
-    """The same, but variables that the user has set keep the user's values."""
+    """These environment variables, except those that the user has set."""
     return {name: os.environ.get(name, value) for name, value in values.items()}
 
 

@@ -22,7 +22,7 @@ class Violation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What an author should know although the check passes."""
+    """Information for an author although the check passes."""
 
     what: str
 

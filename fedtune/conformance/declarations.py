@@ -71,7 +71,7 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
         if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
             yield Violation(
                 places.of_name(cls, name),
-                f"{name} asks {knob.first_round}() for its first round",
+                f"{name} declares first_round={knob.first_round!r}, but there is no such method",
                 f"write a method {knob.first_round}(self) -> int",
             )
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
@@ -92,7 +92,7 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
                 except TypeError:
                     yield Violation(
                         places.of_function(method),
-                        f"{name}({', '.join(own)}) is called as {name}({', '.join(wanted)})",
+                        f"{name}({', '.join(own)}) is called with other arguments: {name}({', '.join(wanted)})",
                         "give it these arguments",
                     )
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (

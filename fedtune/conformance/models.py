@@ -68,7 +68,7 @@ class ModelSubject:
         return RunFailed(Violation(_short(place), kind + said, hints.of_error(error)), error)
 
     def call(self, run: Callable[[], Found]) -> Found:
-        """What the model's code gives; RunFailed if it raises."""
+        """Run the model's code and return its result; RunFailed if it raises."""
         try:
             return run()
         except BaseException as error:
@@ -163,7 +163,7 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
 
 @check("state_dict", "state_dict is complete: loaded into another instance it gives the same scores", needs=("fits",))
 def state_dict(s: ModelSubject) -> Violation | Note | None:
-    """One instance's tensors in an instance with another seed."""
+    """Load one instance's tensors into another instance that was made with another seed."""
     one, other, x = s.net(0), s.net(1), s.rows()
     values = {n: t.clone() for n, t in one.state_dict().items()}
     got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
@@ -192,7 +192,7 @@ def types(s: ModelSubject) -> Violation | Note | None:
 
 @check("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
 def gradient(s: ModelSubject) -> Violation | Note | None:
-    """One batch in training mode."""
+    """One batch in training mode, with its backward pass."""
     net = s.net()
     net.train()
     tensors = {n: t.clone().requires_grad_(n in dict(net.named_parameters())) for n, t in net.state_dict().items()}
@@ -243,7 +243,7 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
 
 @check("statistics", "the treatment of BatchNorm's running statistics", needs=("fits",))
 def statistics(s: ModelSubject) -> Violation | Note | None:
-    """What an author should know of them."""
+    """A note on how BatchNorm's running statistics are treated."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     found = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
     norm = [n for n in found if "Norm" in n]

@@ -144,7 +144,7 @@ def settings(base: Scenario | None = None) -> Settings:
 
 
 def _of(base: Scenario) -> Settings:
-    """The same with a scenario's data shape, model and local work, on random rows."""
+    """Settings with a scenario's data shape, model and local work, on random rows."""
     small = replace(
         base,
         clients=5,

@@ -36,7 +36,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class OfClass(Experiment):
-    """An experiment whose algorithm is a class, whether or not it has a name."""
+    """An experiment whose algorithm is given as a class, so that it need not be registered under a name."""
 
     cls: type[Algorithm] = field(default=Algorithm)
 

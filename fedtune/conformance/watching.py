@@ -83,7 +83,7 @@ class Tape:
 
 
 def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
-    """The same algorithm, with every method call recorded on the tape."""
+    """A subclass of the algorithm that records every method call on the tape."""
 
     def noted(name: str) -> Callable[..., Any]:
         method = getattr(cls, name)

@@ -39,7 +39,7 @@ class Draws(TorchDispatchMode):
     """
 
     def __init__(self, code: Any = None, net: nn.Module | None = None) -> None:
-        """What is learned about this code on this net is remembered as long as the net exists."""
+        """code, net: whether this code draws on this net is remembered as long as the net exists."""
         super().__init__()
         self._known: dict[Any, bool] = {} if net is None else _KNOWN.setdefault(net, {})
         while isinstance(code, partial):  # a loss with its round bound is a new object every round

@@ -27,7 +27,9 @@ def require(path: str | Path) -> None:
 
 
 def require_arrays(path: str | Path) -> None:
-    """The same for an .npz; also UserError if an array's header does not match its size in bytes."""
+    """UserError for an .npz that is no zip, unpacks to too much, or has an array whose header does not match its
+    size.
+    """
     from numpy.lib import format as npy
 
     headers: dict[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

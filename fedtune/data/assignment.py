@@ -90,11 +90,7 @@ def collect_with_test(
 
 
 def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.random.Generator) -> Partition:
-    """The same rows for every client, in the splits that the data set defines.
-
-    split   [rows] 0 train, 1 validation, 2 test.  If there are no validation rows, each client's training rows are
-    split again: val_share of them at random, at least one, validate, and at least one remains for training.
-    """
+    """Give every client the same rows, in the splits that the data set defines."""
     clients = len(parts.train)
     rows = np.concatenate([one for part in parts for one in part])
     owner = np.concatenate([np.repeat(np.arange(clients), [len(one) for one in part]) for part in parts])

@@ -67,7 +67,7 @@ def _difference(x: np.ndarray, first: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 
 def _as_given(f: Federation, source: str, kind: str) -> Federation:
-    """The same values in float32."""
+    """The values unchanged, in float32."""
     with np.errstate(over="ignore"):
         x = f.x.astype(np.float32)
     if f.x.dtype.kind in "iu" and not _exact(x, f.x):

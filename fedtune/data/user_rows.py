@@ -34,7 +34,7 @@ def require_rows(source: str, x: np.ndarray) -> None:
 
 
 def kind_of(x: np.ndarray) -> str:
-    """What the rows are, inferred from type and axes; "" if that is ambiguous."""
+    """The kind of the rows (numbers, tokens, series or images) by type and axes; "" if that is ambiguous."""
     if x.ndim == 2:
         return "" if x.dtype.kind in "iu" else NUMBERS
     if x.ndim == 3:
@@ -45,10 +45,7 @@ def kind_of(x: np.ndarray) -> str:
 
 
 def resolved(source: str, known: str, shape: tuple[int, ...], x_as: str) -> str:
-    """What the rows are; UserError if it is ambiguous and x_as does not say, or x_as does not fit.
-
-    known: what type and axes imply.  shape: of a row.
-    """
+    """The kind of the rows; UserError if it is ambiguous and x_as is not given, or if x_as does not fit."""
     if x_as == AUTO:
         if not known:
             raise UserError(_question(source, shape))

@@ -30,10 +30,7 @@ def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group,
 def adapt_all(
     seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
 ) -> dict[int, Groups | Diverged]:
-    """The same for several runs, or how they diverged; each run's groups by position.
-
-    If something is trained, a group's tensors include what it received.
-    """
+    """Adapt the groups of several runs; returns each run's groups by position, or how it diverged."""
     found: dict[int, Groups | Diverged] = dict(groups)
     of_each = {i: seeds.settings[i] for i in states}
     said = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in of_each.items()}

@@ -83,7 +83,7 @@ def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -
 def score_all(
     seeds: SeedStack, states: Mapping[int, State], splits: tuple[str, ...] = ("val", "test")
 ) -> dict[int, Scored | Diverged]:
-    """The same for several runs, by their positions among the seeds; their clients are evaluated as one stack."""
+    """Score several runs, given by their positions among the seeds; their clients are evaluated as one stack."""
     first = seeds.settings[next(iter(states))]
     if first.metrics:  # the user's own metrics are computed for one run after the other
         seeds = SeedStack(seeds.settings)

@@ -32,7 +32,7 @@ from fedtune.user_code import places
 
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
-ANEW = "keep it in the model or the algorithm's state, which every trial begins anew"
+FRESH = "keep it in the model or in the algorithm's state, which are new in every trial"
 KEPT = "keep in buffers (register_buffer) what a client is to keep, and draw with torch"
 STATE = "store what changes in a client's state (`keep`, `remember`) or the server's (`init`, `aggregate`)"
 SAME = "let its Python ask nothing of tensors but shapes and types (no requires_grad, register_hook), nor the time"
@@ -61,7 +61,10 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
         except Unstackable as error:
             if experiment.executor == "stack":
                 raise
-            say(f"note: clients run one after the other (executor loop), as client code at {error.where} {error.why}")
+            say(
+                "note: clients run one after the other (executor loop), because client code at "
+                f"{error.where} {error.why}"
+            )
             return replace(experiment, executor="loop")
         found = experiment.executor
         if found != "stack":
@@ -70,7 +73,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
             if own_model and experiment.device == "cpu":
                 found = _faster(experiment, config, data, simulate)
         if why and found != "loop":
-            say(f"note: steps run eagerly, as {why}: docs/your-own.md says what that means")
+            say(f"note: steps run eagerly, which is slower, because {why}; see docs/your-own.md")
         return replace(experiment, executor=found)
 
 
@@ -111,7 +114,7 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
 def _outliving(where: str, what: str) -> UserError:
     return UserError(
         f"a trial's numbers must not depend on those before it, but client code at {where} {what}, which "
-        f"outlives a trial; {ANEW}"
+        f"outlives a trial; {FRESH}"
     )
 
 

@@ -51,20 +51,20 @@ class Written:
     """Records which files this thread opens for writing through Python's functions."""
 
     def __init__(self) -> None:
-        """None so far."""
+        """No file has been opened yet."""
         self.files: list[str] = []
         self.where = ""  # the line of a user's that opened the first
         self._thread = threading.get_ident()
         self._plain: list[tuple[Any, Any]] = [(builtins, builtins.open), (io, io.open), (os, os.open)]
 
     def __enter__(self) -> Written:
-        """From now on."""
+        """Start recording."""
         for owner, plain in self._plain:
             owner.open = partial(self._opened, plain)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Until now."""
+        """Stop recording."""
         for owner, plain in self._plain:
             owner.open = plain
 

@@ -120,7 +120,7 @@ class Simulation:
         return self.last.row
 
     def tested(self, done: Round) -> Round:
-        """The same for any round whose state was kept."""
+        """The row, with test metrics, of any round whose state was kept."""
         if "test_acc" in done.row:
             return done
         began = time.perf_counter()

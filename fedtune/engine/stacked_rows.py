@@ -1,6 +1,6 @@
-"""What is computed of each row of clients by itself: predictions, features of what they upload.
+"""Code that handles each row of a client by itself, for many clients: predictions, and features for uploads.
 
-Calls of one kind are recorded once and replayed after, as steps are: see `tracing`.
+Calls of one kind are recorded once and replayed afterwards, as steps are: see `tracing`.
 """
 
 from __future__ import annotations

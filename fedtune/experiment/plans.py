@@ -37,7 +37,7 @@ def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task)
 
 
 def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
-    """The same for a net, before there is a server."""
+    """Names of a net's shared tensors that clients do not receive, found before there is a server."""
     if not is_own(alg, *_DECIDE):
         return set()
     with user_errors.attribute_errors():

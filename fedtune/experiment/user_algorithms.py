@@ -142,7 +142,7 @@ def _require_sound(cls: type[Algorithm]) -> None:
     if bare := [f.name for f in fields(cls) if f.name not in knobs(cls)]:
         raise _refused(cls, f"a field is a hyperparameter, but {bare[0]} is not declared with hyper(…)")
     if BEFORE in knobs(cls):  # where a folder is read, it would be taken for that of the setting
-        raise _refused(cls, f"{BEFORE} is the earlier name of {NOW}: give the hyperparameter another")
+        raise _refused(cls, f"{BEFORE} is the earlier name of {NOW}: give the hyperparameter another name")
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             _require_signature(cls, name, method)

@@ -43,7 +43,7 @@ class Check:
         return "Test accuracy" if self.column == "test_acc" else self.column
 
     def of(self, name: str, column: str = "") -> pd.Series:
-        """A configuration's figures by seed; not a number where it diverged.  column: by default, `column`."""
+        """A configuration's values of a metric by seed; NaN where it diverged.  column: by default, the objective's."""
         column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 

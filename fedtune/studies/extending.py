@@ -26,7 +26,7 @@ from fedtune.tuning.searchers import EXTENDABLE
 
 @dataclasses.dataclass(frozen=True)
 class More:
-    """What is added to a search: trials, or rounds for the best `top` of them (a third, where it is None)."""
+    """What is added to a search: trials, or rounds for its best `top` trials (None: a third of them)."""
 
     trials: int | None = None
     rounds: int | None = None

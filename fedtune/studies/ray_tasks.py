@@ -282,7 +282,7 @@ def _with_progress(
 
 
 def outcome_file(folder: Path, run: SeededRun, budget: Budget | None = None) -> Path:
-    """The file of a run's outcome; its name depends on all that the outcome does, not on the label alone."""
+    """The file of a run's outcome, named by everything that the outcome depends on, not by the label alone."""
     what = [run.experiment.to_plain(), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
     return folder / f"{run.label.replace(' ', '-').replace('/', '_')}-{digest}.json"

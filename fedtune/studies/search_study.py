@@ -68,7 +68,9 @@ def run_search(
     fits: int,
     resumed: bool,
 ) -> int:
-    """The same with Ray running and room for `fits` trials; a resuming caller already holds the folder's lock."""
+    """Run a search with Ray already running and room for `fits` trials; a resuming caller already holds the folder's
+    lock.
+    """
     with ExitStack() as held:
         p = as_recorded(p)
         p = dataclasses.replace(p, experiment=settled(p.experiment, p.default(), partitions[0]))

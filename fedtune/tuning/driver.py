@@ -189,7 +189,7 @@ def _innermost(tuner: tune.Tuner) -> Any:
 
 
 def _replaying(p: Plan) -> tuple[Any, Any]:
-    """What runs another search's trials once more."""
+    """The searcher and scheduler that run another search's trials once more."""
     searcher = ReplaySearcher([t.config for t in p.again])
     return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.again])
 
@@ -222,7 +222,7 @@ def _searching(p: Plan) -> tuple[Any, Any]:
 
 
 def _judged(rounds: pd.DataFrame, goal: Goal) -> pd.Series:
-    """What schedulers compare, of every round of an earlier search."""
+    """The value that schedulers compare, for every round of an earlier search."""
     return rounds[JUDGED] if goal.constraints else pareto.with_totals(rounds)[goal.first.name]
 
 

@@ -10,11 +10,7 @@ from fedtune.core.threads import one_thread
 
 
 class OneThreadGPSampler(GPSampler):
-    """It suggests the same as Optuna's.
-
-    Its matrices are small, and beside trials that keep the cores busy several threads take some eight times as long.
-    Optuna 5.0 limits them where it fits and climbs; this is for the rest of a suggestion.
-    """
+    """Optuna's sampler by a Gaussian process, limited to one thread; its suggestions are the same."""
 
     def sample_relative(self, *args: Any, **options: Any) -> dict[str, Any]:
         """As Optuna has it."""

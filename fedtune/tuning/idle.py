@@ -13,7 +13,10 @@ from fedtune.tuning.space_types import Config, Space, met
 
 
 def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
-    """Why names of a space have no effect anywhere in it: whatever any one other hyperparameter of it is set to."""
+    """Hyperparameters of a space that can have no effect anywhere in it, each with the reason.
+
+    They have none whatever value any single other hyperparameter takes.
+    """
     configs: list[Config] = [{}, *space.points]
     configs += [{n: v} for n, domain in space.domains.items() for v in ends(n, domain)]
     found: dict[str, str] | None = None
@@ -28,7 +31,8 @@ def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
 
 
 def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) -> Space:
-    """The space without what has no effect in it, but for `kept`: what a record says was searched.
+    """The space without hyperparameters that have no effect in it; those in `kept`, which a record lists as searched,
+    stay.
 
     Points of a grid stay as they are; UserError if nothing is left.
     """

@@ -229,7 +229,7 @@ def known_as_itself(wrapped: Any) -> Any:
 
 
 def key(config: dict[str, Any]) -> str:
-    """A configuration as text, the same for equal ones: what `onward` is looked up by."""
+    """A configuration as text, equal for equal configurations; the key of `onward`."""
     return json.dumps(config, sort_keys=True)
 
 

@@ -88,7 +88,7 @@ def reference(names: str) -> str:
 
 
 def moved(names: str, place: Callable[[UserFile], str]) -> str:
-    """The same, with each file at the location that `place` returns."""
+    """These references, with each file at the location that `place` returns."""
     found = []
     for name in each(names):
         at = _file_of(name)
@@ -222,7 +222,7 @@ def _module(file: UserFile) -> ModuleType:
 
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
-    """While the user's object of this name is called: its errors become a one-line UserError with their line."""
+    """Within this context, errors of the user's object of this name become a one-line UserError with their line."""
     return reported(f"the {kind} {name} failed", _known(parsed(name).path).path)
 
 

@@ -28,7 +28,7 @@ _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that a user's folder can
 
 
 class UserFile(NamedTuple):
-    """One file, or one folder of data."""
+    """One of the user's files, or one folder of data."""
 
     name: str  # scaffold.py, wards.npz, wards/; for an imported module its path in the folder
     path: str  # absolute, of the original
@@ -103,7 +103,7 @@ def needed(name: str, files: Mapping[str, UserFile]) -> dict[str, UserFile]:
 
 
 def is_run(name: str, files: Mapping[str, UserFile]) -> bool:
-    """Whether a file's module was run in this process."""
+    """Whether this process has run a file's module."""
     return _key(name, needed(name, files)) in sys.modules
 
 

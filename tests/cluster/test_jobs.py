@@ -164,7 +164,7 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]) -> None:
     run, said = stopped
-    assert f"stopped runs on.  Follow it: fedtune jobs logs stopped --follow --address {head.address}" in said
+    assert f"stopped continues to run.  Follow it: fedtune jobs logs stopped --follow --address {head.address}" in said
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
     assert all((run / name).exists() for name in ("trials.parquet", "rounds.parquet", "best.yaml", "study.journal"))
     assert head.info("stopped")["status"] == "STOPPED"

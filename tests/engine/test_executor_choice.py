@@ -110,7 +110,9 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
     chance = torch.get_rng_state()
     found = settled(Experiment(own(tmp_path), SMALL), {}, DATA)
     assert found.executor == "rule"
-    assert capsys.readouterr().err.startswith("note: steps run eagerly, as Own does not say pure = True")
+    assert capsys.readouterr().err.startswith(
+        "note: steps run eagerly, which is slower, because Own does not say pure = True"
+    )
     assert torch.equal(chance, torch.get_rng_state())
     monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried again"))
     assert settled(found, {}, DATA) == found

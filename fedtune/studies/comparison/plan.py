@@ -30,7 +30,7 @@ from fedtune.user_code.user_files import UserFile, plain_name
 class ComparisonPlan:
     """A comparison that has been checked and can start.
 
-    plans   of every search, by algorithm, in the order of --algos; they are alike but for algorithm and space.
+    plans   of every search, by algorithm, in the order of --algos; they differ only in algorithm and space.
     """
 
     options: ComparisonOptions

@@ -168,9 +168,9 @@ class ExperimentOptions:
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 
     def with_typed(self, experiment: Experiment) -> Self:
-        """The same options with the types that the experiment's scenario and algorithm give to their values.
+        """The options with the types of value that the experiment's scenario and algorithm declare.
 
-        The user's files have their whole paths.
+        Paths of the user's files become absolute.
         """
         from fedtune.experiment import user_scenario
 

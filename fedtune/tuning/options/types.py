@@ -33,7 +33,7 @@ def positive_int(value: Any) -> int:
 
 
 def small_int(value: Any) -> int:
-    """The same, at most FEW: for things that are created one by one before a search begins."""
+    """A whole number of at most FEW, for things that are created one by one before a search begins."""
     return bounded_int(1, FEW)(value)
 
 
@@ -53,7 +53,7 @@ def share(value: Any, rule: str = SHARE) -> float:
 
 
 def gpus(value: Any) -> float | str:
-    """The same, or auto; UserError otherwise."""
+    """A number of GPUs, or auto; UserError otherwise."""
     return AUTO if value == AUTO else share(value, f"{SHARE}, or {AUTO}")
 
 
@@ -98,11 +98,11 @@ def option(
     choices: Sequence[str] = (),
     group: str = "",
 ) -> Any:
-    """A dataclass field that is an option.
+    """A dataclass field that is a command's option.
 
-    help      what it does, or what says so when a parser is built.
+    help      the help text, or a function that returns it when a parser is built.
     parse     its value from text or from Python; raises UserError with the rule that it breaks.
-    group     the heading in --help under which it stands.
+    group     its heading in --help.
     """
     about = {"help": help, "metavar": metavar, "parse": parse, "choices": choices, "group": group}
     if default == {}:
