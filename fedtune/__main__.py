@@ -19,6 +19,7 @@ COMMANDS = {
     "tabulate": "train a whole grid once and write a table",
     "simulate": "simulate searches on such a table",
     "run": "train one configuration",
+    "split-validation": "set validation rows aside in a folder of PFLlib's",
     "partition": "show which client holds what: table, picture, file",
     "check": "run the conformance checks on your algorithm or model",
     "status": "show the progress of a search, comparison or reproduction",
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if not args or args[0] in ("-h", "--help"):
         print("usage: fedtune COMMAND …\n")
-        print("\n".join(f"  {name:9} {what}" for name, what in COMMANDS.items()))
+        print("\n".join(f"  {name:16} {what}" for name, what in COMMANDS.items()))
         print("\nfor details: fedtune COMMAND --help")
         return 0 if args else 2
     if args[0] == "--version":
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
         sys.unraisablehook = user_errors.say_unheard
         process_ends.watch(user_errors.PATHS)
-    return importlib.import_module(f"fedtune.commands.{args[0]}").main(args[1:])
+    return importlib.import_module(f"fedtune.commands.{args[0].replace('-', '_')}").main(args[1:])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.data import user_rows
-from fedtune.data.dataset import SPLITS, Dataset, split_of
+from fedtune.data.dataset import SPLITS, Dataset, Stored, split_of
 from fedtune.data.plain import plain, require_aligned
 
 NAMES = ("x", "y", "owner", "split", "classes")
@@ -53,6 +53,11 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     require_aligned(source, arrays)
     x = plain(source, "x", arrays["x"])
     user_rows.require_rows(source, x)
+    return of_rows(name, source, x, arrays, user_rows.kind_of(x))
+
+
+def of_rows(name: str, source: str, x: np.ndarray | Stored, arrays: Mapping[str, Any], kind: str) -> Dataset:
+    """The data set of rows that are checked already, and the other arrays.  kind: of the rows (see Dataset)."""
     given = {n: plain(source, n, arrays[n]) for n in NAMES[1:4] if n in arrays}
     given = {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in given.items()}  # a column
     for n, array in given.items():
@@ -64,7 +69,6 @@ def to_dataset(name: str, source: str, arrays: Mapping[str, Any]) -> Dataset:
     y, class_names = labels(source, given["y"], arrays.get("classes"))
     owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
-    kind = user_rows.kind_of(x)
     return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, kind=kind)
 
 

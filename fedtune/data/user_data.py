@@ -1,4 +1,4 @@
-"""A user's own data set: FILE.npz, a folder with class folders of pictures, or a function in FILE.py.
+"""A user's own data set: FILE.npz, a folder of pictures, a function in FILE.py, or another tool's (`user_formats`).
 
 The process that starts a run reads the data.  An experiment carries only their metadata (shape, classes, owners), for
 workers and for readers of its record.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.data import user_arrays, user_pictures, user_rows
+from fedtune.data import user_arrays, user_formats, user_pictures, user_rows
 from fedtune.data.dataset import Dataset
 from fedtune.data.user_pictures import PICTURES
 from fedtune.user_code import extensions, references, user_errors, user_files
@@ -120,6 +120,14 @@ def load(name: str) -> Dataset:
     return data
 
 
+def without_split(name: str) -> str:
+    """What to do for a data set whose split is not to be used, in words."""
+    if not user_files.is_own(name) or _is_code(name) or not user_formats.reader(user_files.path_of(name)):
+        return "leave out the array split"
+    given = {**user_files.call_options(name), "split": None}
+    return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in given.items())})"
+
+
 def _about(data: Dataset, digest: str) -> About:
     owners = 0 if data.owner is None else int(data.owner.max()) + 1
     shape = tuple(map(int, data.x.shape[1:]))
@@ -137,6 +145,8 @@ def _read(name: str, content: str) -> Dataset:
             return user_arrays.to_dataset(name, name, _arrays(name, function()))
     if not _is_code(name):
         path = user_files.path_of(name)
+        if (found := user_formats.read(name, path, user_files.call_options(name))) is not None:
+            return found
         if path.is_dir():
             return user_pictures.read(name, path)
         return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))

@@ -16,8 +16,8 @@ AUTO = "auto"  # inferred from type and axes
 OF_AXES = {1: (NUMBERS, TOKENS), 2: (SERIES, IMAGES), 3: (IMAGES,)}  # of a row
 
 
-def require_rows(source: str, x: np.ndarray) -> None:
-    """UserError for a value that is not an array of rows, or has NaN or infinite numbers."""
+def require_rows(source: str, x: np.ndarray, missing: bool = False) -> None:
+    """UserError for a value that is not an array of rows, or has NaN or infinite numbers.  missing: NaN is allowed."""
     if x.dtype.kind == "U":
         raise UserError(f"x of {source} must be numbers, but is text; give x.astype(float), or encode it as numbers")
     if x.ndim not in (2, 3, 4) or 0 in x.shape:
@@ -25,7 +25,7 @@ def require_rows(source: str, x: np.ndarray) -> None:
             f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
             f"{x.shape}"
         )
-    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    finite = (~np.isinf(x) if missing else np.isfinite(x)).all(axis=tuple(range(1, x.ndim)))
     if not finite.all():
         raise UserError(
             f"x of {source} must be finite, but {int((~finite).sum())} rows are not, the first is row "

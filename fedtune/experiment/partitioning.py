@@ -100,8 +100,9 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
     if user_partition.is_own(scenario.partition):
         source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such clients out"
     elif data.split is not None:
-        source, ways = f" by the split of {data.name}", "leave out the array split, so that each client's rows are "
-        ways += "divided by --val-share and --test-share, or give only owners that have rows of each split"
+        source, ways = f" by the split of {data.name}", user_data.without_split(data.name)
+        ways += ", so that each client's rows are divided by --val-share and --test-share, or give only owners that "
+        ways += "have rows of each split"
         if data.kind == PICTURES:
             ways = "give each of train, val and test more pictures, or merge them into one folder per class"
     raise UserError(f"every client needs training, validation and test rows, but{source} {who}: {ways}")

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,9 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
         if file.content is not None:
             copy.write_bytes(file.content)
         elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left an incomplete copy
-            tree = partial(shutil.copytree, dirs_exist_ok=True, ignore_dangling_symlinks=True)
-            copied = tree if Path(file.path).is_dir() else shutil.copyfile
-            copied(file.path, copy)
+            for one, there in copies.copied(Path(file.path), copy).items():
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(one, there)
 
 
 def _size(path: Path) -> int:

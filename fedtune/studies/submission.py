@@ -20,7 +20,7 @@ from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import SearchOptions, flag
-from fedtune.user_code import user_files
+from fedtune.user_code import content_hashes, user_files
 from fedtune.user_code.user_files import UserFile
 
 GIVEN = "given"  # the folder of the user's files in the job's, where they hide no module
@@ -121,12 +121,8 @@ def _search(arguments: list[str], options: SearchOptions, data: Path | None, pac
 
 def _own(files: Iterable[UserFile]) -> dict[str, Path]:
     """The user's files, as they lie in the job's folder and here; a folder's one by one."""
-    found: dict[str, Path] = {}
-    for file in files:
-        path = Path(file.path)
-        inside = [f for f in sorted(path.rglob("*")) if f.is_file()] if path.is_dir() else [path]
-        found |= {f"{GIVEN}/{file.name}{f.relative_to(path) if path.is_dir() else ''}": f for f in inside}
-    return found
+    each = (content_hashes.copied(Path(file.path), Path(GIVEN, file.name)) for file in files)
+    return {str(there): here for found in each for here, there in found.items()}
 
 
 def _sent(names: Any) -> Any:

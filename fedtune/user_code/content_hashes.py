@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedtune.core import bounded, zipped
 from fedtune.core.bounded import Unfit
+from fedtune.user_code import layouts
 
 LARGEST = 2**28  # the largest picture file, in bytes
 PROMISING = 10_000  # of so many entries at least one must be a picture: a whole disk is no data set
@@ -32,7 +33,7 @@ def find(sha256: str) -> Path | None:
 def digest(path: Path) -> str:
     """The hash of a file, or of a folder's file names and contents; OSError if it does not exist or is not data."""
     if path.is_dir():
-        inside, most = files_in(path), LARGEST
+        inside, most = files_in(path), zipped.most() if layouts.of(path) else LARGEST
     else:
         inside, most = [path], zipped.most()
     for file in inside:
@@ -40,7 +41,18 @@ def digest(path: Path) -> str:
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
 
 
-def files_in(folder: Path) -> list[Path]:  # noqa: C901
+def copied(data: Path, to: Path) -> dict[Path, Path]:
+    """Each file of some data, and where it lies in a copy."""
+    return {file: to / file.relative_to(data) for file in files_in(data)} if data.is_dir() else {data: to}
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files that make up a data set in a known layout, or else all files of a folder and its subfolders, sorted."""
+    found = layouts.of(folder)
+    return list(found.files) if found else _everything(folder)
+
+
+def _everything(folder: Path) -> list[Path]:  # noqa: C901
     """All files of a folder and its subfolders, sorted; links are followed.
 
     Raises Unfit for a folder that cannot be a data set, for a link to a folder that contains it, and for anything that

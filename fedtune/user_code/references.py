@@ -1,8 +1,12 @@
-"""References to a user's file or folder: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz`, `FOLDER/`."""
+"""References to a user's file or folder: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz`, `FOLDER/`.
+
+Tables and folders may be followed by options too: `FILE.csv(y='sick')`, `FOLDER/(x='img')`.
+"""
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 from collections.abc import Collection
@@ -13,7 +17,11 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import UserError
 
 CODE, DATA = (".py",), (".npz",)
+TABLES = (".csv", ".parquet", ".json")
 PICKLED = ".pickle"  # a class defined in a notebook
+LONGEST = 80  # characters of a name in a folder's name
+_OPTIONS = r"\(\s*(?:[^\W\d]\w*\s*=.*)?\)"
+_ENDS = "|".join(re.escape(suffix) for suffix in TABLES)
 
 
 class Reference(NamedTuple):
@@ -21,15 +29,22 @@ class Reference(NamedTuple):
 
     path: str
     member: str  # the name after the colon, or ""
-    options: str  # its `(depth=2)`, or ""
+    options: str  # `(depth=2)` after that name or after data, or ""
 
 
 def is_reference(text: str, known: Collection[str] = ()) -> bool:
     """Whether a text is a file or folder rather than a name.  known: existing names, which take precedence."""
     if not text or text in known:
         return False
-    ends = "|".join(re.escape(suffix) for suffix in (*CODE, *DATA, PICKLED))
-    return bool(re.fullmatch(rf".*({ends})(:.*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()
+    text = with_slash(text)
+    ends = "|".join(re.escape(suffix) for suffix in (*CODE, *DATA, *TABLES, PICKLED))
+    return bool(re.fullmatch(rf".*({ends})([:(].*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()
+
+
+def with_slash(text: str) -> str:
+    """`FOLDER(y='sick')` as `FOLDER/(y='sick')`, if there is such a folder and nothing of the whole name."""
+    found = re.fullmatch(rf"(.*[^/])({_OPTIONS})", text, re.DOTALL)
+    return f"{found[1]}/{found[2]}" if found and Path(found[1]).is_dir() and not Path(text).exists() else text
 
 
 def call_options(name: str) -> dict[str, Any]:
@@ -40,7 +55,12 @@ def call_options(name: str) -> dict[str, Any]:
 
 def plain_name(name: str) -> str:
     """A canonical name in a form fit for file and folder names."""
-    return re.sub(r"[^\w.=+-]+", "-", name).strip("-") if is_reference(name) else name
+    if not is_reference(name):
+        return name
+    plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-")
+    if len(plain) <= LONGEST or not name.endswith(")"):
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def split(text: str) -> list[str]:
@@ -71,7 +91,8 @@ def parsed(text: str) -> Reference:
         return Reference(named[1], named[2], named[3] or "")
     if re.fullmatch(r".*\.py:[^/]*", text, re.DOTALL) and not text.endswith(DATA):
         raise UserError(f"FILE.py: must be followed by a name in that file, or NAME(option=value), but got {text!r}")
-    return Reference(text, "", "")
+    table = re.fullmatch(rf"(.*?(?:{_ENDS}|/))({_OPTIONS})", text, re.DOTALL)
+    return Reference(table[1], "", table[2]) if table else Reference(text, "", "")
 
 
 def _literals(text: str, options: str) -> dict[str, Any]:
@@ -83,7 +104,8 @@ def _literals(text: str, options: str) -> dict[str, Any]:
         return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise UserError(
-            f"options after a name must be keyword literals, as in net.py:net(depth=2, kind='gru'), but got {text!r}"
+            "options after a name must be keyword literals, as in net.py:net(depth=2, kind='gru') or "
+            f"table.csv(y='sick'), but got {text!r}"
         ) from None
 
 

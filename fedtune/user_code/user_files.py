@@ -1,8 +1,8 @@
 """A user's own files, given in place of a built-in name: an algorithm, a model, a metric, data.
 
-A REFERENCE is what users type: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz` or `FOLDER/`.  Its
-canonical name, used in experiments, tables and folders, is the same without the path: `scaffold.py:Variant`, `wards/`.
-A canonical name always has a dot or a slash, so it never equals a built-in name.
+A REFERENCE is what users type: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2)`, `FILE.npz`, `FILE.csv(y='sick')` or
+`FOLDER/`.  Its canonical name, used in experiments, tables and folders, is the same without the path:
+`scaffold.py:Variant`, `wards/`.  A canonical name always has a dot or a slash, so it never equals a built-in name.
 
 Code is stored with its content and that of the modules that it imports from its folder.  A worker, another node or a
 later process runs it from there and reads nothing from disk.  Data are stored by their hash only.  An experiment
@@ -22,7 +22,7 @@ from typing import Any
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.user_code import content_hashes, first_import, isolation, user_imports
-from fedtune.user_code.references import CODE, PICKLED, options_text, parsed, whole_path
+from fedtune.user_code.references import CODE, DATA, PICKLED, options_text, parsed, whole_path, with_slash
 from fedtune.user_code.references import call_options as call_options
 from fedtune.user_code.references import is_reference as is_reference
 from fedtune.user_code.references import plain_name as plain_name
@@ -44,11 +44,11 @@ def take(text: str) -> tuple[str, tuple[UserFile, ...]]:
 
     UserError if there is no such file, or it cannot be read.  Its code is not run.
     """
-    given = parsed(text)
+    given = parsed(text := with_slash(text))
     if given.path.endswith(PICKLED) and given.path in _files:
         return given.path, (_files[given.path],)
     path = whole_path(given.path)
-    ending = f":{given.member}{options_text(text, given.options)}" if given.member else ""
+    ending = (f":{given.member}" if given.member else "") + options_text(text, given.options)
     if path.suffix in CODE and not path.is_dir():
         files = _code(path)
     elif given.member:
@@ -249,7 +249,7 @@ def path_of(name: str) -> Path:
 def _data(path: Path) -> UserFile:
     """A folder, or a file of arrays, which is checked before it is read whole."""
     try:
-        if not path.is_dir():
+        if path.suffix in DATA and not path.is_dir():
             zipped.require_arrays(path)
     except OSError as error:
         return _registered(path, error)

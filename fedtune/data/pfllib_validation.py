@@ -1,0 +1,116 @@
+"""A copy of PFLlib's folder whose test rows are training rows set aside, so that PFLlib selects on validation rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fedtune.core import plain_pickle, randomness
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import several
+from fedtune.data import user_pfllib
+from fedtune.data.plain import plain
+from fedtune.data.user_pfllib import CONFIG, MEMBER, SPLITS, TRAIN
+
+ENDING = "val"  # of the copy's name
+SHARE = 5  # one row of so many is set aside
+
+
+class Made(NamedTuple):
+    """The copy, its clients, and its training and validation rows."""
+
+    folder: Path
+    clients: int
+    train: int
+    val: int
+
+
+def make(folder: Path, seed: int = 0) -> Made:
+    """Write FOLDERval beside FOLDER: a fifth of each client's training rows become its test rows.
+
+    The test rows of FOLDER are not in it.  UserError for a folder that is not PFLlib's, a client with one row, or a
+    copy that exists.
+    """
+    folder = Path(os.path.abspath(folder))
+    copy = folder.with_name(folder.name + ENDING)
+    if os.path.lexists(copy):
+        raise UserError(f"{copy} exists already, and nothing is overwritten; remove it, or use it")
+    if not (folder / TRAIN).is_dir():
+        raise UserError(
+            f"split-validation needs a folder of PFLlib's, with train/0.npz and test/0.npz, but got {folder}"
+        )
+    numbers = user_pfllib.clients(folder)
+    made = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=folder.parent))
+    try:
+        counts = [_client(folder, made, k, seed) for k in numbers]
+        if (folder / CONFIG).exists():
+            shutil.copyfile(folder / CONFIG, made / CONFIG)
+        made.chmod(folder.stat().st_mode & 0o777)
+        made.rename(copy)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    train, val = (sum(count) for count in zip(*counts, strict=True))
+    return Made(copy, len(numbers), train, val)
+
+
+def _client(folder: Path, to: Path, number: int, seed: int) -> tuple[int, int]:
+    """Write a client's two files; the numbers of rows to train on and to validate."""
+    file = folder / TRAIN / f"{number}.npz"
+    found = user_pfllib.content(file)
+    y = plain(str(file), "y", found["y"]).reshape(len(found["y"]), -1)[:, 0]
+    if len(y) < 2:
+        raise UserError(
+            f"{file} has {several(len(y), 'row')}, and a client needs 2, to train and to validate; leave it out"
+        )
+    aside = chosen(y, randomness.numpy_stream(seed, "validation", number))
+    parts = (np.setdiff1d(np.arange(len(y)), aside), aside)
+    for name, rows in zip(SPLITS, parts, strict=True):
+        (to / name).mkdir(exist_ok=True)
+        whole = [n for n, values in found.items() if not _is_per_row(values, len(y))]
+        if whole:
+            raise UserError(f"{file} has {whole[0]} beside x and y, which is not one value per row; leave it out")
+        _write(to / name / file.name, {n: _taken(values, rows) for n, values in found.items()})
+    return len(parts[0]), len(parts[1])
+
+
+def chosen(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The rows to set aside, ascending: a fifth of each class to within one row, at least one in all.
+
+    Rows of a class that has only one stay for training, unless every class has only one.
+    """
+    order = rng.permutation(len(y))
+    _, number, size = np.unique(y[order], return_inverse=True, return_counts=True)
+    several_rows = size[number] > 1
+    order, number = (a[several_rows] if several_rows.any() else a for a in (order, number))
+    order = order[np.argsort(number, kind="stable")]
+    many = max(1, (len(order) + SHARE // 2) // SHARE)
+    places = ((np.arange(many) + rng.random()) * len(order) / many).astype(np.int64)
+    found: np.ndarray = np.sort(order[places])
+    return found
+
+
+def _is_per_row(values: Any, rows: int) -> bool:
+    return isinstance(values, np.ndarray | list | tuple) and len(values) == rows
+
+
+def _taken(values: Any, rows: np.ndarray) -> Any:
+    """These rows of an array or list, of the same type."""
+    return values[rows] if isinstance(values, np.ndarray) else type(values)(values[i] for i in rows.tolist())
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    """Write a file as `np.savez_compressed` does, in a form that NumPy 1 reads too."""
+    value = np.empty((), object)
+    value[()] = content
+    with zipfile.ZipFile(file, "x", zipfile.ZIP_DEFLATED) as packed:
+        with packed.open(f"{MEMBER}.npy", "w", force_zip64=True) as member:
+            npy.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
+            plain_pickle.dump(value, member)  # type: ignore[arg-type]

@@ -1,0 +1,98 @@
+"""What may follow a user's table or folder in brackets, and what its reader gives: `FILE.csv(y='sick', x=['age'])`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtune.core.errors import UserError, shown, unknown
+from fedtune.data.dataset import Stored
+
+REFUSE, DROP, MEAN = MISSING = ("refuse", "drop", "mean")
+WORDS, CHARACTERS = TEXTS = ("words", "characters")
+LARGEST = 1_000_000  # an axis of `shape`, or `length`
+
+
+class Options(NamedTuple):
+    """x, y, owner, split   columns, by name; of LEAF's rows x is the number of a field.  split None: drawn at random.
+    missing     what becomes of missing values: refuse, drop the rows, or the mean of training rows.
+    text        what a token is: words or characters.
+    length      tokens of a row: longer ones are cut, shorter ones padded with 0; 0: all have the same.
+    shape       that rows are given; () leaves them.
+    delimiter   between the columns of a CSV file.
+    """  # noqa: D205
+
+    x: Any = ()
+    y: str = ""
+    owner: str | None = ""
+    split: str | None = ""
+    missing: str = REFUSE
+    text: str = ""
+    length: int = 0
+    shape: tuple[int, ...] = ()
+    delimiter: str = ","
+
+
+ARRAYS = ("split", "shape")
+LEAF = ("x", "split", "text", "length", "shape")
+COLUMNS = tuple(n for n in Options._fields if n != "delimiter")
+CSV = Options._fields
+
+
+class Read(NamedTuple):
+    """What a reader found.  x: arrays, encoded pictures, or a list of texts.  The rest as in a user's .npz.
+
+    kind    of the rows, if the format says it.
+    notes   for the user, one line each.
+    """
+
+    x: np.ndarray | Stored | list[str]
+    y: Any
+    owner: Any = None
+    split: Any = None
+    classes: Any = None
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def parsed(name: str, given: Mapping[str, Any], known: tuple[str, ...]) -> Options:
+    """The options after a name; UserError for an unknown one, or a value that is not of its kind."""
+    for option in given:
+        if option not in known:
+            raise unknown(f"option of {name.partition('(')[0]}", option, known)
+    found = Options(**given)
+    _require(found.missing in MISSING, "missing", MISSING, found.missing)
+    _require(found.text in ("", *TEXTS), "text", TEXTS, found.text)
+    _require(_whole(found.length), "length", "a whole number from 1 on", found.length)
+    for option in ("y", "owner", "split"):
+        value = getattr(found, option)
+        _require(isinstance(value, str) or (value is None and option != "y"), option, "a column's name", value)
+    whole = isinstance(found.delimiter, str) and len(found.delimiter) == 1
+    _require(whole, "delimiter", "one character", found.delimiter)
+    shape = found.shape if isinstance(found.shape, list | tuple) else (found.shape,)
+    _require(
+        len(shape) < 4 and all(map(_whole, shape)) and 0 not in shape, "shape", "1 to 3 whole numbers", found.shape
+    )
+    return found._replace(shape=tuple(shape))
+
+
+def columns(name: str, x: Any) -> tuple[str, ...]:
+    """The names of columns that x lists."""
+    names = (x,) if isinstance(x, str) else x
+    right = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
+    _require(right, "x", "a column's name or a list of names", x)
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise UserError(f"x of {name} must name each column once, but has {twice!r} twice")
+    return tuple(names)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _require(right: bool, option: str, wanted: str | tuple[str, ...], got: Any) -> None:
+    if not right:
+        wanted = wanted if isinstance(wanted, str) else " or ".join(repr(w) for w in wanted)
+        raise UserError(f"the option {option} of a data set must be {wanted}, but got {shown(got)}")

@@ -1,0 +1,90 @@
+"""Folders of data as other tools write them, known by what lies in them, and the files that make up each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fedtune.core.errors import UserError
+
+PFLLIB, LEAF, HUGGING_FACE, PARQUET = "PFLlib", "LEAF", "Hugging Face", "parquet"
+POOLS = ("all_data", "rem_user_data", "sampled_data")  # LEAF's steps before it splits rows
+SPLIT = ("train", "test")
+
+
+class Layout(NamedTuple):
+    """What a folder is, and the files that are read; files beside them, such as raw data, do not count."""
+
+    kind: str
+    files: tuple[Path, ...]
+
+
+def of(folder: Path) -> Layout | None:
+    """The layout of a folder; None if it is none of these, so perhaps a folder of pictures."""
+    return _pfllib(folder) or _hugging_face(folder) or _leaf(folder) or _parquet(folder)
+
+
+def _pfllib(folder: Path) -> Layout | None:
+    """train/0.npz, test/0.npz, … and config.json."""
+    files = [file for split in SPLIT for file in _flat(folder / split, ".npz")]
+    config = folder / "config.json"
+    return Layout(PFLLIB, (*files, *([config] if config.is_file() else []))) if files else None
+
+
+def _leaf(folder: Path) -> Layout | None:
+    """train/*.json and test/*.json, or all rows in all_data/*.json, or such files themselves."""
+    for place in (folder, folder / "data"):
+        parts = [_flat(place / split, ".json") for split in SPLIT]
+        if any(parts):
+            return Layout(LEAF, (*parts[0], *parts[1]))
+        pools = {name: files for name in POOLS if (files := _flat(place / name, ".json"))}
+        if len(pools) > 1:
+            raise UserError(
+                f"a folder of LEAF's needs train and test, or rows in one folder, but {place} has {', '.join(pools)}; "
+                f"give {place / next(iter(pools))} or the other"
+            )
+        if pools:
+            return Layout(LEAF, next(iter(pools.values())))
+    files = _flat(folder, ".json")
+    return Layout(LEAF, files) if files else None
+
+
+def leaf_files(path: Path) -> list[tuple[int, Path]]:
+    """The split of each file of LEAF's, 0 train or 2 test; all 0 where rows are not split.
+
+    UserError for one of train and test without the other.
+    """
+    files = _leaf(path).files if path.is_dir() else (path,)  # type: ignore[union-attr]
+    split = [2 * SPLIT.index(file.parent.name) if file.parent.name in SPLIT and file != path else 0 for file in files]
+    parts = {file.parent.name for file in files} & {*SPLIT} if path.is_dir() else set()
+    if len(parts) == 1:
+        (there,) = parts
+        raise UserError(
+            f"{path} has files {there}/*.json, but none in {' or '.join({*SPLIT} - parts)}; make both, or give the "
+            f"folder {there} for rows that are split at random"
+        )
+    return list(zip(split, files, strict=True))
+
+
+def _hugging_face(folder: Path) -> Layout | None:
+    """What `save_to_disk` of the library datasets writes."""
+    if not ((folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()):
+        return None
+    found = [f for f in folder.glob("*") if f.is_file()] + [f for f in folder.glob("*/*") if f.is_file()]
+    return Layout(HUGGING_FACE, tuple(sorted(f for f in found if f.suffix in (".arrow", ".json"))))
+
+
+def _parquet(folder: Path) -> Layout | None:
+    files = [f for pattern in ("*.parquet", "*/*.parquet") for f in folder.glob(pattern) if f.is_file()]
+    files = [f for f in files if not any(part.startswith(".") for part in f.relative_to(folder).parts)]
+    return Layout(PARQUET, tuple(sorted(files))) if files else None
+
+
+def _flat(folder: Path, ending: str) -> tuple[Path, ...]:
+    """The files of a folder with this ending, if it has no folders, as one with classes of pictures has."""
+    if not folder.is_dir():
+        return ()
+    inside = [f for f in folder.iterdir() if not f.name.startswith(".")]
+    if any(f.is_dir() for f in inside):
+        return ()
+    return tuple(sorted(f for f in inside if f.suffix == ending))

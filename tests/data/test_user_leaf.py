@@ -1,0 +1,153 @@
+"""LEAF's JSON: users are owners, flat images are reshaped, text becomes tokens where it is said how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.foreign_data import leaf, writers
+from support.user_data import made, taken
+
+from fedtune.core.errors import UserError
+from fedtune.data import user_data
+
+PLAY = ["to be or not to be", "that is the question", "whether tis nobler"] * 4
+
+
+def test_users_are_clients_and_test_rows_stay_test_rows(tmp_path: Path) -> None:
+    scenario = taken(writers(tmp_path / "data"), normalise="none")
+    f = made(scenario)
+    assert scenario.clients == 3 and scenario.model == "mlp" and f.shape == (16,) and f.classes == 3
+    assert [f.owner(k) for k in range(3)] == ["f0001_41", "f0003_41", "f0012_08"]
+    assert (f.test.counts == 6).all() and (f.train.counts + f.val.counts == 12).all()
+    file = json.loads(next((tmp_path / "data" / "test").iterdir()).read_text())
+    whose = file["user_data"]["f0003_41"]["x"]
+    assert {*map(tuple, f.x[f.test.rows[1]])} == {*map(tuple, np.float32(whose))}
+
+
+def test_flat_images_are_images_when_their_shape_is_given(tmp_path: Path) -> None:
+    f = made(taken(f"{writers(tmp_path / 'femnist')}/(shape=(1, 4, 4))"))
+    assert f.shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("place", ["", "data", "all_data"])
+def test_rows_that_are_not_split_are_split_at_random(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "femnist"
+    writers(folder / "data" if place == "data" else folder, split=False)
+    f = made(taken(folder / "all_data" if place == "all_data" else folder))
+    assert (f.train.counts + f.val.counts + f.test.counts == 12).all() and f.test.counts[0] == 3
+    file = next(folder.rglob("*.json"))
+    assert made(taken(file)).clients == 3  # a single file
+
+
+def test_text_is_tokens_of_words_or_characters(tmp_path: Path) -> None:
+    users = {name: (PLAY, list("abc") * 4) for name in ("HAMLET", "OPHELIA")}
+    leaf(tmp_path / "data" / "train" / "a.json", users)
+    leaf(tmp_path / "data" / "test" / "a.json", {n: (["to be unheard of"] * 3, list("abc")) for n in users})
+    with pytest.raises(UserError, match=r"is text, like 'to be or not to be': give text='words' or text='characters'"):
+        taken(tmp_path / "data")
+    words = taken(f"{tmp_path}/data/(text='words')")
+    f = made(words)
+    assert words.model == "tokens" and f.shape == (6,) and f.class_names == ("a", "b", "c")
+    test = f.x[f.test.rows[0, 0]]
+    assert test.tolist()[2:] == [1, 1, 0, 0] and test[0] != test[1] and (test[:2] > 1).all()  # unheard of, then padding
+    letters = made(taken(f"{tmp_path}/data/(text='characters', length=5)"))
+    assert letters.shape == (5,)
+    assert "cut to 5" in user_data.about("data/(text='characters',length=5)").notes[0]
+
+
+def test_a_field_of_each_row_is_named_by_its_number(tmp_path: Path) -> None:
+    rows = [["1467810369", "Mon Apr 06", "NO_QUERY", "ann", text] for text in PLAY]
+    leaf(tmp_path / "s" / "all_data.json", {n: (rows, [0, 1] * 6) for n in ("ann", "bob")})
+    with pytest.raises(UserError, match=r"have 5 fields like .*; name one, as in x=4"):
+        taken(tmp_path / "s")
+    assert made(taken(f"{tmp_path}/s/(x=4, text='words')")).shape == (6,)
+
+
+def test_numbers_of_rows_that_leaf_miscounts_are_told(tmp_path: Path) -> None:
+    users = {n: ([[0.1, 0.2]] * 6, [0.0, 1.0] * 3) for n in ("a", "b")}  # labels of CelebA are floats
+    leaf(tmp_path / "d" / "x.json", users, num_samples=[6, 85])
+    assert made(taken(tmp_path / "d")).y.dtype == np.int64
+    assert user_data.about("d/").notes == ("num_samples of 1 user is not the number of rows, which counts",)
+
+
+def test_users_only_to_test_are_named_and_may_be_split_anew(tmp_path: Path) -> None:
+    rows = ([[0.1, 0.2]] * 6, [0, 1] * 3)
+    leaf(tmp_path / "d" / "train" / "x.json", {"a": rows, "b": rows})
+    leaf(tmp_path / "d" / "test" / "x.json", {"c": rows})
+    with pytest.raises(UserError, match=r"owner c, of 6 rows, has no train .*: give d/\(split=None\), so that"):
+        made(taken(tmp_path / "d"))
+    assert made(taken(f"{tmp_path}/d/(split=None)")).clients == 3
+
+
+def users(**changes: Any) -> Callable[[Path], Any]:
+    rows = {"ann": ([[0.1, 0.2]] * 6, [0, 1] * 3), "bob": ([[0.3, 0.4]] * 6, [0, 1] * 3)}
+    return lambda folder: leaf(folder / "all.json", rows, **changes)
+
+
+def rows_of(x: Any, y: Any) -> Callable[[Path], Any]:
+    return lambda folder: leaf(folder / "all.json", {"ann": ([[0.1, 0.2]] * 6, [0, 1] * 3), "bob": (x, y)})
+
+
+def text(content: bytes) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "all.json").write_bytes(content)
+
+
+def one_part(folder: Path) -> None:
+    writers(folder)
+    next((folder / "test").iterdir()).unlink()
+
+
+def twice(folder: Path) -> None:
+    users()(folder)
+    (folder / "b.json").write_bytes((folder / "all.json").read_bytes())
+
+
+def pools(folder: Path) -> None:
+    writers(folder, split=False)
+    (folder / "sampled_data").mkdir()
+    (folder / "sampled_data" / "a.json").write_text("{}")
+
+
+WRONG: list[tuple[Callable[[Path], Any], str]] = [
+    (text(b"{"), "all.json cannot be read as LEAF's JSON"),
+    (text(b"\xff\xfe\x00"), "all.json cannot be read as LEAF's JSON"),
+    (text(b"[" * 100_000), "all.json cannot be read as LEAF's JSON"),
+    (text(b"[1, 2]"), "needs users, num_samples, user_data, as LEAF writes them, but has a list"),
+    (text(b'{"users": [], "data": []}'), "needs users, num_samples, user_data, .* but has users, data"),
+    (users(users=["ann"]), "lists users and num_samples of one length"),
+    (users(users=["ann", "eve"]), "needs lists x and y of each user, but has none of 'eve'"),
+    (users(users=["ann", 7]), "has none of 7"),
+    (users(user_data=[1, 2]), "and a dictionary user_data of them"),
+    (users(users=[], num_samples=[]), "needs users with rows, but no file has any"),
+    (rows_of([[0.1, 0.2]] * 6, [0, 1]), "x of .*all.json, user bob has 6 rows and y 2"),
+    (rows_of([[0.1, float("nan")]] * 6, [0, 1] * 3), "x of .*user bob must be finite, but 6 rows are not"),
+    (rows_of([[0.1, None]] * 6, [0, 1] * 3), "x of .*user bob has missing values in 6 rows"),
+    (rows_of([[0.1]] * 6, [0, 1] * 3), r"must all be alike, but users ann and bob have shape \(2,\) and shape \(1,\)"),
+    (rows_of(["text"] * 6, [0, 1] * 3), "must all be alike, but users ann and bob have shape .* and text"),
+    (rows_of([[0.1], [0.2, 0.3]] * 3, [0, 1] * 3), "user bob is not an array: its rows differ in length"),
+    (rows_of([{"a": 1}] * 6, [0, 1] * 3), "x of .*user bob"),
+    (rows_of([["a", "b"]] * 6, [0, 1] * 3), "rows of .*user bob have 2 fields like"),
+    (rows_of(["000001.jpg"] * 6, [0, 1] * 3), "names pictures .*; --dataset celeba reads CelebA's"),
+    (rows_of([[0.1, 0.2]] * 6, [{"target_tokens": 1}] * 6), "must be one class per row, but is .*target_tokens"),
+    (rows_of([[0.1, 0.2]] * 6, [0, None] * 3), "y of .*user bob has missing values in 3 rows"),
+    (rows_of([[0.1, 0.2]] * 6, [0.5, 1] * 3), "must be classes, but holds real numbers"),
+    (rows_of([[0.1, 0.2]] * 6, ["a", 1] * 3), "y of .*user bob must be numbers or text, but holds both"),
+    (one_part, r"has files train/\*.json, but none in test; make both, or give the folder train"),
+    (twice, "users of .* must have different names, but two are called 'ann'"),
+    (pools, "but .* has all_data, sampled_data; give .*all_data or the other"),
+]
+
+
+@pytest.mark.parametrize("i", range(len(WRONG)))
+def test_a_wrong_file_is_refused_in_a_line(i: int, tmp_path: Path) -> None:
+    damage, message = WRONG[i]
+    (tmp_path / "femnist").mkdir()
+    damage(tmp_path / "femnist")
+    with pytest.raises(UserError, match=message) as error:
+        taken(tmp_path / "femnist")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,190 @@
+"""PFLlib's folders: the clients are the files, and nothing in them is run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.foreign_data import pfllib, pfllib_file
+from support.user_data import made, taken
+
+from fedtune.core.errors import UserError
+from fedtune.data import datasets
+from fedtune.runs import user_copies
+from fedtune.user_code import content_hashes, user_files
+
+
+def test_a_client_is_a_file_and_its_test_rows_are_the_test_rows(tmp_path: Path) -> None:
+    scenario = taken(pfllib(tmp_path / "MNIST", clients=12), normalise="none")
+    assert (scenario.dataset, scenario.partition, scenario.clients) == ("MNIST/", "natural", 12)
+    f = made(scenario)
+    assert f.shape == (1, 4, 4) and f.classes == 3 and [f.owner(k) for k in range(12)] == [str(k) for k in range(12)]
+    for k in range(12):
+        train, val, test = (
+            {int(r) for r in f.x[table.rows[k, : table.counts[k]], 0, 0, 0]} for table in (f.train, f.val, f.test)
+        )
+        assert test == set(range(20 * k + 15, 20 * k + 20)) and len(val) == 2
+        assert train | val == set(range(20 * k, 20 * k + 15))
+
+
+def test_config_counts_classes_that_no_row_has(tmp_path: Path) -> None:
+    folder = pfllib(tmp_path / "MNIST")
+    (folder / "config.json").write_text(json.dumps({"num_clients": 4, "num_classes": 7}))
+    assert made(taken(folder)).classes == 7
+    (folder / "config.json").unlink()
+    assert made(taken(folder)).classes == 3
+
+
+def test_options_reshape_rows_and_pool_them(tmp_path: Path) -> None:
+    folder = pfllib(tmp_path / "MNIST")
+    scenario = taken(f"{folder}(shape=16, split=None)")
+    assert scenario.dataset == "MNIST/(shape=16,split=None)" and scenario.model == "mlp"
+    assert made(scenario).shape == (16,) and made(scenario).train.counts.tolist() == [12] * 4
+    assert made(taken(f"{folder}/(shape=(4, 4))", x_as="series")).shape == (4, 4)
+
+
+def test_tokens_windows_and_lists_are_read(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for k in range(2):
+            rows = np.array([[[i, i + 1, k], 3] for i in range(10)], dtype=object)
+            pfllib_file(tmp_path / "News" / split / f"{k}.npz", rows, [i % 2 for i in range(10)])
+            windows = np.random.default_rng(k).normal(size=(10, 9, 1, 16))
+            pfllib_file(tmp_path / "HAR" / split / f"{k}.npz", windows, np.arange(10) % 2)
+    news = taken(tmp_path / "News", x_as="tokens")
+    assert news.model == "tokens" and made(news).shape == (3,) and made(news).x.dtype == np.int64
+    assert made(taken(tmp_path / "HAR")).shape == (9, 1, 16)
+    assert made(taken(f"{tmp_path}/HAR/(shape=(9, 16))", x_as="series")).shape == (9, 16)
+
+
+def test_raw_data_beside_the_files_is_neither_hashed_nor_copied(tmp_path: Path) -> None:
+    folder = pfllib(tmp_path / "MNIST")
+    before = content_hashes.digest(folder)
+    (folder / "rawdata").mkdir()
+    (folder / "rawdata" / "t10k.gz").write_bytes(b"raw")
+    assert content_hashes.digest(folder) == before
+    _, files = user_files.take(str(folder))
+    (tmp_path / "run").mkdir()
+    user_copies.keep(files, tmp_path / "run")
+    copy = tmp_path / "run" / "own" / "MNIST"
+    assert not (copy / "rawdata").exists() and content_hashes.digest(copy) == before
+
+
+def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedtune.data import user_pfllib
+
+    read: list[Path] = []
+    whole = user_pfllib.content
+    monkeypatch.setattr(user_pfllib, "content", lambda file: (read.append(file), whole(file))[1])
+    scenario = taken(pfllib(tmp_path / "once"))
+    for seed in range(3):
+        made(scenario, seed)
+    assert len(read) == len(set(read)) == 8
+
+
+class Harm:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("harm",)
+
+
+def entry(k: int = 1, split: str = "train", **changes: Any) -> Callable[[Path], None]:
+    """A client's file with other values."""
+
+    def write(folder: Path) -> None:
+        values = {"x": np.zeros((6, 1, 4, 4), np.float32), "y": np.arange(6) % 3} | changes
+        with (folder / split / f"{k}.npz").open("wb") as file:
+            np.savez(file, data={n: v for n, v in values.items() if v is not None})  # type: ignore[arg-type]
+
+    return write
+
+
+def raw(content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / "train" / "1.npz").write_bytes(content) and None
+
+
+def arrays(**given: Any) -> Callable[[Path], None]:
+    return lambda folder: np.savez(folder / "train" / "1.npz", **given)
+
+
+def cut(folder: Path) -> None:
+    file = folder / "train" / "1.npz"
+    file.write_bytes(file.read_bytes()[:-200])
+
+
+def config(content: Any) -> Callable[[Path], None]:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return lambda folder: (folder / "config.json").write_text(text) and None
+
+
+NAN = np.full((6, 1, 4, 4), np.nan, np.float32)
+WRONG: list[tuple[Callable[[Path], Any], str]] = [
+    (entry(x=Harm()), r"train/1.npz may hold arrays, .* but it holds posix.mkdir; save"),
+    (entry(x=np.array([Harm()] * 6, object)), "it holds posix.mkdir"),
+    (entry(y=None), "train/1.npz needs a dictionary of x and y, but has x"),
+    (entry(x=None, y=None), "needs a dictionary of x and y, but has an empty one"),
+    (entry(y=np.arange(5) % 3), "as many labels as rows, but x has 6 and y 5"),
+    (entry(x=NAN), "x of .*train/1.npz must be finite, but 6 rows are not"),
+    (entry(x=np.zeros((6, 1, 4, 5), np.float32)), r"must all be alike, but those of .*1.npz are .*\(1, 4, 5\)"),
+    (entry(x=np.zeros((6, 1, 4, 4), np.uint8)), "must all be alike, but those of .*1.npz are uint8"),
+    (entry(x=np.array(list("abcdef"))), "x of .*1.npz must be numbers, but is text"),
+    (entry(x=np.zeros((6, 1, 4, 4), complex)), "it holds an array of type 'c16'"),
+    (entry(x=[[1, 2], [1], [2], [3], [4], [5]]), "x of .*1.npz is not an array: its rows differ in length"),
+    (entry(x=3.0), "x of .*1.npz must be an array or a list, but is a float"),
+    (entry(x=[], y=[]), "every client needs rows, but .*train/1.npz has none"),
+    (entry(y=np.array([0, 1, 2, 3, 1, 1])), "config.json says 3 classes, so labels are 0 to 2, but one is 3"),
+    (entry(y=np.array([0, -1, 2, 0, 1, 1])), "y of .* must be classes from 0 on, but has -1"),
+    (entry(y=np.array([0.5, 1, 2, 0, 1, 1])), "y of .* must be classes, but holds real numbers"),
+    (entry(y=np.eye(6)), r"y of .*1.npz must be one class per row, but has shape \(6, 6\)"),
+    (entry(y=np.array([0, np.nan, 2, 0, 1, 1])), "y of .* must have a value for every row"),
+    (raw(b""), "train/1.npz cannot be read"),
+    (raw(b"no zip at all"), "train/1.npz cannot be read"),
+    (cut, "train/1.npz cannot be read"),
+    (arrays(data=np.zeros(3)), r"needs a dictionary of x and y as data, but has float64 of shape \(3,\)"),
+    (arrays(x=np.zeros((3, 2)), y=np.zeros(3)), "needs an array data that holds x and y"),
+    (arrays(data=np.array([1, "a"], object)), "needs a dictionary of x and y as data, but has object of shape"),
+    (lambda f: (f / "test" / "1.npz").unlink(), "client 1 has no .*test/1.npz"),
+    (lambda f: (f / "train" / "3.npz").unlink(), "client 3 has no .*train/3.npz"),
+    (lambda f: [(f / s / "1.npz").unlink() for s in ("train", "test")], "numbered from 0 without gaps, but 1 is not"),
+    (lambda f: (f / "train" / "0.npz").rename(f / "train" / "a.npz"), "called 0.npz, 1.npz, …, but .*a.npz is not"),
+    (lambda f: (f / "train" / "0.npz").rename(f / "train" / "00.npz"), "but .*00.npz is not"),
+    (lambda f: [g.unlink() for g in (f / "test").iterdir()], "client 0 has no .*test/0.npz"),
+    (config({"num_clients": 9}), "config.json says 9 clients, but there are files of 4"),
+    (config({"num_classes": 1}), "must say how many classes there are, but says 1"),
+    (config({"num_classes": 10**9}), "must say how many classes there are, but says 1000000000"),
+    (config({"num_classes": "ten"}), "num_clients and num_classes must be whole numbers"),
+    (config("{"), "config.json cannot be read as PFLlib's"),
+    (config([1, 2]), "config.json cannot be read as PFLlib's"),
+    (config("[" * 100_000), "config.json cannot be read as PFLlib's"),
+]
+
+
+@pytest.mark.parametrize("i", range(len(WRONG)))
+def test_a_wrong_folder_is_refused_in_a_line_that_names_the_file(i: int, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    damage, message = WRONG[i]
+    folder = pfllib(tmp_path / "MNIST")
+    damage(folder)
+    with pytest.raises(UserError, match=message) as error:
+        datasets.load(taken(folder).dataset)
+    assert "\n" not in str(error.value) and not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("(shape=(4, 5))", r"as many entries as a row of .*, 16 numbers, but \(4, 5\) has 20"),
+        ("(shape='4x4')", "the option shape of a data set must be 1 to 3 whole numbers, but got '4x4'"),
+        ("(shape=(0, 4))", "shape of a data set must be 1 to 3 whole numbers"),
+        ("(shap=(4, 4))", "unknown option of MNIST/ 'shap': did you mean 'shape'"),
+        ("(split=3)", "the option split of a data set must be a column's name, but got 3"),
+        ("(shape=os.sep)", "options after a name must be keyword literals"),
+        ("(y='label')", "unknown option of MNIST/ 'y'"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        taken(f"{pfllib(tmp_path / 'MNIST')}/{options}")
