@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
-from fedtune.data import pfllib_validation
 from fedtune.user_code.command import Parser, guarded
 
 
@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune split-validation` and return its exit status."""
     args = parser().parse_args(argv)
+    with quick_imports():
+        from fedtune.data import pfllib_validation
+
     made = pfllib_validation.make(args.folder, args.seed)
     say(
         f"{several(made.clients, 'client')}: {several(made.train, 'row')} to train on, {made.val} to validate; in "
