@@ -145,7 +145,7 @@ def test_a_command_line_is_one_that_its_command_takes(name: str, line: str, monk
         there = of_job.pop(0) if of_job and of_job[0] in COMMANDS else "search"
         assert taken(there, of_job, monkeypatch)
     if argv:  # `fedtune compare` in a sentence is the command's name
-        arguments = taken(command, own.split(), monkeypatch)
+        arguments = taken(command, own.split() if sent else argv, monkeypatch)
         check_names(arguments)
 
 
@@ -156,7 +156,7 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
     def only_parse(self: argparse.ArgumentParser, *given: Any, **more: Any) -> Any:
         raise Parsed(vars(parse(self, *given, **more)))
 
-    module = importlib.import_module(f"fedtune.commands.{command}")
+    module = importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}")
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
         with pytest.raises(Parsed) as caught:
