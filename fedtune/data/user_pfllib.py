@@ -74,9 +74,9 @@ def clients(folder: Path) -> list[int]:
     if not numbers:
         raise UserError(f"{folder} needs files train/0.npz and test/0.npz, …, but has none")
     if numbers[-1] != len(numbers) - 1:
-        gone = next(k for k in range(len(numbers)) if k not in found[TRAIN])
+        missing = next(k for k in range(len(numbers)) if k not in found[TRAIN])
         raise UserError(
-            f"clients of {folder} are numbered from 0 without gaps, but {gone} is not there; make them again"
+            f"clients of {folder} are numbered from 0 without gaps, but {missing} is not there; make them again"
         )
     many = config(folder).get("num_clients", len(numbers))
     if many != len(numbers):
