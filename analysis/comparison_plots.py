@@ -19,7 +19,8 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
     what was searched for, if something else; then the test metric that reports it is shown.
     """
-    metric, words, within = objective.tested, in_words(objective.tested), limits(objective.tested)
+    metric = objective.reported(evaluations)
+    words, within = in_words(metric), limits(metric)
     title = f"{words[:1].upper()}{words[1:]} of each algorithm, default and tuned, on fresh seeds"
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
@@ -27,7 +28,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     tuned = evaluations["chosen"].astype(bool)
     both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
     means = both["tuned"].groupby("algorithm")[metric].agg(lambda v: v.mean(skipna=False))
-    means = means.sort_values(ascending=objective.tested_sign < 0)  # what diverged comes last, as in the table
+    means = means.sort_values(ascending=objective.sign_of(metric) < 0)  # what diverged comes last, as in the table
     order = [*means.index, *(a for a in dict.fromkeys(evaluations["algorithm"]) if a not in means.index)]
     figure = go.Figure()
     for (name, rows), colour, offset in zip(both.items(), (COLOURS[4], COLOURS[0]), (0.16, -0.16), strict=True):

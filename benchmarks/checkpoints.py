@@ -63,10 +63,10 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
             "run",
         ]
         p = plan.make(SearchOptions(**given(search.parser().parse_args(words), SearchOptions)))
-        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir)
+        data = datasets.load(p.workload.scenario.dataset, p.options.data_dir)
         driver.FederatedTrainable = Timed
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=False):
-            _, reported = driver.fit(p, [partitioning.partition(data, p.experiment.scenario, 0)], 1, False)
+            _, reported = driver.fit(p, [partitioning.partition(data, p.workload.scenario, 0)], 1, False)
     [rows] = reported.values()
     end = rows[-1]
     return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}

@@ -86,7 +86,7 @@ def with_fedtune(p: plan.Plan, trainable: Any) -> int:
 def with_tune(p: plan.Plan, trainable: Any) -> int:
     import optuna
 
-    limit: Any = p.experiment.scenario.rounds
+    limit: Any = p.workload.scenario.rounds
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(

@@ -28,7 +28,7 @@ from fedtune.core import memory
 from fedtune.core.errors import Diverged
 from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning, scenarios
-from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.experiment.experiment import Experiment
 
 CLOCK = ("seconds", "eval_seconds")
 TUNED: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ TUNED: dict[str, dict[str, Any]] = {
 def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: int, turns: int) -> dict[str, Any]:
     """Measure one configuration both ways; the first turn, which includes one-time work, does not count."""
     data = {seed: partitioning.make(experiment.scenario, seed) for seed in range(seeds)}
-    alone = [Simulation(with_seed(experiment, seed), config, d) for seed, d in data.items()]
+    alone = [Simulation(experiment.with_seed(seed), config, d) for seed, d in data.items()]
     together = Seeds(experiment, config, data)
     spent: dict[str, list[float]] = {"alone": [], "together": []}
     difference, now = 0.0, clock(experiment.device)

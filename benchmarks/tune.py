@@ -60,7 +60,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         )
         p = plan.make(options)
         p.points[:] = CONFIGS  # the default configuration is not trained on the other side
-        data = partitioning.make(p.experiment.scenario, p.experiment.seed)
+        data = partitioning.make(p.workload.scenario, p.workload.seed)
         began = time.perf_counter()
         with ray_start.connected(None, p.cpus, p.gpus, dashboard=True):
             started = time.perf_counter()

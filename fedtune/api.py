@@ -18,10 +18,12 @@ from fedtune.core import objectives
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import knobs, typed
 from fedtune.core.metrics import METRIC
+from fedtune.core.workload import Workload, trainer
 from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.scenario import Scenario
+from fedtune.programs import program_file
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import PROGRAM, ExperimentOptions, SearchOptions
 from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
@@ -45,13 +47,14 @@ class Search:
     def __init__(self, algo: Algo, scenario: str = "", **options: Any) -> None:
         """Check the arguments; UserError if one is invalid.  Nothing is started or written.
 
-        algo      a name, FILE.py, FILE.py:NAME, or an Algorithm's class.  For a class from a module the run's folder
-                  keeps the module's file; a class from a notebook or from the script itself is kept as a pickle
+        algo      a name, FILE.py, FILE.py:NAME, an Algorithm's class, or a program's FILE.toml.  For a class from a
+                  module the run's folder keeps the module's file; a class from a notebook or from the script itself
+                  is kept as a pickle
         options   a search's options, the scenario's fields, and hyperparameters of the algorithm to hold fixed.
                   set={"lr": 0.1} fixes a hyperparameter of the scenario; lr=0.1 would only change its default
         """
         self.options = _options(SearchOptions, algo, scenario, options)
-        self.options.experiment()
+        self.options.workload()
 
     def run(self) -> Run:
         """Search, check the result on fresh seeds, and return the run's folder.
@@ -152,16 +155,15 @@ def tunable(
 
     from fedtune.core.budget import Budget
     from fedtune.core.process import turn
-    from fedtune.engine import simulation
     from fedtune.tuning.space import inside
     from fedtune.tuning.trainable import FederatedTrainable, known_as_itself
 
     with turn():
-        given, experiment, domains = _ranges(algo, scenario, space, options)
-        data = [_federation(given, experiment)]
-        experiment = simulation.settled(experiment, inside(domains, experiment.default())[0], data[0])
-    budget = Budget("rounds", experiment.scenario.rounds)
-    trainable = tune.with_parameters(FederatedTrainable, experiment=experiment, data=data, budget=budget)
+        given, workload, domains = _ranges(algo, scenario, space, options)
+        data = [_prepared(given, workload)]
+        workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
+    budget = Budget("rounds", workload.rounds)
+    trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
     return known_as_itself(trainable), dict(domains.domains)
 
 
@@ -173,14 +175,13 @@ def objective(
     objective: one metric, as for --objective.  Other arguments as for `tunable`.
     """
     from fedtune.core.process import turn
-    from fedtune.experiment import user_metrics
 
     with turn():
-        given, experiment, domains = _ranges(algo, scenario, space, options)
-        found = objectives.parse(objective, user_metrics.modes(experiment.metrics))
+        given, workload, domains = _ranges(algo, scenario, space, options)
+        found = objectives.parse(objective, workload.selectable)
         if len(found) > 1:
             raise UserError(f"an Optuna objective function has one objective, but got {objective!r}; give one")
-        return Objective(given, experiment, domains, found[0])
+        return Objective(given, workload, domains, found[0])
 
 
 class Objective:
@@ -197,16 +198,14 @@ class Objective:
     def __init__(
         self,
         options: ExperimentOptions,
-        experiment: Experiment,
+        workload: Workload,
         space: Space,
         objective: objectives.Objective = objectives.ACCURACY,
     ) -> None:
         """Load the data and choose the executor once for all trials."""
-        from fedtune.engine import simulation
-
-        self.experiment, self.space, self.objective = experiment, space, objective
-        self._data = _federation(options, experiment)
-        self.experiment = simulation.settled(experiment, self.default, self._data)
+        self.workload, self.space, self.objective = workload, space, objective
+        self._data = _prepared(options, workload)
+        self.workload = trainer(workload).settled(workload, self.default, self._data)
 
     @property
     def direction(self) -> str:
@@ -218,20 +217,20 @@ class Objective:
         """The default configuration, moved into the space: `study.enqueue_trial(objective.default)` tries it first."""
         from fedtune.tuning.space import inside
 
-        return inside(self.space, self.experiment.default())[0]
+        return inside(self.space, self.workload.default())[0]
 
     def __call__(self, trial: optuna.Trial) -> float:
         """The objective after the last round; the trial's attributes hold that round's metrics."""
         import optuna
 
-        from fedtune.engine import simulation
         from fedtune.tuning.optuna_searcher import distributions, suggest
 
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
-        value = 0.0
+        value, run = 0.0, trainer(self.workload).start(self.workload, config, [self._data])
         try:
-            for row in simulation.train(self.experiment, config, self._data):
+            while run.round < run.rounds:
+                row = run.step()
                 if self.objective.name == "seconds":
                     value += row["seconds"] + row["eval_seconds"]
                 else:
@@ -245,6 +244,7 @@ class Objective:
                 raise optuna.TrialPruned from error
             return self.objective.worst
         finally:
+            run.close()
             for name, figure in row.items():
                 trial.set_user_attr(name, figure)
         return value
@@ -253,8 +253,11 @@ class Objective:
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
     algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
-    theirs = [f.name for f in dataclasses.fields(Scenario)]
-    hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
+    if algo.endswith(PROGRAM):
+        theirs, hyperparameters = ["rounds"], list(program_file.read(algo).knobs())
+    else:
+        theirs = [f.name for f in dataclasses.fields(Scenario)]
+        hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
     # start="own" is an option, but start=2 is GFPL's hyperparameter
     own = [
         f.name
@@ -275,19 +278,25 @@ def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping
 
 def _ranges(
     algo: Algo, scenario: str, name: str, options: Mapping[str, Any]
-) -> tuple[ExperimentOptions, Experiment, Space]:
-    """The experiment, and the space of that name; UserError if the space is a list of points."""
+) -> tuple[ExperimentOptions, Workload, Space]:
+    """The workload, and the space of that name; UserError if the space is a list of points."""
     from fedtune.tuning import space
 
     given = _options(ExperimentOptions, algo, scenario, options)
-    experiment = given.experiment()
-    loaded = space.load(name, experiment)
+    workload = given.workload()
+    loaded = space.load(name, workload)
     if loaded.is_grid:
         raise UserError(
             f"a space for your own search must consist of ranges, but {name!r} of {given.algo} is a list of "
             f"{len(loaded.points)} points; give another, or train each point with fedtune.train"
         )
-    return given, experiment, loaded
+    return given, workload, loaded
+
+
+def _prepared(options: ExperimentOptions, workload: Workload) -> Any:
+    """The data of a workload's seed, as runs take them."""
+    trains = trainer(workload)
+    return trains.prepare(workload, trains.load(workload, options.data_dir, options.download), workload.seed)
 
 
 def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:

@@ -30,6 +30,7 @@ import pandas as pd
 
 from analysis.papers.verdicts import Values, Verdict, all_of, as_printed, better, linear, near, peak, within
 from fedtune.core.errors import UserError
+from fedtune.experiment.experiment import built_in
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import ray_tasks
 from fedtune.studies.comparison import text as comparison_text
@@ -239,7 +240,7 @@ class Reproduced(NamedTuple):
                 cell = reproduction_table.printed(GRIDS[self.table], spot, "accuracy")
                 of_runs = [cell.mean if cell else math.nan]
             elif all(run.label in self.outcomes for run in spot.runs):
-                scenario = spot.runs[0].experiment.scenario
+                scenario = built_in(spot.runs[0].workload, "a claim").scenario
                 of_runs = [reproduction_table.measured(measure, self.outcomes[r.label], scenario) for r in spot.runs]
             else:
                 continue

@@ -11,9 +11,7 @@ import torch
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.data.federation import Federation
-from fedtune.engine.simulation import MultiSeedSimulation
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload, trainer
 
 if TYPE_CHECKING:  # a round is measured without Ray
     from ray.tune.schedulers import TrialScheduler
@@ -39,7 +37,7 @@ def share(peak: float, total: float, trials: float) -> float:
     return int(10_000 / n) / 10_000
 
 
-def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: float) -> tuple[float, int]:
+def measure_gpu_share(workload: Workload, data: Sequence[Any], cpus: float) -> tuple[float, int]:
     """The share of a GPU that a trial needs, measured by a round on the cluster, and how many trials fit at once.
 
     cpus: of a trial.  UserError if even a whole GPU is too small.
@@ -48,7 +46,7 @@ def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: 
 
     probe = ray.remote(num_cpus=cpus, num_gpus=1)(measure)
     try:
-        used = Measured(*ray.get(probe.remote(experiment, ray.put(list(data)))))
+        used = Measured(*ray.get(probe.remote(workload, ray.put(list(data)))))
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error, torch.OutOfMemoryError):
             raise
@@ -67,11 +65,11 @@ def measure_gpu_share(experiment: Experiment, data: Sequence[Federation], cpus: 
     return gpus, sum(min(int(x["GPU"]) * n, int(x.get("CPU", 0) / cpus)) for x in nodes)
 
 
-def measure(experiment: Experiment, data: Sequence[Federation]) -> Measured:
+def measure(workload: Workload, data: Sequence[Any]) -> Measured:
     """Run a round of the default configuration on this process's GPU."""
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    MultiSeedSimulation(experiment, {}, data).step()
+    trainer(workload).start(workload, {}, data).step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()

@@ -38,7 +38,7 @@ class Budget(NamedTuple):
             return False
         of_round = {
             "rounds": 1.0,
-            "mb": (row["up_bytes"] + row["down_bytes"]) / 1e6,
+            "mb": (row.get("up_bytes", 0) + row.get("down_bytes", 0)) / 1e6,
             "seconds": row["seconds"] + row["eval_seconds"],
         }[self.unit]
         return any((first or used - of_round < rung) and rung <= used for rung in rungs)
@@ -48,4 +48,4 @@ class Budget(NamedTuple):
         return self._used(row, seconds) / self.limit
 
     def _used(self, row: dict[str, Any], seconds: float) -> float:
-        return float({"rounds": row["round"], "mb": row["comm_mb"], "seconds": seconds}[self.unit])
+        return float({"rounds": row["round"], "mb": row.get("comm_mb"), "seconds": seconds}[self.unit])

@@ -237,13 +237,9 @@ def on_foreign(counts: Tensor, held: Tensor) -> dict[str, float]:
     return {"test_acc_foreign": (right[lacking] / rows[lacking]).mean().item()} if lacking.any() else {}
 
 
-def kept_of(last: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """The values of a run's last round that tables of fresh-seed runs keep; NaN if missing.
-
-    These are the metrics declared `evaluated`, the user's own metrics, and `more`.
-    """
-    names = [n for n, m in METRICS.items() if m.evaluated] + [n for n in last if is_own(n)]
-    return {name: last.get(name, math.nan) for name in dict.fromkeys([*names, *more])}
+def figures(last: Mapping[str, Any]) -> list[str]:
+    """What tables of fresh-seed runs keep of a run's last row: the metrics declared `evaluated`, and the user's own."""
+    return [*(n for n, m in METRICS.items() if m.evaluated), *filter(is_own, last)]
 
 
 def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +269,7 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = [float(row[name]) for row in rows if row.get(name) is not None]
         if values:
             out[name] = sum(values) if name in METRICS and METRICS[name].summed else statistics.fmean(values)
-    for name in ("val_acc", "test_acc") if "test_acc" in out else ("val_acc",):
+    for name in {"val_acc", "test_acc"} & out.keys():
         out[f"{name}_se"] = statistics.stdev(row[name] for row in rows) / len(rows) ** 0.5
     return {n: out[n] for n in dict.fromkeys([*rows[0], *out]) if n in out}
 

@@ -22,7 +22,6 @@ FAR = 1e12  # stands for the worst value: schedulers need one, and infinity woul
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
-NONE: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):
@@ -61,10 +60,15 @@ class Objective(NamedTuple):
         name = TEST + self.name.removeprefix("val_")
         return name if self.name.startswith("val_") and (name in METRICS or self.name not in METRICS) else "test_acc"
 
-    @property
-    def tested_sign(self) -> int:
-        """1 if more of that test metric is better, else -1."""
-        return 1 if self.tested == "test_acc" else self.sign
+    def reported(self, columns: Collection[str]) -> str:
+        """The column that tables of fresh-seed runs compare: the matching test metric; else test accuracy; where there
+        is neither, the metric itself.
+        """
+        return next((name for name in (self.tested, "test_acc") if name in columns), self.name)
+
+    def sign_of(self, column: str) -> int:
+        """1 if more is better in the column that is reported, else -1."""
+        return 1 if column == "test_acc" else self.sign
 
     def better(self, one: float, other: float) -> bool:
         """Whether one value is better than another."""
@@ -111,35 +115,35 @@ def final(name: str) -> str:
     return name if name in ("comm_mb", "seconds") else f"last_{name}"
 
 
-def parse(text: str, own: Mapping[str, str] = NONE) -> tuple[Objective, ...]:
+def parse(text: str, known: Mapping[str, str] = OBJECTIVES) -> tuple[Objective, ...]:
     """Parse one objective, or two separated by a comma; UserError if a search cannot optimise it.
 
-    own: the user's own validation metrics with their directions; "" if the direction must be given.
+    known: the metrics that may select, with their directions; "" if the direction must be given.
     """
-    found = tuple(_objective(part.strip(), own) for part in text.split(","))
+    found = tuple(_objective(part.strip(), known) for part in text.split(","))
     if len(found) > 2 or len({o.name for o in found}) < len(found):
         raise UserError(f"--objective takes one metric, or two separated by a comma, but got {text!r}")
     return found
 
 
-def _objective(text: str, own: Mapping[str, str]) -> Objective:
+def _objective(text: str, known: Mapping[str, str]) -> Objective:
     name, colon, mode = text.partition(":")
-    _require_known(name, "objective", own)
+    _require_known(name, "objective", known)
     if colon and mode not in ("max", "min"):
         raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
-    if not (mode or own.get(name) or name in OBJECTIVES):
+    if not (mode or known[name]):
         raise UserError(f"your own metric needs a direction, but got {text!r}; give {name}:max or {name}:min")
     if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # the user's own metric may be overruled
         best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
         raise UserError(f"the {best} {name} is the best, but got {text!r}; leave out :{mode}")
-    return Objective(name, mode or own.get(name) or OBJECTIVES[name])
+    return Objective(name, mode or known[name])
 
 
-def constraints(text: str, own: Collection[str] = ()) -> tuple[Constraint, ...]:
-    """Parse constraints, separated by commas; none for an empty text.  UserError for anything else.  own: as in
+def constraints(text: str, known: Collection[str] = OBJECTIVES) -> tuple[Constraint, ...]:
+    """Parse constraints, separated by commas; none for an empty text.  UserError for anything else.  known: as in
     `parse`.
     """
-    found = tuple(_constraint(part.strip(), own) for part in text.split(",")) if text else ()
+    found = tuple(_constraint(part.strip(), known) for part in text.split(",")) if text else ()
     for name in dict.fromkeys(c.name for c in found):
         _require_values(name, [c for c in found if c.name == name])
     return found
@@ -156,7 +160,7 @@ def _require_values(name: str, kept: Sequence[Constraint]) -> None:
         raise UserError(f"--subject-to must allow some value of {name}, but got {','.join(map(str, kept))}{known}")
 
 
-def _constraint(text: str, own: Collection[str]) -> Constraint:
+def _constraint(text: str, known: Collection[str]) -> Constraint:
     found = re.fullmatch(r"(\w+)\s*(<=|>=)\s*(\S+)", text)
     try:
         bound = float(found[3]) if found else math.nan
@@ -166,18 +170,19 @@ def _constraint(text: str, own: Collection[str]) -> Constraint:
         raise UserError(
             f"--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got {text!r}; give for example comm_mb<=20"
         )
-    _require_known(found[1], "metric of a constraint", own)
+    _require_known(found[1], "metric of a constraint", known)
     return Constraint(found[1], found[2], bound)
 
 
-def _require_known(name: str, what: str, own: Collection[str]) -> None:
+def _require_known(name: str, what: str, known: Collection[str]) -> None:
+    if name in known:
+        return
     if name.startswith(TEST):
         raise UserError(
             f"a search must not use test data, or test figures would no longer estimate new data, but got {name}; "
             f"use val_{name.removeprefix(TEST)}"
         )
-    if name not in OBJECTIVES and name not in own:
-        raise unknown(what, name, [*OBJECTIVES, *own])
+    raise unknown(what, name, list(known))
 
 
 def written(text: str) -> Objective:
@@ -231,13 +236,13 @@ class Goal(NamedTuple):
         broken = sum(max(0.0, e) for e in excesses)
         return -self.first.sign * (FAR + broken) if broken else float(result[self.first.attribute])
 
-    def of_diverged(self, classes: int) -> dict[str, float]:
-        """What a diverged trial reports: accuracy at chance level, and the worst value of all other metrics that
-        decide.
+    def of_diverged(self, chance: float | None) -> dict[str, float]:
+        """What a diverged trial reports: accuracy at chance level if that is known, and the worst value of all other
+        metrics that decide.
         """
         worst = {o.name: o.worst if o.worst is not None else -o.sign * FAR for o in self.objectives}
         last = {JUDGED: -self.first.sign * 2 * FAR} if self.constraints else {}
-        return worst | last | {METRIC: 1 / classes}
+        return worst | last | ({} if chance is None else {METRIC: chance})
 
 
 BY_ACCURACY = Goal()

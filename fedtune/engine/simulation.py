@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,19 +15,20 @@ from torch import Tensor
 from fedtune.core import process, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
-from fedtune.core.trees import alike, tree_map
+from fedtune.core.trees import alike, named, tree_map
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
 from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import Setting, State, with_shapes
 from fedtune.experiment import hooks, partitioning, user_metrics
-from fedtune.experiment.experiment import Experiment, task_of, with_seed
+from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors
 
 # errors not caused by a line of code: diverged training, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
+STATE = "state.pt"  # the file of a checkpoint
 
 
 class Round(NamedTuple):
@@ -130,6 +132,20 @@ class Simulation:
         seconds = done.row["eval_seconds"] + time.perf_counter() - began
         return Round(row | {"eval_seconds": seconds}, done.clients | found.clients, done.state)
 
+    @property
+    def rounds(self) -> int:
+        """The rounds of a whole run."""
+        return self.setting.scenario.rounds
+
+    def kept(self) -> Round:
+        """The last round with a copy of its state, so that `clients` can score it later."""
+        return self.last.kept()
+
+    def clients(self, best: Round) -> list[tuple[str, int, Mapping[str, Any], Callable[[int], str]]]:
+        """Each client's results in the last and in the best round: which, its number, columns, owner of a client."""
+        owner, rounds = self.setting.federation.owner, {"last": self.last, "best": self.tested(best)}
+        return [(how, done.row["round"], done.clients, owner) for how, done in rounds.items()]
+
     def save(self, path: Path) -> None:
         """Write the state to a file that loads without running code."""
         torch.save(self.state_dict(), path)
@@ -196,7 +212,7 @@ class Seeds:
         """data: the federation of every seed, by seed."""
         if experiment.executor == "auto":
             experiment = settled(experiment, config, next(iter(data.values())))  # one for all seeds
-        self.runs = [Simulation(with_seed(experiment, seed), config, d, dtype) for seed, d in data.items()]
+        self.runs = [Simulation(experiment.with_seed(seed), config, d, dtype) for seed, d in data.items()]
         self._stack = seed_stack.stacked([r.setting for r in self.runs], [r.state for r in self.runs])
         for run, setting in zip(self.runs, self._stack.settings, strict=True):
             run.setting = setting
@@ -208,6 +224,9 @@ class Seeds:
         """
         at = range(len(self.runs)) if some is None else some
         return step_all(self._stack, {i: self.runs[i] for i in at})
+
+    def close(self) -> None:
+        """Nothing to end: all of it is in this process."""
 
 
 class MultiSeedSimulation:
@@ -241,15 +260,34 @@ class MultiSeedSimulation:
         """The mean row of the last round with test metrics, which are computed now if they are missing."""
         return over_seeds([run.test() for run in self.runs])
 
-    def save(self, path: Path) -> None:
-        """Write all states to a file that loads without running code."""
-        torch.save([run.state_dict() for run in self.runs], path)
+    def save(self, folder: Path) -> None:
+        """Write all states to a file in the folder that loads without running code."""
+        torch.save([run.state_dict() for run in self.runs], folder / STATE)
 
-    def load(self, path: Path) -> None:
-        """Continue from saved states, one per seed."""
-        kept = torch.load(path, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
+    def load(self, folder: Path) -> None:
+        """Continue from saved states, one per seed; ValueError if they do not belong to this configuration."""
+        fresh, file = [_form(run.state) for run in self.runs], folder / STATE
+        with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
+            if hurt := packed.testzip():
+                raise ValueError(f"the checksum of {hurt} is wrong")
+        kept = torch.load(file, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
         for run, state in zip(self.runs, kept, strict=True):
             run.load_state_dict(state)
+        if [_form(run.state) for run in self.runs] != fresh:
+            raise ValueError("it holds other clients or models")
+
+    def take_notes(self) -> list[str]:
+        """None: what is worth telling is told before training."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to end: all of it is in this process."""
+
+
+def _form(state: State) -> list[Any]:
+    """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
+    groups = [(g.ids.tolist(), {n: t.shape for n, t in named((g.tensors, g.kept)).items()}) for g in state.groups]
+    return [sorted(state.server), *groups]
 
 
 def train(

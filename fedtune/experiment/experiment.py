@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -15,10 +16,22 @@ from torch import nn
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
+from fedtune.core.metrics import METRIC, OBJECTIVES, figures
+from fedtune.core.terminal import command_line
+from fedtune.core.workload import Workload
 from fedtune.data import datasets
-from fedtune.experiment import hooks, initial_weights, plans, registry, user_metrics
-from fedtune.experiment.algorithm import Algorithm, Phase, Task, part_of, parts
+from fedtune.experiment import (
+    hooks,
+    initial_weights,
+    plans,
+    registry,
+    scenarios,
+    user_metrics,
+    user_scenario,
+)
+from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.user_code import user_files
@@ -26,7 +39,9 @@ from fedtune.user_code import user_files
 
 @dataclass(frozen=True)
 class Experiment:
-    """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters."""
+    """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters: a `Workload` of the engine's."""
+
+    trainer: ClassVar[str] = "fedtune.engine.built_in"
 
     algorithm: str
     scenario: Scenario
@@ -49,6 +64,214 @@ class Experiment:
         """Unpickle on a worker: register the files that came along."""
         self.__dict__.update(state)
         user_files.register(self.own)
+
+    @property
+    def name(self) -> str:
+        """The algorithm's."""
+        return self.algorithm
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of a whole run."""
+        return self.scenario.rounds
+
+    @property
+    def source(self) -> Scenario:
+        """What its data depend on, but for the seed."""
+        return self.scenario
+
+    @property
+    def selectable(self) -> dict[str, str]:
+        """The metrics that may select, with their directions; "" if the direction must be given."""
+        return OBJECTIVES | user_metrics.modes(self.metrics)
+
+    @property
+    def structural(self) -> tuple[str, ...]:
+        """The hyperparameters that change the shapes of tensors, so that no trial can go on with another value."""
+        return (*self._class().structural, "batch_norm")
+
+    @property
+    def schedule(self) -> tuple[str, ...]:
+        """The hyperparameters that decide when others have an effect."""
+        return self._class().schedule
+
+    @property
+    def late(self) -> set[str]:
+        """The hyperparameters that matter only in late rounds, if at all."""
+        return {n for n, knob in knobs(self._class()).items() if knob.late}
+
+    @property
+    def depends_on_horizon(self) -> bool:
+        """Whether a longer run differs from a shorter one from the start."""
+        return self._class().depends_on_horizon
+
+    def _class(self) -> type[Algorithm]:
+        user_files.register(self.own)
+        return registry.find(self.algorithm)
+
+    def sends_alike(self, searched: Iterable[str]) -> bool:
+        """Whether all configurations certainly send the same number of bytes in every round: shared parts and rows."""
+        cls = self._class()
+        as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
+        if (
+            cls.sends
+            or not as_averaging
+            or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe"))
+        ):
+            return False
+        written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
+        shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
+        return not set(searched) & {"batch_norm", "body_lr_scale", *(knobs(cls) if shaped else ())}
+
+    def participation(self, share: float) -> float:
+        """The participation under which clients send at most this share of what they send now; 0: none does."""
+        return int(self.scenario.participants * share + 1e-9) / self.scenario.clients
+
+    def with_seed(self, seed: int) -> Experiment:
+        """The same with another seed."""
+        return self if seed == self.seed else replace(self, seed=seed)
+
+    def as_recorded(self, record: Mapping[str, Any]) -> Experiment:
+        """The same with the executor that was chosen when its run began."""
+        return replace(self, executor=record.get("executor") or self.executor)
+
+    def on_gpus(self, gpus: float) -> Experiment:
+        """The same on a GPU, if its trials have a share of one."""
+        if gpus:
+            return replace(self, device="cuda")
+        if self.device != "cpu":
+            raise UserError(
+                "a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1"
+            )
+        return self
+
+    def folder_name(self, scenario: str) -> str:
+        """The beginning of a run folder's name; with your own data, the data's name rather than the scenario's."""
+        dataset = self.scenario.dataset
+        place = user_files.plain_name(dataset) if user_files.is_own(dataset) else scenario
+        return f"{user_files.plain_name(self.algorithm)}-{place}"
+
+    def title(self, scenario: str) -> str:
+        """What is trained, in words."""
+        return f"{self.algorithm} on {scenario}"
+
+    def figures(self, last: Mapping[str, Any]) -> list[str]:
+        """The declared metrics that say so, and your own."""
+        return figures(last)
+
+    @property
+    def objective(self) -> str:
+        """What a search optimises if nothing is said."""
+        return METRIC
+
+    @property
+    def repeatable(self) -> bool:
+        """A run with the same seed gives the same numbers."""
+        return True
+
+    @property
+    def continues(self) -> bool:
+        """A saved run goes on where it was."""
+        return True
+
+    @property
+    def common(self) -> set[str]:
+        """The hyperparameters of the scenario."""
+        return {*knobs(Scenario)}
+
+    def spaces(self) -> dict[str, Any]:
+        """The algorithm's search spaces by name, as its file in search_spaces or your file has them."""
+        self._class()
+        return registry.spaces(self.algorithm)
+
+    @property
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """Where a hyperparameter of the derived space exists: everywhere."""
+        return {}
+
+    def searched(self) -> list[str]:
+        """What is searched where no space says it: every hyperparameter that the algorithm declares with a range,
+        except those with a late or uncertain effect and those that change the shape of the weights; and the clients'
+        learning rate.  Choices are left to a file: most are variants of the method.
+        """
+        cls = self._class()
+        own = [n for n, k in knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural]
+        return list(dict.fromkeys([*own, "lr"]))
+
+    def idle(self, config: dict[str, Any]) -> dict[str, str]:
+        """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
+        algorithm, scenario = self.resolve(config)
+        return scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
+
+    def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
+        """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
+        algorithm, _ = self.resolve(config)
+        return {name: first_round(algorithm, name) for name in names}
+
+    def describe(self) -> list[str]:
+        """Lines about what is trained: data, scoring, initial weights."""
+        lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
+        lines += [f"note: {note}" for note in notes(self.scenario)]
+        lines.append(f"scored: {self.describe_scoring()}")
+        return lines + ([f"started: {self.describe_start()}"] if self.initial_weights else [])
+
+    def to_record(self) -> dict[str, Any]:
+        """What the record of a run holds of it."""
+        return {
+            "algorithm": self.algorithm,
+            "scenario": asdict(self.resolve({})[1]),
+            "pinned": self.pinned,
+            "preset": self.preset,
+            "defaults": self.configuration({}),
+            "scored": self.describe_scoring(),
+            **self.beginning(),
+            "seed": self.seed,
+            "executor": self.executor,
+            "device": self.device,
+        }
+
+    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+        """The scenario by name, with what was changed of it."""
+        return scenarios.in_words(name, asdict(self._setting), dict(given))
+
+    def to_setting(self, name: str) -> dict[str, Any]:
+        """What the record of a comparison holds of the setting."""
+        return {"scenario_name": name, "scenario": asdict(self._setting), "preset": self.preset}
+
+    @property
+    def _setting(self) -> Scenario:
+        """The setting before a preset moves an algorithm's own defaults."""
+        return replace(self, preset="").resolve({})[1]
+
+    def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that describe it, with the types of its scenario and algorithm; your files with whole paths."""
+        typed = {n: getattr(self.scenario, n) for n in fields}
+        typed |= {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
+        return {
+            "algo": user_files.reference(self.algorithm),
+            "fields": typed,
+            "set": dict(self.pinned),
+            "start_from": user_files.reference(self.start_from),
+            "metric": tuple(user_files.reference(name) for name in self.metrics),
+        }
+
+    def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
+        """The command that trains the best configuration once more."""
+        return command_line("run", "--config", best, *where)
+
+    def to_best(self, scenario: str, config: dict[str, Any], rounds: int | None) -> dict[str, Any]:
+        """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
+        named = scenarios.find(scenario)
+        overrides = {n: v for n, v in vars(self.scenario).items() if v != getattr(named, n)}
+        content = {
+            "algorithm": self.algorithm,
+            "scenario": scenario,
+            "overrides": overrides | ({} if rounds is None else {"rounds": rounds}),
+            "seed": self.seed,
+            "hyperparameters": self.configuration(config),
+            **self.beginning(),
+        }
+        return content | ({} if self.executor == "auto" else {"executor": self.executor})  # chosen for your own code
 
     def to_plain(self) -> dict[str, Any]:
         """The whole experiment as plain values, with every default; files by name and hash."""
@@ -241,6 +464,18 @@ def task_of(
     return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
 
 
+def built_in(workload: Workload, command: str) -> Experiment:
+    """The workload as an experiment, for a command that makes sense for nothing else; UserError for a program."""
+    if isinstance(workload, Experiment):
+        return workload
+    raise UserError(f"{command} is for algorithms that fedtune trains itself, but got {workload.name}, a program")
+
+
+def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
+    """Whether a server hook keeps the tensors of shared parts: a user's own hook may do anything."""
+    return getattr(cls, hook) is getattr(Algorithm, hook) or getattr(cls, hook).__module__.startswith("trainables.")
+
+
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
@@ -295,11 +530,6 @@ def fitting(scenario: Scenario) -> list[str]:
                 found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
                 break
     return found
-
-
-def with_seed(experiment: Experiment, seed: int) -> Experiment:
-    """The same experiment with another seed: other partition, initialisation and batches."""
-    return replace(experiment, seed=seed)
 
 
 def _require_fit(

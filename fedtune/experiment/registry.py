@@ -6,9 +6,11 @@ This is the only module that looks into `trainables/`.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.user_code import extensions, packages, user_files
@@ -47,6 +49,25 @@ def find(name: str) -> type[Algorithm]:
     if len(own) != 1:
         raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
     return own[0]
+
+
+def spaces(name: str) -> dict[str, Any]:
+    """An algorithm's search spaces by name: those of its file in search_spaces/, or of the user's file."""
+    find(name)
+    if user_files.is_own(name):
+        from fedtune.experiment import user_algorithms
+
+        return dict(user_algorithms.spaces(name) or {})
+    packages.pin("trainables", "search_spaces")
+    module = f"search_spaces.{name}"
+    if importlib.util.find_spec(module) is None:
+        return {}
+    return members(importlib.import_module(module))
+
+
+def members(module: ModuleType) -> dict[str, Any]:
+    """The search spaces that a module holds."""
+    return {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
 
 
 def _built_in() -> list[str]:

@@ -35,7 +35,7 @@ class Check:
     @property
     def column(self) -> str:
         """The test metric that configurations are compared by: the objective's."""
-        return self.objective.tested if self.objective.tested in self.runs else "test_acc"
+        return self.objective.reported(self.runs)
 
     @property
     def what(self) -> str:
@@ -91,7 +91,7 @@ class Check:
         by = f"{self.difference()} in {what}, 95 % interval"
         if abs(difference.mean) <= difference.half:
             return f"{self._on} the tuned configuration does not differ significantly from the default ({by})"
-        gain = difference.mean * (self.objective.tested_sign if self.column == self.objective.tested else 1)
+        gain = difference.mean * self.objective.sign_of(self.column)
         return f"{self._on} the tuned configuration {'beats' if gain > 0 else 'is worse than'} the default ({by})"
 
     @property
@@ -108,10 +108,13 @@ class Check:
         """The headings of `spread`."""
         return [text for column, text in SPREAD.items() if column in self.runs]
 
+    def _megabytes(self, name: str) -> str:
+        return number(self.of(name, "comm_mb").mean(), ".2f") if "comm_mb" in self.runs else ""
+
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.said(n), _listed(self.of(n)), number(self.of(n, "comm_mb").mean(), ".2f")) for n in self.names]
-        if self.column != "test_acc":
+        rows = [(n, self.said(n), _listed(self.of(n)), self._megabytes(n)) for n in self.names]
+        if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
                 (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
                 for n in self.names

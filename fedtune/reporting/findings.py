@@ -58,6 +58,8 @@ class Findings:
     @property
     def title(self) -> str:
         """The algorithm and its scenario, in words."""
+        if "scenario" not in self.record:
+            return f"{self.record['algorithm']} (a program)"
         return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'], given(self.record))}"
 
     @property

@@ -192,10 +192,12 @@ def overview(parts: Sequence[Search | Comparison]) -> TextTable:
 def _comparison(run: Path, anchor: str) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
     files = RunFiles(run, COMPARISON)
-    record = files.record_with("algorithms", "scenario")
+    record = files.record_with("algorithms")
     try:
-        algorithms, scenario = [str(a) for a in record["algorithms"]], record["scenario"]
-        where = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
+        algorithms, scenario = [str(a) for a in record["algorithms"]], record.get("scenario")
+        where = "their own data"
+        if scenario:
+            where = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)

@@ -7,6 +7,7 @@ from typing import Any
 from analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
+from fedtune.runs.provenance import rounds_of
 from fedtune.tuning.messages import said
 
 SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"
@@ -16,7 +17,7 @@ def search_settings(record: dict[str, Any]) -> str:
     """Trial length, searcher, scheduler and rungs, in words."""
     budget = record.get("budget") or {}
     unit = {"mb": "MB", "seconds": "s"}.get(str(budget.get("unit")))
-    most = f"up to {several(record['scenario']['rounds'], 'round')}"
+    most = f"up to {several(rounds_of(record), 'round')}"
     most += f" or {short(budget['limit'])} {unit}" if unit else ""
     rungs = ", ".join(short(x) for x in record.get("rungs") or [])
     scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")

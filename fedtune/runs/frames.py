@@ -23,6 +23,7 @@ from fedtune.core.terminal import say
 from fedtune.runs import logs, reading, tables
 from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
+from fedtune.runs.provenance import rounds_of
 from fedtune.runs.trial_states import ended
 
 CONFIG = tables.CONFIG
@@ -63,9 +64,11 @@ def record(run: str | Path) -> dict[str, Any]:
         raise UserError(
             f"RUN must be a search's folder, but {run} is a comparison's; give one inside it, {run}/ALGORITHM"
         )
-    content = files.record_with("algorithm", "scenario")
-    if not isinstance(content["scenario"], dict) or "rounds" not in content["scenario"]:
-        raise files.damaged("its scenario has no rounds")
+    content = files.record_with("algorithm")
+    try:
+        rounds_of(content)
+    except (KeyError, TypeError) as error:
+        raise files.damaged("it does not say how many rounds a trial has") from error
     return content
 
 
@@ -82,7 +85,11 @@ def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     files = RunFiles(run)
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
     trials, rounds = (over and _tables(files)) or _logs(run, Goal.from_record(about))
-    names = {"run": run.absolute().name, "algorithm": about["algorithm"], "scenario": about["scenario"]["dataset"]}
+    names = {
+        "run": run.absolute().name,
+        "algorithm": about["algorithm"],
+        "scenario": about.get("scenario", {}).get("dataset", ""),
+    }
     return trials.assign(**names), rounds.assign(run=names["run"])
 
 
@@ -105,7 +112,7 @@ def trials_table(files: RunFiles) -> pd.DataFrame:
 
 def rounds_table(files: RunFiles) -> pd.DataFrame:
     """The content of rounds.parquet; UserError if it is damaged."""
-    return reading.table(files.rounds_file, ("trial", "round", "val_acc", "seconds", "eval_seconds"), _kinds(ROUNDS))
+    return reading.table(files.rounds_file, ("trial", "round", "seconds", "eval_seconds"), _kinds(ROUNDS))
 
 
 def _kinds(columns: dict[str, str]) -> dict[str, str]:

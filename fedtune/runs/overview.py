@@ -13,9 +13,12 @@ from rich.table import Table
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import EXCESSES, FAR, Goal
 from fedtune.core.terminal import command_line, near, several, short
+from fedtune.programs.output import last_line
+from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.logs import logged
+from fedtune.runs.provenance import rounds_of
 from fedtune.runs.trial_states import ALIVE, ended, trained
 from fedtune.user_code import user_files
 
@@ -29,7 +32,6 @@ NEEDED = (  # entries of a search's record
     "concurrent",
     "space",
     "state",
-    "scenario",
     "budget",
 )
 Logged = dict[str, list[dict[str, Any]]]
@@ -88,7 +90,7 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
     files = RunFiles(run)
     record = files.record_with(*NEEDED)
     try:
-        budget, rounds = Budget(**record["budget"]), int(record["scenario"]["rounds"])
+        budget, rounds = Budget(**record["budget"]), rounds_of(record)
         rungs = [float(rung) for rung in record.get("rungs") or []]
     except (KeyError, TypeError, ValueError) as error:
         raise files.damaged(error) from error
@@ -108,8 +110,16 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
     ]
     seconds = None if over else time_left.of_search(files, record, rows, how)
     lines += _left(seconds)
+    lines += [f"{trial} says: {line}" for trial, line in _last_lines(files, how).items()]
     table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record))
     return Group("\n".join(lines), "no round was reported yet" if table is None else table), over, seconds
+
+
+def _last_lines(files: RunFiles, how: dict[str, str]) -> dict[str, str]:
+    """What the programs of running trials printed last, by trial."""
+    logs = {trial: sorted(files.outputs_folder.glob(f"{trial}*/{LOG}")) for trial, h in how.items() if h == "running"}
+    found = {trial: last_line(of[-1]) for trial, of in logs.items() if of}
+    return {trial: line for trial, line in found.items() if line}
 
 
 def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 import platform
@@ -17,25 +16,14 @@ from typing import Any
 import torch
 
 from fedtune.core.about import VERSION
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload
 
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
 
 
-def of_experiment(experiment: Experiment) -> dict[str, Any]:
+def of_workload(workload: Workload) -> dict[str, Any]:
     """The provenance entries of a search's record."""
-    return origin() | {
-        "algorithm": experiment.algorithm,
-        "scenario": dataclasses.asdict(experiment.resolve({})[1]),
-        "pinned": experiment.pinned,
-        "preset": experiment.preset,
-        "defaults": experiment.configuration({}),
-        "scored": experiment.describe_scoring(),
-        **experiment.beginning(),
-        "seed": experiment.seed,
-        "executor": experiment.executor,
-        "device": experiment.device,
-    }
+    return origin() | workload.to_record()
 
 
 def origin() -> dict[str, Any]:
@@ -55,6 +43,11 @@ def origin() -> dict[str, Any]:
             "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels depend on it
         },
     }
+
+
+def rounds_of(record: Mapping[str, Any]) -> int:
+    """The rounds of a whole run, from the record of a search."""
+    return int(record.get("rounds") or record["scenario"]["rounds"])
 
 
 def trained_by(record: Mapping[str, Any]) -> dict[str, str]:

@@ -95,14 +95,14 @@ class BudgetEntry(TypedDict):
 
 
 @_entries
-class Check(TypedDict):
+class Check(TypedDict, total=False):
     """A run of the final check; its other metrics are also numbers."""
 
-    configuration: Literal["best", "default"]
-    seed: Whole
+    configuration: Required[Literal["best", "default"]]
+    seed: Required[Whole]
     test_acc: float | None
     val_acc: float | None
-    reason: Text
+    reason: Required[Text]
 
 
 @_entries
@@ -130,6 +130,11 @@ class Record(TypedDict, total=False):
     algorithm: Text
     scenario: Annotated[Setting, BeforeValidator(_flat)]
     scenario_name: Text
+    program: dict[Text, Any]  # file, command, commit, interpreter
+    metrics: dict[Text, dict[Text, Text]]  # of a program
+    rounds: Positive
+    repeatable: bool
+    selects_on_test: bool
     pinned: dict[Text, Scalar]
     preset: Text
     defaults: dict[Text, Scalar]  # the value of every hyperparameter that is not searched

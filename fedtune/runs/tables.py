@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ import yaml
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS, is_own, metrics_in
 from fedtune.core.objectives import BY_ACCURACY, TEST, Goal, final
-from fedtune.experiment.scenarios import find as find_scenario
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.trial_states import status
@@ -22,7 +20,7 @@ from fedtune.runs.trial_states import status
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
-    from fedtune.experiment.experiment import Experiment
+    from fedtune.core.workload import Workload
 
 CONFIG = "config/"  # prefix of hyperparameter columns
 
@@ -119,7 +117,10 @@ def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict
     others = [name for name in rounds if is_own(name)] + [n for n in goal.names if final(n) == f"last_{n}"]
     row |= {f"last_{name}": end[name] for name in others if name in end}
     row |= {f"best_{first.name}": best[first.name]} if f"last_{first.name}" in row else {}
-    return row | {"seconds": rounds["seconds"].sum() + rounds["eval_seconds"].sum(), "comm_mb": end["comm_mb"]}
+    return row | {
+        "seconds": rounds["seconds"].sum() + rounds["eval_seconds"].sum(),
+        "comm_mb": end.get("comm_mb", math.nan),
+    }
 
 
 def best_trial(trials: pd.DataFrame, unit: str = "rounds", goal: Goal = BY_ACCURACY) -> pd.Series | None:
@@ -161,7 +162,7 @@ def ranked(trials: pd.DataFrame, goal: Goal) -> pd.DataFrame:
     if trials.empty:
         return trials  # it may lack the columns to sort by
     by = {goal.first.column: goal.first.mode == "min"}
-    by |= {"last_val_loss": True} if "last_val_loss" not in by else {}
+    by |= {"last_val_loss": True} if "last_val_loss" not in by and "last_val_loss" in trials else {}
     return trials.sort_values(list(by), ascending=list(by.values()), kind="stable")
 
 
@@ -178,7 +179,7 @@ def trial_id(result: Any) -> str:
 
 def write_best(
     run: Path,
-    experiment: Experiment,
+    workload: Workload,
     scenario: str,
     best: pd.Series,
     budget: Budget,
@@ -191,42 +192,15 @@ def write_best(
     If trials were not limited by rounds, the rounds are those of the best trial.  how: further entries about how it was
     found.  Returns the values of the searched hyperparameters.
     """
-    named, actual = find_scenario(scenario), experiment.scenario
-    overrides = {
-        f.name: getattr(actual, f.name)
-        for f in dataclasses.fields(actual)
-        if getattr(actual, f.name) != getattr(named, f.name)
-    }
-    if budget.unit != "rounds":
-        overrides["rounds"] = int(best["rounds"])
-    chosen = {k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)}
-    whole = experiment.configuration(plain(chosen))
-    how = (
-        {
-            "trial": best["trial"],
-            "rounds": int(best["rounds"]),
-            "val_acc": float(best["last_val_acc"]),
-            **tested(best),
-            "run": run.name,
-        }
-        | how
-        | {name: float(best[final(name)]) for name in goal.names if name != METRIC}
-    )
-    content = {
-        "algorithm": experiment.algorithm,
-        "scenario": scenario,
-        "overrides": overrides,
-        "seed": experiment.seed,
-        "hyperparameters": whole,
-        **experiment.beginning(),
-        "found": how,
-    }
-    if experiment.executor != "auto":
-        content["executor"] = experiment.executor  # as chosen for the user's own code
-    if experiment.own:
-        content["own"] = user_copies.to_record(experiment.own)
+    chosen = plain({k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)})
+    found = {"trial": best["trial"], "rounds": int(best["rounds"])}
+    found |= {METRIC: float(best[final(METRIC)])} if final(METRIC) in best else {}
+    found |= tested(best) | {"run": run.name} | how
+    found |= {name: float(best[final(name)]) for name in goal.names if name != METRIC}
+    content = workload.to_best(scenario, chosen, None if budget.unit == "rounds" else int(best["rounds"]))
+    content |= {"found": found} | ({"own": user_copies.to_record(workload.own)} if workload.own else {})
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    return {n: v for n, v in whole.items() if n in plain(chosen)}
+    return {n: v for n, v in workload.configuration(chosen).items() if n in chosen}
 
 
 def tested(trial: pd.Series) -> dict[str, Any]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
-from fedtune.experiment import registry
+from fedtune.core.workload import trainer
 from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
+from fedtune.runs.provenance import rounds_of
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import finite, plan, schedulers
 from fedtune.tuning import space as spaces
@@ -54,7 +54,7 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
         planned = dataclasses.replace(planned, points=[], outside=[], trials=_untried(planned, run))
     else:
         name = name or f"{options.name}+{more.rounds}rounds"
-        fields = {**options.fields, "rounds": record["scenario"]["rounds"] + more.rounds}
+        fields = {**options.fields, "rounds": rounds_of(record) + (more.rounds or 0)}
         planned = longer(plan.make(dataclasses.replace(options, name=name, fields=fields)), run, more.top)
     planned = dataclasses.replace(planned, earlier=path.absolute())
     return search_study.run_with_ray(planned, {"extends": run.name})
@@ -115,11 +115,11 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
         raise UserError(
             f"--rounds needs a search whose budget is in rounds, but that of {run.path} is in {p.budget.unit}"
         )
-    if registry.find(p.experiment.algorithm).depends_on_horizon:
+    if p.workload.depends_on_horizon:
         raise UserError(
-            f"{p.experiment.algorithm} schedules over all its rounds, so a longer trial differs from the "
+            f"{p.workload.name} schedules over all its rounds, so a longer trial differs from the "
             "start; search again with "
-            f"--rounds {p.experiment.scenario.rounds}"
+            f"--rounds {p.workload.rounds}"
         )
     trials, rounds = frames.trials_table(run), frames.rounds_table(run)
     configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}
@@ -130,11 +130,12 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
         raise UserError(
             f"only finished trials can be trained further, but {run.path} has none; fedtune resume it, or add --trials"
         )
+    saved_round = trainer(p.workload).saved_round
     onward = tuple(
-        plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds))
+        plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds, saved_round))
         for t in best.itertuples()
     )
-    default = p.experiment.default()
+    default = p.workload.default()
     moved = [spaces.inside(p.space, default | t.config) for t in onward]
     return dataclasses.replace(
         p,
@@ -158,7 +159,9 @@ def lineage(run: RunFolder) -> Iterator[RunFolder]:
         run = RunFolder(run.path.absolute().parent / Path(earlier).name)
 
 
-def checkpoint(run: RunFolder, trial: str, rounds: pd.DataFrame) -> tuple[str | None, float]:
+def checkpoint(
+    run: RunFolder, trial: str, rounds: pd.DataFrame, saved_round: Callable[[Path], int]
+) -> tuple[str | None, float]:
     """The folder of a trial's last checkpoint that can be read, and the seconds that its rounds up to there took.
 
     None: it is trained again from its first round.
@@ -167,7 +170,7 @@ def checkpoint(run: RunFolder, trial: str, rounds: pd.DataFrame) -> tuple[str | 
     for folder in lineage(run):
         for file in sorted(folder.path.absolute().glob(f"*-{glob.escape(trial)}/checkpoint_*"), reverse=True):
             try:
-                reached = torch.load(file / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+                reached = saved_round(file)
             except Exception:  # whatever a damaged file raises
                 continue
             before = of_trial[of_trial["round"] <= reached]

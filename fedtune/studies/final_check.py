@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import ray
 from ray.tune import Callback
 
-from fedtune.core.metrics import kept_of
+from fedtune.core.metrics import figures
 from fedtune.core.objectives import Goal
-from fedtune.data import datasets
-from fedtune.experiment.experiment import with_seed
 from fedtune.runs import clients, reading
-from fedtune.studies import ray_tasks
+from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
 
-def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
+def check(p: Plan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
     Returns a row per run, with the metrics of its last round.  Each client's results are in the table of clients.
@@ -27,14 +26,13 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
-        (name, seed): ray_tasks.SeededRun(f"{name}, seed {seed}", with_seed(p.experiment, seed), values)
+        (name, seed): ray_tasks.SeededRun(f"{name}, seed {seed}", p.workload.with_seed(seed), values)
         for seed in p.fresh(p.final_seeds)
         for name, values in candidates.items()
     }
-    named = {p.experiment.scenario.dataset: data}
     found = ray_tasks.run_all(
         list(runs.values()),
-        named,
+        data,
         p.files.final_folder,
         p.cpus,
         p.gpus,
@@ -45,10 +43,13 @@ def check(p: Plan, data: datasets.Dataset, config: Config) -> pd.DataFrame:
         "seconds" in p.goal.names,
     )
     if found:
-        whose = {"algorithm": p.experiment.algorithm}
+        whose = {"algorithm": p.workload.name}
         scored = [(whose | {"configuration": n, "seed": s}, found[r.label].clients) for (n, s), r in runs.items()]
         reading.write_table(clients.table(scored), p.files.clients_file)
-    rows = [{"configuration": n, "seed": s} | last_round(found[run.label], p.goal) for (n, s), run in runs.items()]
+    rows = [
+        {"configuration": n, "seed": s} | last_round(found[run.label], p.goal, p.workload.figures)
+        for (n, s), run in runs.items()
+    ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
 
@@ -83,10 +84,10 @@ class WorkersAhead(Callback):
         self.on_trial_complete(iteration, trials, trial)
 
 
-def last_round(outcome: ray_tasks.Outcome, goal: Goal) -> dict[str, Any]:
+def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: fresh_seeds.Figures = figures) -> dict[str, Any]:
     """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
     there = bool(outcome.rounds) and not outcome.reason
-    row = kept_of(outcome.rounds[-1] if there else {}, *goal.names)
+    row = fresh_seeds.kept(outcome.rounds[-1] if there else {}, goal, figures)
     if there and "seconds" in row:
         row["seconds"] = outcome.seconds
     return row | {"reason": outcome.reason}

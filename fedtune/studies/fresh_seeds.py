@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedtune.core.metrics import METRICS, kept_of
+from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
-from fedtune.data.datasets import Dataset
-from fedtune.experiment.experiment import with_seed
 from fedtune.runs import clients, tables
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
+Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
 DEFAULT = "default"
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
@@ -56,12 +55,12 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
 def _values(p: Plan, row: dict[Any, Any]) -> Config:
     """The searched hyperparameters of a trial, from its row in the table of trials."""
     tried = {k.removeprefix(tables.CONFIG): v for k, v in row.items() if k.startswith(tables.CONFIG)}
-    whole = p.experiment.configuration(tables.plain(tried))
+    whole = p.workload.configuration(tables.plain(tried))
     return {n: v for n, v in whole.items() if n in p.space.names}
 
 
 def evaluate(
-    plans: Sequence[Plan], data: Dataset, seeds: int, top: int, folder: Path
+    plans: Sequence[Plan], data: Mapping[str, Any], seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
@@ -79,13 +78,12 @@ def evaluate(
     entries = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
     runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
     for p, c, seed in entries:
-        label = f"{p.experiment.algorithm} {c.name} seed {seed}"
-        runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, with_seed(p.experiment, seed), c.config))
+        label = f"{p.workload.name} {c.name} seed {seed}"
+        runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
     first = plans[0]
-    named = {first.experiment.scenario.dataset: data}
     outcomes = ray_tasks.run_all(
         list(runs.values()),
-        named,
+        data,
         folder,
         first.cpus,
         first.gpus,
@@ -98,9 +96,11 @@ def evaluate(
     rows, rounds, scored = [], [], []
     for p, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
-        whose = {"algorithm": p.experiment.algorithm, "configuration": c.name, "seed": seed}
+        whose = {"algorithm": p.workload.name, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
-        rows.append(whose | {"trial": c.trial, "score": c.score} | run_summary(outcome, p.goal) | config)
+        rows.append(
+            whose | {"trial": c.trial, "score": c.score} | run_summary(outcome, p.goal, p.workload.figures) | config
+        )
         rounds += [whose | row for row in outcome.rounds]
         scored.append((whose, outcome.clients))
     frame = pd.DataFrame(rows)
@@ -111,25 +111,30 @@ def evaluate(
 
 def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:
     """The key of a run: candidates with the same key share one run."""
-    return p.experiment.algorithm, json.dumps(c.config, sort_keys=True), seed
+    return p.workload.name, json.dumps(c.config, sort_keys=True), seed
 
 
-def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
+def kept(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
+    """The values of a run's last row that tables of fresh-seed runs keep; NaN if missing."""
+    return {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
+
+
+def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: Figures = figures) -> dict[str, Any]:
     """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
     length: dict[str, Any] = {"rounds": len(rows), "seconds": outcome.seconds}
     if outcome.reason or not rows:
-        none = kept_of({}, *goal.names) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
+        none = kept({}, goal, figures) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
-    there = next(r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last["test_acc"])
+    there = next((r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)), {})
     return (
         length
-        | {n: v for n, v in kept_of(last, *goal.names).items() if n not in length}
+        | {n: v for n, v in kept(last, goal, figures).items() if n not in length}
         | {
-            "rounds_to_95": there["round"],
-            "mb_to_95": there["comm_mb"],
-            "mb_per_round": last["comm_mb"] / len(rows),
+            "rounds_to_95": there.get("round", math.nan),
+            "mb_to_95": there.get("comm_mb", math.nan),
+            "mb_per_round": last.get("comm_mb", math.nan) / len(rows),
             "reason": "",
         }
     )

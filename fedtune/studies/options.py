@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedtune.core.errors import UserError
-from fedtune.experiment import registry
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import OF_ENGINE, PROGRAM, ExperimentOptions, SearchOptions, canonical
 from fedtune.tuning.options.types import above_zero, check, option, positive_int, share, small_int
 from fedtune.user_code import user_files
 
 OURS = "ours"  # the defaults, among presets
 # what decides which runs
+BASELINES = "local,fedavgft"
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
@@ -27,7 +27,7 @@ class ComparisonOptions(SearchOptions):
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option("", "algorithms (names or files); all: those that can train the scenario's models", "A,B,…")
     baselines: str = option(
-        "local,fedavgft",
+        BASELINES,
         "baselines that are tuned too and tested against (default local,fedavgft); none: no baselines",
         "A,B|none",
     )
@@ -37,7 +37,9 @@ class ComparisonOptions(SearchOptions):
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        name = user_files.plain_name(user_files.take_each(algorithm, registry.names())[0])
+        if algorithm.endswith(PROGRAM):  # what is said of the setting is for the others
+            shared = {name: value for name, value in shared.items() if name not in (*OF_ENGINE, "fields")}
+        name = user_files.plain_name(canonical(algorithm))
         then = self.recorded and {**self.recorded, "defaults": self.recorded["defaults_of"][name]}
         return SearchOptions(
             **shared | {"algo": algorithm, "name": name, "storage_path": str(folder), "recorded": then}

@@ -1,6 +1,6 @@
 """Many runs outside a search, as Ray tasks; with a folder, each leaves a file and is run only once.
 
-Seeds of one configuration share a task where their clients can train as one stack: see `engine.seed_stack`.
+Seeds of one configuration share a task where they can train together: see `engine.seed_stack`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,16 +21,10 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
-from fedtune.data import federation
-from fedtune.data.datasets import Dataset
-from fedtune.engine import simulation
-from fedtune.engine.seed_stack import seeds_at_once
-from fedtune.engine.simulation import Round, Seeds, Simulation
-from fedtune.experiment import partitioning
-from fedtune.experiment.experiment import Experiment, with_seed
-from fedtune.experiment.scenario import Scenario
+from fedtune.core.workload import Place, Workload, trainer
+from fedtune.core.workload import SeededRun as OneOfSeeds
 from fedtune.runs import clients, provenance
-from fedtune.runs.files import write_json
+from fedtune.runs.files import RunFiles, write_json
 
 if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and rich take it 1.5 s
     from fedtune.tuning.space_types import Config
@@ -41,7 +34,7 @@ class SeededRun(NamedTuple):
     """One configuration on one seed.  label: unique among the runs of one call, and part of the file's name."""
 
     label: str
-    experiment: Experiment
+    workload: Workload
     config: Config = {}  # noqa: RUF012 - never changed
 
 
@@ -61,7 +54,7 @@ class Outcome(NamedTuple):
 
 def run_all(
     runs: Sequence[SeededRun],
-    data: Mapping[str, Dataset],
+    data: Mapping[str, Any],
     folder: Path | None = None,
     cpus: float = 1,
     gpus: float = 0,
@@ -90,7 +83,8 @@ def run_all(
     commit = provenance.commit()
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
     some = packs(left, min(slots, concurrent or slots), apart=timed or limit.unit == "seconds")
-    outcomes = _outcomes(some, data, cpus, gpus, limit, concurrent or 2 * slots, objective)
+    at = Place(folder and RunFiles(folder).outputs_folder, "", cpus, gpus)
+    outcomes = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
         if folder:
@@ -117,48 +111,53 @@ def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = No
 
 
 def train(
-    experiment: Experiment,
+    workload: Workload,
     config: Config,
-    data: federation.Federation,
+    data: Any,
     cpus: float,
     budget: Budget,
     objective: Objective | None = None,
 ) -> Outcome:
     """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
-    return train_seeds(experiment, config, [experiment.seed], cpus, budget, objective, data)[0]
+    return train_seeds(workload, config, [workload.seed], cpus, budget, objective, Place(cpus=cpus), data)[0]
 
 
 def train_seeds(
-    experiment: Experiment,
+    workload: Workload,
     config: Config,
     seeds: Sequence[int],
     cpus: float,
     budget: Budget,
     objective: Objective | None,
-    *data: federation.Federation,
+    at: Place,
+    *data: Any,
 ) -> list[Outcome]:
-    """The same of several seeds, whose clients train as one stack.  data: the federation of each."""
+    """The same of several seeds, which train together.  data: as prepared for each."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(cpus)))
+    trains = trainer(workload)
     if budget.unit == "seconds":
-        with suppress(Diverged):  # unused: a process's first round takes seconds more
-            next(simulation.train(with_seed(experiment, seeds[0]), config, data[0]))
-    together = Seeds(experiment, config, dict(zip(seeds, data, strict=True)))
-    courses = [_Course(run, budget, objective) for run in together.runs]
-    while left := [i for i, course in enumerate(courses) if not course.over]:
-        for i, row in together.step(left).items():
-            courses[i].take(row)
-    return [course.outcome() for course in courses]
+        trains.warm(workload.with_seed(seeds[0]), config, data[0])
+    at = at._replace(gpu_ids=tuple(map(str, ray.get_gpu_ids()))) if at.gpus else at
+    together = trains.seeded(workload, config, dict(zip(seeds, data, strict=True)), at)
+    try:
+        courses = [_Course(run, budget, objective) for run in together.runs]
+        while left := [i for i, course in enumerate(courses) if not course.over]:
+            for i, row in together.step(left).items():
+                courses[i].take(row)
+        return [course.outcome() for course in courses]
+    finally:
+        together.close()
 
 
 class _Course:
     """A run on its way: its rounds, and the best of them."""
 
-    def __init__(self, simulation: Simulation, budget: Budget, objective: Objective | None) -> None:
-        self.simulation, self.budget, self.objective = simulation, budget, objective
+    def __init__(self, run: OneOfSeeds, budget: Budget, objective: Objective | None) -> None:
+        self.run, self.budget, self.objective = run, budget, objective
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.reason, self.over = 0.0, "", False
-        self.best: Round | None = None
+        self.best: Any = None  # the best round, as the run keeps it
 
     def take(self, row: dict[str, Any] | Diverged) -> None:
         """The next round's row, or how the run diverged in it."""
@@ -168,29 +167,25 @@ class _Course:
         self.rows.append(row)
         self.seconds += row["seconds"] + row["eval_seconds"]
         if self.objective and (self.best is None or _improved(self.objective, row, self.best.row)):
-            self.best = self.simulation.last.kept()
-        self.over = row["round"] >= self.simulation.setting.scenario.rounds or self.budget.reached(row, self.seconds)
+            self.best = self.run.kept()
+        self.over = row["round"] >= self.run.rounds or self.budget.reached(row, self.seconds)
 
     def outcome(self) -> Outcome:
         """The outcome: the last round and the best one are scored on test rows now, unless they were before."""
         if self.reason:
             return Outcome(self.rows, self.reason)
         try:
-            self.rows[-1] = self.simulation.test()
-            best = self.best and self.simulation.tested(self.best)
+            self.rows[-1] = self.run.test()
+            of_clients = self.run.clients(self.best) if self.best else []
         except Diverged as error:
             return Outcome(self.rows, str(error))
-        both = {"last": self.simulation.last, "best": best}
-        owner = self.simulation.setting.federation.owner
-        of_clients = [
-            clients.columns(how, done.row["round"], done.clients, owner) for how, done in both.items() if done
-        ]
-        return Outcome(self.rows, "", clients=of_clients if best else [])
+        return Outcome(self.rows, "", clients=[clients.columns(*scored) for scored in of_clients])
 
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
     """Whether a round is better than the best before it; of seconds, which add up, the first is."""
-    return objective.name != "seconds" and objective.better(row[objective.name], best[objective.name])
+    known = objective.name != "seconds" and objective.name in row
+    return known and objective.better(row[objective.name], best[objective.name])
 
 
 def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[SeededRun]]:
@@ -201,24 +196,23 @@ def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[Seede
     """
     alike: dict[str, list[SeededRun]] = {}
     for run in runs:
-        kind = json.dumps([with_seed(run.experiment, 0).to_plain(), run.config], sort_keys=True)
+        kind = json.dumps([run.workload.with_seed(0).to_plain(), run.config], sort_keys=True)
         alike.setdefault(kind, []).append(run)
-    found: dict[tuple[Scenario, tuple[int, ...]], list[list[SeededRun]]] = {}
+    found: dict[tuple[Any, tuple[int, ...]], list[list[SeededRun]]] = {}
     for group in alike.values():
-        at_once = 1 if apart else seeds_at_once(group[0].experiment, group[0].config)
+        at_once = 1 if apart else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
         parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(alike))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
-            where = pack[0].experiment.scenario, tuple(run.experiment.seed for run in pack)
+            where = pack[0].workload.source, tuple(run.workload.seed for run in pack)
             found.setdefault(where, []).append(pack)
     return [pack for of in found.values() for pack in of]
 
 
 def _outcomes(
     some: Sequence[list[SeededRun]],
-    data: Mapping[str, Dataset],
-    cpus: float,
-    gpus: float,
+    data: Mapping[str, Any],
+    at: Place,
     budget: Budget,
     room: int,
     objective: Objective | None,
@@ -227,19 +221,20 @@ def _outcomes(
 
     room: packs that are submitted to Ray at once, just enough to keep it busy, so that few federations exist at once.
     """
-    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(train_seeds)
+    task = ray.remote(num_cpus=at.cpus, num_gpus=at.gpus)(train_seeds)
     waiting: dict[Any, list[SeededRun]] = {}
     latest: Any = None
     shared: list[Any] = []
     for pack in some:
-        e, seeds = pack[0].experiment, [run.experiment.seed for run in pack]
-        if latest != (e.scenario, seeds):
-            latest = e.scenario, seeds
-            dealt = [partitioning.partition(data[e.scenario.dataset], e.scenario, seed) for seed in seeds]
+        w, seeds = pack[0].workload, [run.workload.seed for run in pack]
+        if latest != (w.source, seeds):
+            latest = w.source, seeds
+            dealt = [trainer(w).prepare(w, data, seed) for seed in seeds]
             with local_ray.spoken_to():
                 shared = [ray.put(each) for each in dealt]
         with local_ray.spoken_to():
-            waiting[task.remote(e, pack[0].config, seeds, cpus, budget, objective, *shared)] = pack
+            own = at._replace(name=file_name(pack[0].label))
+            waiting[task.remote(w, pack[0].config, seeds, at.cpus, budget, objective, own, *shared)] = pack
         if len(waiting) >= room:
             yield from _next(waiting)
     while waiting:
@@ -283,6 +278,11 @@ def _with_progress(
 
 def outcome_file(folder: Path, run: SeededRun, budget: Budget | None = None) -> Path:
     """The file of a run's outcome, named by everything that the outcome depends on, not by the label alone."""
-    what = [run.experiment.to_plain(), run.config, budget]
+    what = [run.workload.to_plain(), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]
-    return folder / f"{run.label.replace(' ', '-').replace('/', '_')}-{digest}.json"
+    return folder / f"{file_name(run.label)}-{digest}.json"
+
+
+def file_name(label: str) -> str:
+    """A run's label as part of a file's name."""
+    return label.replace(" ", "-").replace("/", "_")

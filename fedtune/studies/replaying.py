@@ -61,7 +61,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         outside=[],
         searcher="replay",
         scheduler="none",
-        budget=Budget("rounds", planned.experiment.scenario.rounds, 1),
+        budget=Budget("rounds", planned.workload.rounds, 1),
         time_budget=None,
         goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
     )

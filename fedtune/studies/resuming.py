@@ -56,7 +56,7 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
 
     The user's files of the search are registered; UserError if one has changed since.
     """
-    record = run.record_with("state", "scenario", "defaults", *needed)
+    record = run.record_with("state", "defaults", *needed)
     try:
         SearchOptions.from_record(record)
     except UserError as error:

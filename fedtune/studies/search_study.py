@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,9 +14,7 @@ from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several, short
-from fedtune.data import datasets, federation
-from fedtune.engine.simulation import settled
-from fedtune.experiment import partitioning
+from fedtune.core.workload import trainer
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
@@ -36,35 +34,35 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
     with ExitStack() as held:
         if resumed:
             held.enter_context(p.files.lock())
-        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
-        partitions = partition(p, data, p.final_seeds)
+        data = trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
+        prepared = prepare(p, data, p.final_seeds)
         disk.require_room(p.storage)
         shown = p.options.dashboard, p.options.dashboard_host
         fits = held.enter_context(
             ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, p.files.ray_log_file, p.storage)
         )
-        return run_search(p, record or {}, data, partitions, fits, resumed)
+        return run_search(p, record or {}, data, prepared, fits, resumed)
 
 
-def partition(p: Plan, data: datasets.Dataset, fresh: int) -> list[federation.Federation]:
-    """The federations that every trial trains on; UserError if they, or the fresh ones, cannot be partitioned."""
-    partitioning.require_partitions(data, p.experiment.scenario, p.fresh(fresh))
-    seeds = range(p.experiment.seed, p.experiment.seed + p.seeds)
-    partitioning.report(data, p.experiment.scenario, seeds[0])
-    return [partitioning.partition(data, p.experiment.scenario, seed) for seed in seeds]
+def prepare(p: Plan, data: Mapping[str, Any], fresh: int) -> list[Any]:
+    """The data that every trial trains on, by seed; UserError if they, or the fresh ones, cannot be prepared."""
+    trains = trainer(p.workload)
+    trains.require(p.workload, data, p.fresh(fresh))
+    trains.report(p.workload, data)
+    return [trains.prepare(p.workload, data, p.workload.seed + i) for i in range(p.seeds)]
 
 
 def as_recorded(p: Plan) -> Plan:
-    """The plan with the executor of its run's record, if it was started before."""
-    found = p.files.record.get("executor") if p.files.record_file.exists() else None
-    return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, executor=found)) if found else p
+    """The plan with what its run's record says was chosen, if it was started before."""
+    record = p.files.record if p.files.record_file.exists() else {}
+    return dataclasses.replace(p, workload=p.workload.as_recorded(record))
 
 
 def run_search(
     p: Plan,
     record: dict[str, Any],
-    data: datasets.Dataset,
-    partitions: list[federation.Federation],
+    data: Mapping[str, Any],
+    prepared: list[Any],
     fits: int,
     resumed: bool,
 ) -> int:
@@ -73,15 +71,15 @@ def run_search(
     """
     with ExitStack() as held:
         p = as_recorded(p)
-        p = dataclasses.replace(p, experiment=settled(p.experiment, p.default(), partitions[0]))
+        p = dataclasses.replace(p, workload=trainer(p.workload).settled(p.workload, p.default(), prepared[0]))
         if p.probe:
-            gpus, fits = gpu_share.measure_gpu_share(p.experiment, partitions, p.cpus)
+            gpus, fits = gpu_share.measure_gpu_share(p.workload, prepared, p.cpus)
             p = dataclasses.replace(p, gpus=gpus)
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)
         run = p.files
-        tools = held.enter_context(loggers.opened(p.options.logger, about(p), p.experiment.configuration))
-        run.add(**provenance.of_experiment(p.experiment) | p.to_record() | record)
+        tools = held.enter_context(loggers.opened(p.options.logger, about(p), p.workload.configuration))
+        run.add(**provenance.of_workload(p.workload) | p.to_record() | record)
         if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
             held.enter_context(run.lock())
@@ -92,19 +90,19 @@ def run_search(
         if not p.options.debug:
             held.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
-            return search_and_check(p, data, partitions, run, watch, resumed, tools)
+            return search_and_check(p, data, prepared, run, watch, resumed, tools)
 
 
 def about(p: Plan) -> loggers.About:
     """The description of the search for tools that log trials."""
-    experiment = p.experiment
-    return loggers.About(f"{p.storage.name}/{p.name}", experiment.algorithm, p.scenario, experiment.seed, p.folder)
+    w = p.workload
+    return loggers.About(f"{p.storage.name}/{p.name}", w.name, p.scenario, w.seed, p.folder)
 
 
 def search_and_check(
     p: Plan,
-    data: datasets.Dataset,
-    partitions: list[federation.Federation],
+    data: Mapping[str, Any],
+    prepared: list[Any],
     run: RunFiles,
     watch: disk.Watch,
     resumed: bool,
@@ -114,7 +112,7 @@ def search_and_check(
     began = time.monotonic()
     with _ending_recorded(p, run, watch):
         ahead = final_check.WorkersAhead(p)
-        grid, reported = driver.fit(p, partitions, p.concurrent or 1, resumed, watch, tools, also=[ahead])
+        grid, reported = driver.fit(p, prepared, p.concurrent or 1, resumed, watch, tools, also=[ahead])
     rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
@@ -139,7 +137,7 @@ def search_and_check(
     for reason, trouble in broken.items():
         say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble, p.options.debug))
     how = {"trials": len(trials), "seeds": p.seeds}
-    config = tables.write_best(p.folder, p.experiment, p.scenario, best, p.budget, p.goal, **how)
+    config = tables.write_best(p.folder, p.workload, p.scenario, best, p.budget, p.goal, **how)
     if cut and not p.time_budget:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
@@ -190,7 +188,8 @@ def _broken(reported: Reported) -> dict[str, list[str]]:
 
 
 def _at_length(stacks: list[str], debug: bool) -> str:
-    return f"\n{stacks[0]}" if debug else ""
+    """The first trial's stack, if it is asked for, or what its program printed last."""
+    return f"\n{stacks[0]}" if debug or "Traceback" not in stacks[0].splitlines()[0] else ""
 
 
 def _nothing_found(

@@ -15,6 +15,7 @@ from fedtune.cluster import package as packing
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.experiment import partitioning
+from fedtune.experiment.experiment import built_in
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
@@ -94,15 +95,15 @@ def _search(arguments: list[str], options: SearchOptions, data: Path | None, pac
         else:
             planned = plan.make(here)
             name, fresh = planned.name, planned.final_seeds
-            algos, own = {"--algo": planned.experiment.algorithm}, planned.own
-    scenario, root = planned.experiment.scenario, packing.data_root(data)
+            algos, own = {"--algo": planned.workload.name}, planned.own
+    e = built_in(planned.workload, "fedtune submit")
+    scenario, root = e.scenario, packing.data_root(data)
     given, files = ["--name", name], {}
     if options.data_dir is not None:
         _on_cluster("--data-dir", Path(options.data_dir))
     elif (read := datasets.from_files(scenario.dataset)) and not options.download:
         files = packing.data_files(read, root)
         given += ["--data-dir", "data"]
-    e = planned.experiment
     typed = [*algos.items(), *((flag(n), getattr(scenario, n)) for n in options.fields)]
     for option, names in [*typed, *(("--metric", name) for name in e.metrics), ("--start-from", e.start_from)]:
         if (sent := _sent(names)) != names:
@@ -114,7 +115,7 @@ def _search(arguments: list[str], options: SearchOptions, data: Path | None, pac
     here_too = not datasets.from_files(scenario.dataset)
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
-        first = planned.experiment.seed
+        first = planned.workload.seed
         partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
     return storage / name, _without(arguments, *dict.fromkeys(given[::2])) + given
 

@@ -18,7 +18,7 @@ from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
-from fedtune.data.federation import Federation
+from fedtune.core.workload import trainer
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
 from fedtune.runs.state_copies import StateCopies
@@ -49,7 +49,7 @@ class TensorBoard(TBXLoggerCallback):
 
 def fit(
     p: Plan,
-    data: list[Federation],
+    data: list[Any],
     concurrent: int,
     resumed: bool,
     watch: disk.Watch | None = None,
@@ -62,7 +62,7 @@ def fit(
     trainable = tune.with_resources(
         tune.with_parameters(
             FederatedTrainable,
-            experiment=p.experiment,
+            workload=p.workload,
             data=data,
             budget=p.budget,
             onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
@@ -70,6 +70,7 @@ def fit(
             goal=p.goal,
             rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
             search=p.name,
+            outputs=p.files.outputs_folder,
         ),
         bundle,
     )
@@ -102,15 +103,15 @@ def drive(
         else:
             tuner = _new(p, trainable, concurrent)
         recorder = Recorder(before, [o.attribute for o in p.goal.objectives])
-        title = f"{p.experiment.algorithm} on {p.scenario}"
-        rounds = p.experiment.scenario.rounds
+        title = p.title
+        rounds = p.workload.rounds
         view = live_view.fitting_view()(title, p.trials, rounds, p.space.names, before, p.goal)
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(),
             recorder,
-            Gauges(p.name, p.experiment.algorithm, p.goal.first),
+            Gauges(p.name, p.workload.name, p.goal.first),
             *([view] if show else []),
             *([TensorBoard()] if p.tensorboard else []),
             *([watch] if watch else []),
@@ -132,7 +133,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
     if not saved_state.tuner_readable(p.folder):
         _new(p, trainable, concurrent)  # writes it
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
-        saved_state.drop_unlogged(p.folder, before)
+        saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
     ray_internals.limit_trials(tuner, concurrent)
     searcher = _innermost(tuner)
@@ -159,8 +160,8 @@ def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
             max_concurrent_trials=concurrent,
             time_budget_s=p.time_budget,
             reuse_actors=True,  # 0.2 s a trial instead of 1.7 s
-            trial_name_creator=lambda trial: f"{plain_name(p.experiment.algorithm)}-{trial.trial_id}",
-            trial_dirname_creator=lambda trial: f"{plain_name(p.experiment.algorithm)}-{trial.trial_id}",
+            trial_name_creator=lambda trial: f"{plain_name(p.workload.name)}-{trial.trial_id}",
+            trial_dirname_creator=lambda trial: f"{plain_name(p.workload.name)}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
             name=p.name,
@@ -203,7 +204,7 @@ def _searching(p: Plan) -> tuple[Any, Any]:
         p.space,
         p.points,
         p.outside,
-        p.experiment.seed + earlier["trial"].nunique(),
+        p.workload.seed + earlier["trial"].nunique(),
         p.name,
         p.goal,
         _log(p),

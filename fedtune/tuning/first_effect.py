@@ -4,42 +4,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ray.tune.search.sample import Categorical, Integer
 
-from fedtune.core import hyper
-from fedtune.experiment.algorithm import Algorithm, first_round
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload
 from fedtune.tuning.domains import values as values_of
 from fedtune.tuning.space_types import Config, Space, distinct
 
 
-def first_effect(space: Space, experiment: Experiment, within: float = math.inf) -> tuple[int, str]:
+def first_effect(space: Space, workload: Workload, within: float = math.inf) -> tuple[int, str]:
     """The latest first-effect round of any hyperparameter of the space, anywhere in it, and that one's name.
 
     No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
     after round `within`, if ever, or is declared late, is left out.
     """
-    cls = type(experiment.resolve({})[0])
-    late = {n for n, knob in hyper.knobs(cls).items() if knob.late}
-    latest, whose = 1, ""
-    for schedule in _schedules(space, cls):
-        algorithm, _ = experiment.resolve(schedule)
-        for name in [n for n in space.names if n not in late]:
-            t = first_round(algorithm, name)
+    late, latest, whose = workload.late, 1, ""
+    for schedule in _schedules(space, workload.schedule):
+        first = workload.first_rounds(schedule, [n for n in space.names if n not in late])
+        for name, t in first.items():
             if latest < t <= within:
                 latest, whose = t, name
     return latest, whose
 
 
-def _schedules(space: Space, cls: type[Algorithm]) -> Iterator[Config]:
+def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
     """Every setting in the space of the few hyperparameters that decide when others have an effect."""
     if space.is_grid:
-        yield from distinct([{n: p[n] for n in cls.schedule if n in p} for p in space.points])
+        yield from distinct([{n: p[n] for n in schedule if n in p} for p in space.points])
         return
     values = {}
-    for name in cls.schedule:
+    for name in schedule:
         domain = space.domains.get(name)
         if isinstance(domain, Categorical):
             values[name] = list(domain.categories)

@@ -6,13 +6,12 @@ from collections.abc import Collection
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.experiment import hooks
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload
 from fedtune.tuning.domains import ends
 from fedtune.tuning.space_types import Config, Space, met
 
 
-def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
+def reasons(space: Space, workload: Workload) -> dict[str, str]:
     """Hyperparameters of a space that can have no effect anywhere in it, each with the reason.
 
     They have none whatever value any single other hyperparameter takes.
@@ -22,21 +21,20 @@ def reasons(space: Space, experiment: Experiment) -> dict[str, str]:
     found: dict[str, str] | None = None
     for config in configs:
         try:
-            algorithm, scenario = experiment.resolve(config)
+            idle = workload.idle(config)
         except UserError:  # incompatible values; a trial will say so
             continue
-        idle = scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
         found = idle if found is None else {n: why for n, why in found.items() if n in idle}
     return {n: why for n, why in (found or {}).items() if n in space.names}
 
 
-def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) -> Space:
+def without(space: Space, workload: Workload, kept: Collection[str] = ()) -> Space:
     """The space without hyperparameters that have no effect in it; those in `kept`, which a record lists as searched,
     stay.
 
     Points of a grid stay as they are; UserError if nothing is left.
     """
-    idle = {n: why for n, why in reasons(space, experiment).items() if n not in kept}
+    idle = {n: why for n, why in reasons(space, workload).items() if n not in kept}
     for name, why in idle.items():
         say(
             f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
@@ -44,7 +42,7 @@ def without(space: Space, experiment: Experiment, kept: Collection[str] = ()) ->
         )
     if space.is_grid or not idle:
         return space
-    fixed, domains, conditions = experiment.configuration({}), {}, {}
+    fixed, domains, conditions = workload.configuration({}), {}, {}
     for name, domain in space.domains.items():
         condition = space.conditions.get(name, {})
         if name not in idle and met({n: v for n, v in condition.items() if n in idle}, fixed):

@@ -13,7 +13,6 @@ from fedtune.core import statistics
 from fedtune.core.metrics import METRIC, TRAFFIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
-from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.runs import pareto, reading, tables
 from fedtune.tuning import caveats, finite, schedulers
 from fedtune.tuning.plan import Plan
@@ -22,14 +21,9 @@ from fedtune.tuning.space_types import Config
 
 def announce(p: Plan, space: str, concurrent: int) -> None:
     """Say what will be searched, and how.  space: its name."""
-    say(f"{p.experiment.algorithm} on {p.scenario}, space {space}: " + listed(p.space.text()))
-    if data := data_in_words(p.experiment.scenario):
-        say(f"data: {data}")
-    for note in notes(p.experiment.scenario):
-        say(f"note: {note}")
-    say(f"scored: {p.experiment.describe_scoring()}")
-    if p.experiment.initial_weights:
-        say(f"started: {p.experiment.describe_start()}")
+    say(f"{p.title}, space {space}: " + listed(p.space.text()))
+    for line in p.workload.describe():
+        say(line)
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     say(
         f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once; {p.searcher}"
@@ -78,31 +72,36 @@ def conclude(
     say(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
-        + f"val_acc {best['last_val_acc']:.4f}, "
+        + (f"val_acc {best['last_val_acc']:.4f}, " if "last_val_acc" in best else "")
         + said_of_test(tables.tested(best))
         + " "
         f"after {several(best['rounds'], 'round')}" + (f", means of {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
     )
     if len(checked):
-        table = Table(title=f"test accuracy on fresh seeds ({p.final_seeds}), last round", title_justify="left")
-        other = p.goal.first.tested
-        shown = () if other == "test_acc" else (other,)
-        for column in ("configuration", "mean ± std", "each seed", *shown, "MB a run"):
+        other = p.goal.first.reported(checked)
+        main = "test_acc" if "test_acc" in checked else other
+        what = "test accuracy" if main == "test_acc" else main
+        table = Table(title=f"{what} on fresh seeds ({p.final_seeds}), last round", title_justify="left")
+        shown = () if other == main else (other,)
+        costs = ["MB a run"] * ("comm_mb" in checked)
+        for column in ("configuration", "mean ± std", "each seed", *shown, *costs):
             table.add_column(column, justify="left" if column == "configuration" else "right")
         for name, runs in checked.groupby("configuration"):
-            accuracy = runs["test_acc"]
+            accuracy = runs[main]
             mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
             if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
                 mean = f"diverged in {lost} of {len(runs)}"
             each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
             more = [short(float(runs[column].mean(skipna=False))) for column in shown]
-            table.add_row(str(name), mean, each, *more, f"{runs['comm_mb'].mean():.2f}")
+            table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
         console().print(table)
         if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
             by_seed = checked.pivot(index="seed", columns="configuration", values=other)
             gain = statistics.mean_difference(by_seed["best"], by_seed["default"])
             said = statistics.interval(gain.mean, gain.half, "+z.4f")
-            say(f"best − default{f' in {other}' if shown else ''}: {said} (95 % interval, paired by seed)")
+            say(
+                f"best − default{f' in {other}' if other != 'test_acc' else ''}: {said} (95 % interval, paired by seed)"
+            )
         for constraint in p.goal.constraints:
             mine = checked[checked["configuration"] == "best"][constraint.name]
             kept = int((mine.map(constraint.excess) <= 0).sum())
@@ -117,7 +116,7 @@ def conclude(
     say(f"folder: {p.shown}")
     say(f"report: {command_line('report', p.shown)}")
     lie = ("--data-dir", data_dir) if data_dir else ()
-    say(f"again: {command_line('run', '--config', p.shown / p.files.best_file.name, *lie)}")
+    say(f"again: {p.workload.again(config, p.shown / p.files.best_file.name, *lie)}")
 
 
 def said_of_test(tested: dict[str, Any]) -> str:
@@ -128,7 +127,7 @@ def said_of_test(tested: dict[str, Any]) -> str:
 
 def _length(p: Plan) -> str:
     """What a trial may use, in words."""
-    rounds = several(p.experiment.scenario.rounds, "round")
+    rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
     return most + (f", each on {several(p.seeds, 'seed')}" if p.seeds > 1 else "")

@@ -15,8 +15,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.terminal import near, say, several
-from fedtune.experiment import user_metrics
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import finite, idle, schedulers, searchers
@@ -26,7 +25,7 @@ from fedtune.tuning.options.options import AUTO, SearchOptions, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
-from fedtune.user_code.user_files import UserFile, is_own, plain_name
+from fedtune.user_code.user_files import UserFile
 
 
 class EarlierTrial(NamedTuple):
@@ -44,7 +43,7 @@ class Plan:
     """A search that has been checked and can start."""
 
     options: SearchOptions
-    experiment: Experiment
+    workload: Workload
     space: Space
     points: list[Config]  # tried first: the default configuration, then a grid's points
     outside: list[Config]  # values of the first point outside the space: they are tried anyway
@@ -75,6 +74,11 @@ class Plan:
         return self.options.scenario
 
     @property
+    def title(self) -> str:
+        """What is searched, in words."""
+        return self.workload.title(self.scenario)
+
+    @property
     def folder(self) -> Path:
         """The run's folder."""
         return self.storage / self.name
@@ -92,15 +96,15 @@ class Plan:
     @property
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the search is made of: the experiment's and the space's."""
-        return user_files.merged(self.experiment.own, spaces.files(self.options.space))
+        return user_files.merged(self.workload.own, spaces.files(self.options.space))
 
     def default(self) -> Config:
         """The default values of what is searched."""
-        return {n: v for n, v in self.experiment.default().items() if n in self.space.names}
+        return {n: v for n, v in self.workload.default().items() if n in self.space.names}
 
     def fresh(self, count: int) -> list[int]:
         """So many seeds that the search has not seen."""
-        first = self.experiment.seed + self.seeds
+        first = self.workload.seed + self.seeds
         return list(range(first, first + count))
 
     @property
@@ -108,7 +112,7 @@ class Plan:
         """Why its scheduler can stop no trial, or move none; "" if it can."""
         if self.grace < self.budget.limit:
             return ""
-        first = spaces.first_effect(self.space, self.experiment, within=self.experiment.scenario.rounds)
+        first = spaces.first_effect(self.space, self.workload, within=self.workload.rounds)
         return schedulers.unjudged(self.scheduler, self.budget, self.grace, self.options.grace, *first)
 
     def to_record(self) -> dict[str, Any]:
@@ -144,21 +148,24 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     gpus = _gpus(options)
-    experiment = _on_device(options.experiment(), gpus)
-    options = dataclasses.replace(options.with_typed(experiment), space=spaces.with_whole_path(options.space))
-    space = spaces.widened(spaces.load(options.space, experiment), options.also, experiment)
-    space = idle.without(space, experiment, options.recorded.get("space", ()))
-    searcher = _searcher(options, space, experiment)
+    workload = options.workload().on_gpus(gpus)
+    options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
+    space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
+    space = idle.without(space, workload, options.recorded.get("space", ()))
+    searcher = _searcher(options, space, workload)
     if searcher == "grid" and not space.is_grid:
         space = finite.as_grid(space)
-    moves = schedulers.find(options.scheduler).moves_hyperparameters
-    points, outside = _points(space, experiment, moves)
+    kind = schedulers.find(options.scheduler)
+    moves = kind.moves_hyperparameters
+    if not workload.continues and (moves or kind.pauses):
+        _require_from_the_start(options.scheduler, workload, moves)
+    points, outside = _points(space, workload, moves)
     _note_defaults(options, space)
-    own = user_metrics.modes(experiment.metrics)
-    goal = Goal(parse(options.objective, own), constraints(options.subject_to, own))
+    known = workload.selectable
+    goal = Goal(parse(options.objective or workload.objective, known), constraints(options.subject_to, known))
     searchers.require_goal(goal, searcher, options.scheduler)
-    budget, grace = _budget(options, space, experiment)
-    storage, name = Path(options.storage_path), options.name or _name(experiment, options.scenario)
+    budget, grace = _budget(options, space, workload)
+    storage, name = Path(options.storage_path), options.name or _name(workload, options.scenario)
     if not resumed:
         require_folder(storage, name, options.name)
     loggers.require(options.logger)
@@ -168,7 +175,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
     return Plan(
         options,
-        experiment,
+        workload,
         space,
         points,
         outside,
@@ -211,21 +218,21 @@ def _gpus(options: SearchOptions) -> float:
     return share
 
 
-def _on_device(experiment: Experiment, gpus: float) -> Experiment:
-    """The experiment on a GPU where its trials have a share of one."""
-    if gpus:
-        return dataclasses.replace(experiment, device="cuda")
-    if experiment.device != "cpu":
-        raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
-    return experiment
-
-
-def _searcher(options: SearchOptions, space: Space, experiment: Experiment) -> str:
+def _searcher(options: SearchOptions, space: Space, workload: Workload) -> str:
     """The requested searcher, or a suitable one; UserError if it does not fit the space and the scheduler."""
     fitting = searchers.default(space, options.scheduler)
-    structural = (*type(experiment.resolve({})[0]).structural, "batch_norm")
-    searchers.require_combination(options.searcher or fitting, options.scheduler, space, structural)
+    searchers.require_combination(options.searcher or fitting, options.scheduler, space, workload.structural)
     return options.searcher or fitting
+
+
+def _require_from_the_start(scheduler: str, workload: Workload, moves: bool) -> None:
+    """UserError, or a note, for a scheduler whose trials go on from a state that the workload does not keep."""
+    advice = f"write {{checkpoint}} in the command of {workload.name} if it can go on from a folder"
+    if moves:
+        raise UserError(
+            f"--scheduler {scheduler} copies trials' states, but {workload.name} keeps none; {advice}, or take asha"
+        )
+    say(f"note: a trial that {scheduler} pauses begins again later, silently until where it was; {advice}")
 
 
 def _note_defaults(options: SearchOptions, space: Space) -> None:
@@ -235,13 +242,13 @@ def _note_defaults(options: SearchOptions, space: Space) -> None:
             say(f"note: {name} is searched, so {flag(name)} only sets its default; --set {name}=… fixes it")
 
 
-def _points(space: Space, experiment: Experiment, population: bool) -> tuple[list[Config], list[Config]]:
+def _points(space: Space, workload: Workload, population: bool) -> tuple[list[Config], list[Config]]:
     """What is tried first: the default configuration, then all points of a grid (each filled up with defaults).
 
     Also those of the default's values that the space does not hold.
     """
     if not space.is_grid:
-        point, outside = spaces.inside(space, experiment.default())
+        point, outside = spaces.inside(space, workload.default())
         if outside:
             values = ", ".join(f"{n} = {v}" for n, v in outside.items())
             if population:  # PBT perturbs these values, so they must lie in the space
@@ -252,33 +259,37 @@ def _points(space: Space, experiment: Experiment, population: bool) -> tuple[lis
                 "nearest value inside"
             )
         return [point], [outside]
-    default = {n: v for n, v in experiment.default().items() if n in space.names}
+    default = {n: v for n, v in workload.default().items() if n in space.names}
     full = [default] + [default | point for point in space.points]
     return distinct(full), []
 
 
-def _budget(options: SearchOptions, space: Space, experiment: Experiment) -> tuple[Budget, float]:
+def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[Budget, float]:
     """A trial's budget and grace period; warns if the requested grace period is too short."""
-    rounds = experiment.scenario.rounds
+    rounds = workload.rounds
     if options.budget_unit == "rounds":
         if options.budget is not None:
             raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
-        return Budget("rounds", rounds), _grace(options, _first_effect(space, experiment), rounds)
+        return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), rounds)
+    if options.budget_unit == "mb" and "comm_mb" not in workload.selectable:
+        raise UserError(
+            f"--budget-unit mb needs the metric comm_mb, but {workload.name} does not report it; use --rounds"
+        )
     if options.budget is None:
         raise UserError(f"--budget-unit {options.budget_unit} needs the length of a trial; give --budget, say 20")
     if options.grace is not None and options.grace > options.budget:
         raise UserError(f"--grace must be at most the --budget of {options.budget:g}, but got {options.grace:g}")
-    since = min(_first_effect(space, experiment)[0], rounds)
+    since = min(_first_effect(space, workload)[0], rounds)
     return Budget(options.budget_unit, options.budget, since), options.grace or options.budget / 10
 
 
-def _first_effect(space: Space, experiment: Experiment) -> tuple[int, str]:
+def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
     """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
-    latest, name = spaces.first_effect(space, experiment)
-    rounds = experiment.scenario.rounds
+    latest, name = spaces.first_effect(space, workload)
+    rounds = workload.rounds
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
-        latest, name = spaces.first_effect(space, experiment, within=rounds)
+        latest, name = spaces.first_effect(space, workload, within=rounds)
     return latest, name
 
 
@@ -299,12 +310,9 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -
     return int(options.grace)
 
 
-def _name(experiment: Experiment, scenario: str) -> str:
-    """A name for a run's folder; with your own data, the data's name rather than the scenario's."""
-    dataset = experiment.scenario.dataset
-    place = plain_name(dataset) if is_own(dataset) else scenario
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return f"{plain_name(experiment.algorithm)}-{place}-{stamp}"
+def _name(workload: Workload, scenario: str) -> str:
+    """A name for a run's folder."""
+    return f"{workload.folder_name(scenario)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
 
 def require_folder(storage: Path, name: str, given: str | None) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from ray import cloudpickle as pickle
 from ray.tune import ResultGrid
 
@@ -77,15 +77,17 @@ def set_aside(run: Path) -> None:
             folder.rename(lost / folder.name)
 
 
-def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]]) -> None:
+def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]], saved_round: Callable[[Path], int]) -> None:
     """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
 
     Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
+
+    saved_round: the round that a checkpoint's folder is of.
     """
     for folder in run.glob("*/checkpoint_*"):
         rows = logged.get(folder.parent.name.split("-")[-1], [])
         try:
-            reached = torch.load(folder / "state.pt", weights_only=True, map_location="cpu")[0]["round"]
+            reached = saved_round(folder)
         except Exception:  # a damaged one is reported when the trial wants it
             continue
         if not set(range(1, reached + 1)) <= {r["training_iteration"] for r in rows}:

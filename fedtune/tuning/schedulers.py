@@ -28,6 +28,7 @@ class Kind:
     help                    what it does, in a line
     has_rungs               it judges trials at grace · 3^i of their budget
     moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others
+    pauses                  it lets trials wait and go on later
     remember                gives a new scheduler the results of an earlier driver's trials; None if it cannot take them
     takes_conditions        the space may have hyperparameters that exist only where others have certain values
     takes_constraints       it judges trials by the constraints too
@@ -37,6 +38,7 @@ class Kind:
     help: str
     has_rungs: bool = False
     moves_hyperparameters: bool = False
+    pauses: bool = False
     takes_conditions: bool = True
     takes_constraints: bool = True
     remember: Callable[[Any, Budget, Reached], None] | None = None
@@ -117,6 +119,7 @@ KINDS = {
         _promote,
         "the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
+        pauses=True,
         remember=_tell_promotion,
     ),
     "hyperband": Kind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),

@@ -7,8 +7,6 @@ is a domain that exists only where another hyperparameter has that value.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -19,9 +17,9 @@ from ray.tune.search.sample import Domain
 
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
-from fedtune.experiment import registry, user_algorithms
+from fedtune.core.workload import Workload
+from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
-from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
@@ -70,39 +68,34 @@ def lines(**values: list[Any]) -> list[Config]:
     return [{name: value} for name, grid in values.items() for value in grid]
 
 
-def derived(algo: str) -> dict[str, Domain]:
-    """The default space of an algorithm that has no file in search_spaces/, from its declarations.
-
-    It has every hyperparameter that the algorithm declares with a range, except those with a late or uncertain effect
-    and those that change the shape of the weights; and the clients' learning rate.  Choices are left to a file: most
-    are variants of the method.
-    """
-    cls = registry.find(algo)
-    own = {n: k for n, k in hyper.knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural}
-    return tunable(cls, *dict.fromkeys([*own, "lr"]))
+def derived(workload: Workload) -> dict[str, Domain | When]:
+    """The space of a workload that has none of its own: what it says is searched, over its declared ranges."""
+    known, conditions = workload.knobs(), workload.conditions
+    found = {name: known[name].domain() for name in workload.searched()}
+    return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in found.items()}
 
 
 def names(algo: str) -> list[str]:
     """The named spaces of an algorithm."""
-    return list(_named(algo))
+    return list(dict.fromkeys(["default", *registry.spaces(algo)]))
 
 
-def load(name: str, experiment: Experiment) -> Space:
+def load(name: str, workload: Workload) -> Space:
     """A space by name, or from a file: `path/to/file.py` (its SPACE or default) or `path/to/file.py:name`.
 
     Fixed hyperparameters are not searched.  UserError if it is unknown, empty, contradictory or out of range.
     """
     if file := file_of(name):
         module = _file(file[0])
-        spaces, member = _spaces(module), file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
+        spaces, member = registry.members(module), file[1][1:] or ("SPACE" if hasattr(module, "SPACE") else "default")
     else:
-        spaces, member = _named(experiment.algorithm), name
+        spaces, member = {"default": derived(workload)} | workload.spaces(), name
     if member not in spaces:
-        raise unknown(f"search space of {experiment.algorithm}", member, spaces)
-    return checked(name, spaces[member], experiment)
+        raise unknown(f"search space of {workload.name}", member, spaces)
+    return checked(name, spaces[member], workload)
 
 
-def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
+def widened(space: Space, also: str | None, workload: Workload) -> Space:
     """The space with these hyperparameters too, over their declared ranges or the narrower ones given.
 
     also: `lr=0.001..0.3,momentum`.  UserError for a name that is unknown, fixed or already there, or for a grid.
@@ -111,13 +104,13 @@ def widened(space: Space, also: str | None, experiment: Experiment) -> Space:
         return space
     if space.is_grid:
         raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
-    domains, known = dict(space.domains), experiment.knobs()
+    domains, known = dict(space.domains), workload.knobs()
     for text in also.split(","):
         name, given, range_text = text.partition("=")
         if name not in known:
-            algorithm = experiment.algorithm
+            algorithm = workload.name
             raise unknown(f"hyperparameter of {algorithm}", name, known, f"fedtune list {algorithm}")
-        if name in domains or name in experiment.pinned:
+        if name in domains or name in workload.pinned:
             where = "the space" if name in domains else "--set"
             raise UserError(
                 f"--also takes hyperparameters that are not searched or fixed yet, but {name} is in {where}; "
@@ -160,22 +153,6 @@ def inside(space: Space, config: Config) -> tuple[Config, Config]:
         if point[name] != value:
             outside[name] = value
     return point, outside
-
-
-def _named(algo: str) -> dict[str, Any]:
-    """An algorithm's spaces by name, as its file has them; without a file there is a default."""
-    packages.pin("trainables", "search_spaces")
-    registry.find(algo)
-    if user_files.is_own(algo):
-        return {"default": derived(algo)} | dict(user_algorithms.spaces(algo) or {})
-    module = f"search_spaces.{algo}"
-    if importlib.util.find_spec(module) is None:
-        return {"default": derived(algo)}
-    return _spaces(importlib.import_module(module))
-
-
-def _spaces(module: ModuleType) -> dict[str, Any]:
-    return {n: v for n, v in vars(module).items() if not n.startswith("_") and isinstance(v, dict | list)}
 
 
 def _file(path: Path) -> ModuleType:

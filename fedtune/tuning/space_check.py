@@ -11,32 +11,32 @@ from ray.tune.search.sample import Domain
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Knob
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Workload
 from fedtune.tuning.domains import as_domain, fitted, require_points
 from fedtune.tuning.space_types import Condition, Config, Space, When, distinct, met
 
 
-def checked(name: str, raw: dict[str, Any] | list[Config], experiment: Experiment) -> Space:
+def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -> Space:
     """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
-    _require_names(name, raw, experiment)
+    _require_names(name, raw, workload)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
-    known = experiment.knobs()
+    known = workload.knobs()
     if isinstance(raw, list):
         require_points(len(raw))
-        points = [{n: known[n].check(v) for n, v in p.items() if n not in experiment.pinned} for p in raw]
+        points = [{n: known[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
         space = Space({}, distinct(points))
     else:
-        space = _of_ranges(name, raw, known, experiment)
+        space = _of_ranges(name, raw, known, workload)
     if not space.names:
-        pinned = f"; fixed are {', '.join(experiment.pinned)}" if experiment.pinned else ""
+        pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
         raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
     return space
 
 
-def _require_names(space: str, raw: Any, experiment: Experiment) -> None:
+def _require_names(space: str, raw: Any, workload: Workload) -> None:
     """UserError unless a space is a mapping of hyperparameters, or a list of such."""
-    known = experiment.knobs()
+    known = workload.knobs()
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
             raise UserError(
@@ -46,14 +46,14 @@ def _require_names(space: str, raw: Any, experiment: Experiment) -> None:
             if not isinstance(n, str):
                 raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
             if n not in known:
-                algorithm = experiment.algorithm
+                algorithm = workload.name
                 kind = f"hyperparameter of {algorithm} in space {space!r}"
                 raise unknown(kind, n, known, f"fedtune list {algorithm}")
 
 
-def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], experiment: Experiment) -> Space:
-    free = {n: v for n, v in raw.items() if n not in experiment.pinned}
-    conditions = _conditions(name, free, experiment)
+def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], workload: Workload) -> Space:
+    free = {n: v for n, v in raw.items() if n not in workload.pinned}
+    conditions = _conditions(name, free, workload)
     domains = {
         n: fitted(known[n], as_domain(n, v.domain if isinstance(v, When) else v))
         for n, v in free.items()
@@ -83,14 +83,14 @@ def _listed(name: str, space: str, values: Any) -> list[Any]:
     return found
 
 
-def _conditions(space: str, raw: dict[str, Any], experiment: Experiment) -> dict[str, Condition]:
+def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Condition]:
     """The condition of each domain that can exist, empty if it has none.  Conditions on fixed values are resolved."""
-    known, fixed, found = experiment.knobs(), experiment.configuration({}), {}
+    known, fixed, found = workload.knobs(), workload.configuration({}), {}
     for name, value in raw.items():
         condition = {}
         for other, values in value.condition.items() if isinstance(value, When) else ():
             if other not in known:
-                raise unknown(f"hyperparameter of {experiment.algorithm} in space {space!r}", other, known)
+                raise unknown(f"hyperparameter of {workload.name} in space {space!r}", other, known)
             condition[other] = tuple(map(known[other].check, values))
         if met({o: v for o, v in condition.items() if o not in raw}, fixed):
             found[name] = {o: v for o, v in condition.items() if o in raw}

@@ -7,12 +7,11 @@ import shutil
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from ray import tune
 from ray.exceptions import RayError
@@ -25,11 +24,7 @@ from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
-from fedtune.core.trees import named
-from fedtune.data.federation import Federation
-from fedtune.engine.engine import State
-from fedtune.engine.simulation import MultiSeedSimulation
-from fedtune.experiment.experiment import Experiment
+from fedtune.core.workload import Place, Run, Workload, trainer
 from fedtune.runs.disk import reason
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE
 from fedtune.user_code import user_errors
@@ -53,37 +48,38 @@ class FederatedTrainable(tune.Trainable):
     def setup(  # type: ignore[override]
         self,
         config: dict[str, Any],
-        experiment: Experiment,
-        data: Sequence[Federation],
+        workload: Workload,
+        data: Sequence[Any],
         budget: Budget,
         onward: dict[str, tuple[str, float]] | None = None,
         warm: bool = False,
         goal: Goal = BY_ACCURACY,
         rungs: Sequence[float] = (),
         search: str = "",
+        outputs: Path | None = None,
     ) -> None:
         """All but the configuration comes once per actor, through Ray's object store.
 
-        data     the federation of every seed
+        data     as prepared for every seed
         onward   configurations (as written by `key`) that continue from a checkpoint: its folder, and the seconds of
                  training until then
         goal     what the search goes for
         rungs    how much of its budget a trial has used where it may be stopped: there test rows are scored
         search   its name, for Ray's dashboard
+        outputs  the folder for what programs print, one in it for each trial
         warm     train an unused round first if seconds count, as a process's first round takes several
         """
         resources = self.trial_resources
         has = resources.required_resources if resources else {}
-        torch.set_num_threads(max(1, int(has.get("CPU", 1))))
-        self._gpus = has.get("GPU", 0)
+        self._cpus, self._gpus = has.get("CPU", 1), has.get("GPU", 0)
+        torch.set_num_threads(max(1, int(self._cpus)))
         keep_freed_memory()
-        self.experiment, self.data, self.budget, self.onward, self.goal = experiment, data, budget, onward or {}, goal
-        self.rungs, self.search = rungs, search
+        self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
+        self.rungs, self.search, self._outputs = rungs, search, outputs
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
-            with suppress(Diverged, UserError):
-                MultiSeedSimulation(experiment, config, data).step()
+            trainer(workload).warm(workload, config, data[0])
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -92,11 +88,11 @@ class FederatedTrainable(tune.Trainable):
         try:
             if self._broken:
                 raise self._broken
-            row = self.simulation.step()
+            row = self.run.step()
             seconds = ray_internals.seconds_of(self) + time.monotonic() - began
-            complete = row["round"] >= self.simulation.rounds or self.budget.reached(row, seconds)
+            complete = row["round"] >= self.run.rounds or self.budget.reached(row, seconds)
             if complete or self.budget.passed(self.rungs, row, seconds):
-                row = self.simulation.test()
+                row = self.run.test()
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
         except torch.OutOfMemoryError as error:
@@ -107,27 +103,29 @@ class FederatedTrainable(tune.Trainable):
         except Exception as error:
             if not _lasts(error):
                 raise
-            stack = user_errors.stack(error)
+            first, _, output = str(error).partition("\n") if isinstance(error, UserError) else ("", "", "")
+            stack = output or user_errors.stack(error)  # a program's last lines say more than our stack
             print(stack, file=sys.stderr, flush=True)  # the actor's log
-            return self._worst() | {BROKEN: True, "reason": one_line(_reason(error)), STACK: stack}
+            return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), STACK: stack}
         others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | self._judged(row, seconds)
         row |= {"done": complete, "complete": complete, SHOULD_CHECKPOINT: due}
         row |= {REPORTED: others} if others else {}
-        row[TROUBLE], self._trouble = self._trouble or None, ""
+        notes = [self._trouble] * bool(self._trouble) + self.run.take_notes()
+        row[TROUBLE], self._trouble = "; ".join(notes) or None, ""
         row["timestamp"] = time.time()  # Tune's own is in whole seconds, and a resumed search takes rounds in order
         return {k: v for k, v in row.items() if v is not None}
 
     def _worst(self) -> dict[str, Any]:
         """The row of a trial that ends for good."""
-        return self.goal.of_diverged(self.data[0].classes) | {"diverged": True, "done": True}
+        return self.goal.of_diverged(trainer(self.workload).chance(self.data[0])) | {"diverged": True, "done": True}
 
     def _judged(self, row: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Under constraints: by how much this trial breaks each, and what schedulers are to compare."""
         if not self.goal.constraints:
             return {}
-        progress = max(row["round"] / self.simulation.rounds, self.budget.share(row, seconds))
+        progress = max(row["round"] / self.run.rounds, self.budget.share(row, seconds))
         result = row | {TOTALS["seconds"]: seconds}
         excesses = self.goal.excesses(result, progress)
         return {EXCESSES: excesses, JUDGED: self.goal.judged(result, excesses)}
@@ -165,18 +163,12 @@ class FederatedTrainable(tune.Trainable):
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it starts again from round 1"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the simulation's state, which is the whole state of a trial."""
-        self.simulation.save(Path(checkpoint_dir) / "state.pt")
+        """Write the run's state, which is the whole state of a trial."""
+        self.run.save(Path(checkpoint_dir))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Continue from a saved state; ValueError if it does not belong to this trial."""
-        fresh, file = [_form(run.state) for run in self.simulation.runs], Path(checkpoint) / "state.pt"
-        with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
-            if hurt := packed.testzip():
-                raise ValueError(f"the checksum of {hurt} is wrong")
-        self.simulation.load(file)
-        if [_form(run.state) for run in self.simulation.runs] != fresh:
-            raise ValueError("it holds other clients or models")
+        self.run.load(Path(checkpoint))
 
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
         """As Tune does it, but with the rounds that the new trial has behind it."""
@@ -186,7 +178,7 @@ class FederatedTrainable(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process; everything is rebuilt, so nothing of the last one remains."""
-        self.__dict__.pop("simulation", None)  # one that is broken has none
+        self._close()
         give_back_memory()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # others have shares of the GPU too
@@ -199,15 +191,15 @@ class FederatedTrainable(tune.Trainable):
         Ray asks for it once, when the actor is made, and has no way to change it, but an actor trains one trial after
         another.  Its log says which.
         """
-        return f"{self.experiment.algorithm} in {self.search}" if self.search else self.experiment.algorithm
+        return f"{self.workload.name} in {self.search}" if self.search else self.workload.name
 
     def _begin(self, config: dict[str, Any]) -> None:
-        who = f"{self.experiment.algorithm}-{self.trial_id}"
+        who = f"{self.workload.name}-{self.trial_id}"
         print(f"{who}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self._broken: Exception | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         try:
-            self.simulation = MultiSeedSimulation(self.experiment, config, self.data)
+            self.run = self._start(config)
         except Exception as error:
             if not _lasts(error):
                 raise
@@ -217,9 +209,22 @@ class FederatedTrainable(tune.Trainable):
             self.load_checkpoint(folder)
         ray_internals.continue_from(self, self._round, self._before)  # Tune's rounds are ours
 
+    def _start(self, config: dict[str, Any]) -> Run:
+        ids = tuple(map(str, ray.get_gpu_ids())) if self._gpus else ()
+        at = Place(self._outputs, self.trial_id, self._cpus, self._gpus, ids)
+        return trainer(self.workload).start(self.workload, config, self.data, at)
+
+    def cleanup(self) -> None:
+        """Tune ends the actor: nothing that its run started goes on."""
+        self._close()
+
+    def _close(self) -> None:
+        if run := self.__dict__.pop("run", None):  # one that is broken has none
+            run.close()
+
     @property
     def _round(self) -> int:
-        return 0 if self._broken else self.simulation.round
+        return 0 if self._broken else self.run.round
 
 
 def known_as_itself(wrapped: Any) -> Any:
@@ -240,12 +245,4 @@ def _lasts(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
     return f"this is a bug in fedtune, {type(error).__name__}: {error}; please report it with the stack in its log"
-
-
-def _form(state: State) -> list[Any]:
-    """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
-    groups = [(g.ids.tolist(), {n: t.shape for n, t in named((g.tensors, g.kept)).items()}) for g in state.groups]
-    return [sorted(state.server), *groups]

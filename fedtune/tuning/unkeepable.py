@@ -6,36 +6,17 @@ What plain averaging sends is known after one round: its parts, both ways, whate
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray import tune
 
-from fedtune.core.hyper import knobs
 from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
-from fedtune.experiment import registry
-from fedtune.experiment.algorithm import Algorithm
 from fedtune.tuning.plan import Plan
 
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
-
-
-def sends_alike(algorithm: str, searched: Collection[str]) -> bool:
-    """Whether all configurations certainly send the same number of bytes in every round: shared parts and rows."""
-    cls = registry.find(algorithm)
-    as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
-    if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
-        return False
-    written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
-    shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
-    return not set(searched) & {"batch_norm", "body_lr_scale", *(knobs(cls) if shaped else ())}
-
-
-def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
-    """Whether a server hook keeps the tensors of shared parts: a user's own hook may do anything."""
-    return getattr(cls, hook) is getattr(Algorithm, hook) or getattr(cls, hook).__module__.startswith("trainables.")
 
 
 def why(p: Plan, row: Mapping[str, Any]) -> str:
@@ -47,7 +28,7 @@ def why(p: Plan, row: Mapping[str, Any]) -> str:
 
 
 def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
-    rounds, each = p.experiment.scenario.rounds, float(row[c.name])
+    rounds, each = p.workload.rounds, float(row[c.name])
     fewest, most = (1, 1) if c.name != "comm_mb" or p.budget.unit == "seconds" else (rounds, rounds)
     if c.name == "comm_mb":
         each /= int(row["round"])
@@ -66,21 +47,21 @@ def _said(p: Plan, c: Constraint, each: float, rounds: int) -> str:
     unit = "MB" if c.name == "comm_mb" else "bytes"
     more = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
     costs = {"comm_mb": "sends and receives", "up_bytes": "sends", "down_bytes": "receives"}[c.name]
-    return f"whatever the configuration, {p.experiment.algorithm} {costs} {each:.4g} {unit} a round here{more}"
+    return f"whatever the configuration, {p.workload.name} {costs} {each:.4g} {unit} a round here{more}"
 
 
 def _advice(p: Plan, c: Constraint, each: float, rounds: int) -> str:
     """What would satisfy it."""
     rounded = math.ceil if c.rule == "<=" else math.floor
-    scenario, found = p.experiment.scenario, [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
+    found = [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
     by_rounds = c.name == "comm_mb" and p.budget.unit == "rounds" and each > 0
     if c.rule == ">=":
         found += [f"--rounds {math.ceil(c.bound / each - CLOSE)} or more"] * by_rounds
         return "give " + ", or ".join(found)
     if by_rounds and (fewer := int(c.bound / each + CLOSE)):
         found.append(f"--rounds {fewer} or fewer")
-    if clients := int(scenario.participants * c.bound / (rounds * each) + CLOSE):
-        found.append(f"--participation {clients / scenario.clients:.4g} or less")
+    if share := p.workload.participation(c.bound / (rounds * each)):
+        found.append(f"--participation {share:.4g} or less")
     return "give " + ", or ".join(found)
 
 
@@ -90,7 +71,7 @@ class Unkeepable(tune.Stopper):
     def __init__(self, p: Plan) -> None:
         """p: the search's plan."""
         self._plan, self.why = p, ""
-        self._applies = not p.again and bool(p.goal.constraints) and sends_alike(p.experiment.algorithm, p.space.names)
+        self._applies = not p.again and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Look at a round; no trial ends by this."""

@@ -108,8 +108,8 @@ def planned(cluster: Cluster, folder: Path, more: str) -> plan.Plan:
     """A search on GPUs whose trials compute on the CPU."""
     given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {more}"
     p = plan.make(SearchOptions(**arguments.given(search.parser().parse_args(given.split()), SearchOptions)))
-    assert p.experiment.device == "cuda"
-    return dataclasses.replace(p, experiment=dataclasses.replace(p.experiment, device="cpu"))
+    assert p.workload.device == "cuda"
+    return dataclasses.replace(p, workload=dataclasses.replace(p.workload, device="cpu"))
 
 
 def waiting(folder: Path) -> type[tune.Trainable]:
@@ -174,7 +174,7 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     watching = threading.Thread(target=watch)
     watching.start()
     data = np.ones(20 * 2**20, dtype=np.uint8)
-    grid, _ = driver.fit(dataclasses.replace(p, experiment=light), data, 12, False)  # type: ignore[arg-type]
+    grid, _ = driver.fit(dataclasses.replace(p, workload=light), data, 12, False)  # type: ignore[arg-type]
     watching.join()
     assert len(grid) == 15 and not grid.errors
     assert seen["full"] == (12, 0) and seen["again"] == (13, 1)
@@ -196,14 +196,14 @@ def hungry() -> type[FederatedTrainable]:
     class Hungry(FederatedTrainable):
         def _begin(self, config: dict) -> None:
             super()._begin(config)
-            step = self.simulation.step
+            step = self.run.step
 
             def played() -> dict:
-                if self.simulation.round >= 2 and self._gpus < config["lam"] / 10:
+                if self.run.round >= 2 and self._gpus < config["lam"] / 10:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has none.")
                 return step()
 
-            self.simulation.step = played  # type: ignore[method-assign]
+            self.run.step = played  # type: ignore[method-assign]
 
     return Hungry
 
@@ -220,7 +220,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     p = dataclasses.replace(p, trials=3)
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
-    dealt = partitioning.make(p.experiment.scenario, 0)
+    dealt = partitioning.make(p.workload.scenario, 0)
     grid, reported = driver.fit(p, [dealt], 2, False)
     trials = tables.trials_frame(grid, tables.rounds_frame(reported)).set_index("config/lam")
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
@@ -232,7 +232,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
         10.0: 2,
     }
     rows = tables.rounds_frame(reported)
-    again = list(simulation.train(p.experiment, {"lam": 5.0}, dealt))
+    again = list(simulation.train(p.workload, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
     assert capsys.readouterr().err.count("ran out of memory; it now gets 0.5 of a GPU instead of 0.25") == 2
 
@@ -300,9 +300,9 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
     assert p.probe and p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
-    share, fits = gpu_share.measure_gpu_share(p.experiment, [partitioning.make(p.experiment.scenario, 0)], p.cpus)
+    share, fits = gpu_share.measure_gpu_share(p.workload, [partitioning.make(p.workload.scenario, 0)], p.cpus)
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
     assert (share, fits) == (0.5, 12)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of GPU memory"):
-        gpu_share.measure_gpu_share(p.experiment, [], p.cpus)
+        gpu_share.measure_gpu_share(p.workload, [], p.cpus)

@@ -95,11 +95,14 @@ def test_an_objective_ends_where_the_pruner_says():
 
 
 def test_a_trial_that_diverges_has_the_worst_value_and_says_why(monkeypatch):
-    def diverging(*_):
-        yield {"val_acc": 0.9, "round": 1}
-        raise Diverged("round 2 of client 0")
+    step = simulation.MultiSeedSimulation.step
 
-    monkeypatch.setattr(simulation, "train", diverging)
+    def diverging(self):
+        if self.round == 1:
+            raise Diverged("round 2 of client 0")
+        return step(self)
+
+    monkeypatch.setattr(simulation.MultiSeedSimulation, "step", diverging)
     study = optuna.create_study(direction="maximize")
     study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
     (trial,) = study.trials

@@ -335,7 +335,7 @@ def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
     user_copies.restore(folder / "both", record)
     again = ComparisonOptions.from_record(record)
     assert again.algos == f"local,{folder}/good.py:Mine"
-    found, before = again.of_search(again.algos.split(",")[1], folder), planned.plans["good.py:Mine"].experiment
+    found, before = again.of_search(again.algos.split(",")[1], folder), planned.plans["good.py:Mine"].workload
     assert replace(found.experiment(), defaults=before.defaults) == before
 
 

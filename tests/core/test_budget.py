@@ -175,8 +175,8 @@ def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:
     one, other = (simulation.MultiSeedSimulation(Experiment("fedproto", SMALL), {}, data) for _ in range(2))
     for _ in range(2):
         one.step()
-    one.save(tmp_path / "state.pt")
-    other.load(tmp_path / "state.pt")
+    one.save(tmp_path)
+    other.load(tmp_path)
     a, b = one.step(), other.step()
     assert other.round == 3 and {n: v for n, v in a.items() if "seconds" not in n} == {
         n: v for n, v in b.items() if "seconds" not in n

@@ -10,7 +10,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED, METRICS, OBJECTIVES
 from fedtune.core.objectives import ACCURACY, BY_ACCURACY, FAR, Constraint, Goal, Objective, constraints, parse
 
-OWN = {"val_recall": "", "val_recall_std": "min", "val_recall_worst10": ""}
+OWN = OBJECTIVES | {"val_recall": "", "val_recall_std": "min", "val_recall_worst10": ""}
 
 
 def test_every_validation_metric_and_cost_can_be_searched_for_in_its_own_direction() -> None:
@@ -74,7 +74,7 @@ def test_schedulers_put_what_breaks_a_constraint_behind_all_that_breaks_none(obj
         row = {"val_acc": acc, "val_loss": 1 - acc, "comm_mb": mb}
         rows.append(first.sign * goal.judged(row, goal.excesses(row, progress=1.0)))
     assert min(rows[:2]) > rows[2] > rows[3] > rows[4]
-    diverged = goal.of_diverged(classes=10)
+    diverged = goal.of_diverged(0.1)
     assert first.sign * diverged[JUDGED] < rows[4] and math.isfinite(diverged[JUDGED])
     assert goal.attribute == JUDGED and Goal(parse(objective)).attribute == objective
 
@@ -88,10 +88,10 @@ def test_what_a_trial_has_used_is_projected_to_its_end() -> None:
 
 def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
     for name, mode in OBJECTIVES.items():
-        found = Goal(parse(name)).of_diverged(classes=4)
+        found = Goal(parse(name)).of_diverged(0.25)
         assert found["val_acc"] == 0.25  # chance
         if name != "val_acc":
             worst = found[name] if mode == "min" else -found[name]
             assert math.isfinite(worst) and worst >= (METRICS[name].worst or 0) * (1 if mode == "min" else -1)
-    assert Goal(parse("val_recall:max", OWN)).of_diverged(2)["val_recall"] == -FAR
-    assert Goal(parse("comm_mb")).of_diverged(2)["comm_mb"] == FAR
+    assert Goal(parse("val_recall:max", OWN)).of_diverged(0.5)["val_recall"] == -FAR
+    assert Goal(parse("comm_mb")).of_diverged(0.5)["comm_mb"] == FAR

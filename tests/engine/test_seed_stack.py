@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.workload import HERE
 from fedtune.data.federation import Federation
 from fedtune.engine import executors, seed_stack
 from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
@@ -143,9 +144,9 @@ def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path,
     whole, cut = trial(), trial()
     rows = [figures(whole.step()) for _ in range(4)]
     assert [figures(cut.step()) for _ in range(2)] == rows[:2]
-    cut.save(tmp_path / "state.pt")
+    cut.save(tmp_path)
     resumed = trial()
-    resumed.load(tmp_path / "state.pt")
+    resumed.load(tmp_path)
     assert [figures(resumed.step()) for _ in range(2)] == rows[2:]
     assert calls.failed == 0
     assert calls.clients
@@ -220,14 +221,14 @@ def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> N
     ]
 
     def shapes(slots: int, apart: bool = False) -> list[list[tuple[float, int]]]:
-        return [[(r.config["lr"], r.experiment.seed) for r in p] for p in ray_tasks.packs(runs, slots, apart)]
+        return [[(r.config["lr"], r.workload.seed) for r in p] for p in ray_tasks.packs(runs, slots, apart)]
 
     assert shapes(2) == [[(lr, seed) for seed in range(5)] for lr in (0.1, 0.2)]
     assert [len(p) for p in shapes(4)] == [2, 2, 3, 3]
     assert shapes(4)[0][0][1] == shapes(4)[1][0][1] == 0  # on the same federations, one after the other
     assert all(len(p) == 1 for p in shapes(2, apart=True))
     assert all(len(p) == 1 for p in shapes(99))
-    assert sorted(x for p in shapes(3) for x in p) == sorted((r.config["lr"], r.experiment.seed) for r in runs)
+    assert sorted(x for p in shapes(3) for x in p) == sorted((r.config["lr"], r.workload.seed) for r in runs)
 
 
 def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
@@ -238,7 +239,7 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
     data = [partitioning.make(scenario, seed) for seed in SEEDS]
     data[2] = data[2]._replace(x=data[2].x * 1e30)  # diverges
     e, budget = Experiment("fedavg", scenario, 3, "rule"), Budget("rounds", 3)
-    outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, 1, budget, ACCURACY, *data)
+    outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, 1, budget, ACCURACY, HERE, *data)
     for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
         alone = ray_tasks.train(Experiment("fedavg", scenario, seed, "rule"), {"lr": 0.5}, d, 1, budget, ACCURACY)
         assert len(found.rounds) == len(alone.rounds)

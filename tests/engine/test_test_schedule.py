@@ -84,7 +84,7 @@ class RungActor(LocalActor):
 
     def _begin(self, config: dict[str, Any]) -> None:
         super()._begin(config)
-        for run in self.simulation.runs:
+        for run in self.run.runs:
             run.test_every = 100
 
 

@@ -51,7 +51,7 @@ def test_what_a_new_record_says_gives_its_experiment_again(changed):
     for preset in ("", "as_text", "as_published"):
         options = SearchOptions(algo="fedproto", preset=preset, fields={"clients": 5}, set={"momentum": 0.1})
         first = options.experiment()
-        record = provenance.of_experiment(first) | {"options": options.with_typed(first).to_record()}
+        record = provenance.of_workload(first) | {"options": options.with_typed(first).to_record()}
         again = SearchOptions.from_record(record).experiment()
         assert again.resolve({}) == first.resolve({}) and again.to_plain() == first.to_plain()
 

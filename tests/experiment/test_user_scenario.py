@@ -43,7 +43,7 @@ def test_own_data_are_the_scenario_where_none_was_given(kind: str, tmp_path: Pat
     options = SearchOptions(algo="fedavg", fields={"dataset": typed}, storage_path=str(tmp_path))
     planned = plan.make(options)
     assert planned.scenario == planned.to_record()["scenario_name"] == options.scenario == name
-    scenario = planned.experiment.scenario
+    scenario = planned.workload.scenario
     assert (scenario.val_share, scenario.test_share, scenario.rounds) == (0.15, 0.25, 30)
     assert scenario.partition == ("natural" if kind in ("owners", "function") else "shards")
     assert "digits" not in planned.name and data_in_words(scenario).startswith(name)

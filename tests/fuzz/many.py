@@ -53,7 +53,7 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
     reading.write_table(pd.DataFrame(trials), files.trials_file)
     experiment = Experiment("fedprox", find("digits-w4"))
     files.add(
-        **provenance.of_experiment(experiment),
+        **provenance.of_workload(experiment),
         scenario_name="digits-w4",
         trials=count,
         space={"lam": "0.01 … 10", "lr": "0.001 … 1"},

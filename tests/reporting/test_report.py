@@ -66,7 +66,7 @@ def record(**more: Any) -> dict[str, Any]:
         "scenario_name": "digits-w4",
     }
     command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
-    return provenance.of_experiment(experiment) | {"command": command} | told | more
+    return provenance.of_workload(experiment) | {"command": command} | told | more
 
 
 def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) -> list[dict[str, Any]]:

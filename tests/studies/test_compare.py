@@ -15,7 +15,7 @@ from fedtune.commands import compare, resume
 from fedtune.core.budget import Budget
 from fedtune.engine.simulation import train
 from fedtune.experiment import partitioning
-from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import logs, tables
 from fedtune.studies.comparison import plan as comparison_plan
@@ -87,7 +87,7 @@ def test_an_evaluation_equals_the_run_bit_for_bit(both):
         which = f"algorithm == 'fedproto' and configuration == '{configuration}' and seed == 2"
         row, logged = frame.query(which), rounds.query(which)
         values = {n.removeprefix("config/"): v for n, v in row.iloc[0].items() if n.startswith("config/")}
-        played = list(train(with_seed(experiment, 2), tables.plain(values)))
+        played = list(train(experiment.with_seed(2), tables.plain(values)))
         assert logged["val_acc"].tolist() == [r["val_acc"] for r in played]
         tested = logged.dropna(subset=["test_acc"]).set_index("round")["test_acc"]
         assert tested.to_dict() == {t: played[t - 1]["test_acc"] for t in (3, 4)}  # every third, and the last

@@ -265,7 +265,7 @@ def test_only_the_rows_of_some_algorithms_are_run(name: str, algos: str):
 def test_a_preset_goes_to_the_algorithms_that_have_it():
     grid = substitution.on(GRIDS["gfpl-table1"], "digits")._replace(seeds=1)
     found = reproduction_plan.planned(grid, "as_published", "cpu")
-    presets = {s.row.algorithm: s.runs[0].experiment.preset for s in found}
+    presets = {s.row.algorithm: s.runs[0].workload.preset for s in found}
     having = {n for n in presets if "as_published" in registry.find(n).presets}
     assert {n for n, preset in presets.items() if preset} == having and 0 < len(having) < len(presets)
 
@@ -362,7 +362,7 @@ def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_p
     assert [(s.row.label, s.row.preset) for s in found] == [
         (name, preset) for name in ("FedAvg", "FedPA") for preset in ("", "as_published")
     ]
-    runs = {run.label: run.experiment.seed for s in found for run in s.runs}
+    runs = {run.label: run.workload.seed for s in found for run in s.runs}
     assert len(runs) == 8
     played = {
         label: Outcome([row_of(0.1 * t + 0.02 * seed, t) for t in range(1, 8)], "") for label, seed in runs.items()
@@ -601,7 +601,7 @@ def test_the_list_names_every_table(arguments: list[str], capsys: pytest.Capture
 def test_figures_made_of_all_rounds_have_all_rounds_tested():
     """Others have their test rows scored as often as --test-every says."""
     every = {
-        name: {s.runs[0].experiment.test_every for s in reproduction_plan.planned(grid, "ours", "cpu", 7)}
+        name: {s.runs[0].workload.test_every for s in reproduction_plan.planned(grid, "ours", "cpu", 7)}
         for name in ("fedpa-table2", "gfpl-table2", "fedsa-table5")
         for grid in [small_of(name)]
     }

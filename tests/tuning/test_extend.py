@@ -16,6 +16,7 @@ from support.searches import QUICK, configuration, searched
 from fedtune.commands import extend, replay
 from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
+from fedtune.engine.built_in import saved_round
 from fedtune.engine.simulation import MultiSeedSimulation, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
@@ -119,9 +120,9 @@ def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     for t in range(1, 7):
         rows.append(source.step())
         if t == 4:
-            source.save(tmp_path / "state.pt")
+            source.save(tmp_path)
     args = {
-        "experiment": experiment,
+        "workload": experiment,
         "data": data,
         "budget": Budget("rounds", 6),
         "onward": {key(chosen): (str(tmp_path), 5.0)},
@@ -153,14 +154,14 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     simulation = MultiSeedSimulation(Experiment("fedavg", SMALL), {}, [partitioning.make(SMALL, 0)])
     for folder in (sound, earlier / "fedavg-a" / "checkpoint_000002", earlier / "fedavg-b" / "checkpoint_000000"):
         folder.mkdir(parents=True)
-        simulation.save(folder / "state.pt")
+        simulation.save(folder)
     whole = (sound / "state.pt").read_bytes()
     (earlier / "fedavg-a" / "checkpoint_000002" / "state.pt").write_bytes(whole[: len(whole) // 2])
     simulation.step()
-    simulation.save(sound / "state.pt")
+    simulation.save(sound)
     rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
-    assert extending.checkpoint(RunFolder(run), "a", rounds) == (str(sound), 2.5)
-    assert extending.checkpoint(RunFolder(run), "c", rounds) == (None, 0.0)
+    assert extending.checkpoint(RunFolder(run), "a", rounds, saved_round) == (str(sound), 2.5)
+    assert extending.checkpoint(RunFolder(run), "c", rounds, saved_round) == (None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from support.waiting import wait_for
 from fedtune.cluster import ray_internals
 from fedtune.commands import extend, resume, status
 from fedtune.core.errors import UserError
+from fedtune.engine.built_in import saved_round
 from fedtune.engine.simulation import MultiSeedSimulation
 from fedtune.experiment import partitioning, scenario
 from fedtune.experiment.experiment import Experiment
@@ -441,9 +442,9 @@ def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> 
     for trial in ("a", "b", "c"):
         folder = tmp_path / f"local-{trial}" / "checkpoint_000000"
         folder.mkdir(parents=True)
-        played.save(folder / "state.pt")
+        played.save(folder)
     whole = [{"training_iteration": t} for t in (1, 2, 3)]
-    saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]})
+    saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]}, saved_round)
     assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]
 
 

@@ -152,7 +152,7 @@ def a_search_that_diverges(
             good = config["lam"] / 2 + t / 100
             row = {METRIC: good, "val_loss": 1 - good, "comm_mb": 10 * good, "round": t, "training_iteration": t}
             if t == 3 and config["lr"] > 0.6:
-                row = goal.of_diverged(10) | {"diverged": True, "training_iteration": t}
+                row = goal.of_diverged(0.1) | {"diverged": True, "training_iteration": t}
             if t < 3 and not (stopped and t == 2 and config["lam"] < 0.3):
                 searcher.on_trial_result(name, row)
                 continue

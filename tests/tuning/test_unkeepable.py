@@ -16,11 +16,16 @@ from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.objectives import constraints
 from fedtune.experiment import registry
+from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import plan, unkeepable
 from fedtune.tuning.options.options import SearchOptions
-from fedtune.tuning.unkeepable import sends_alike
+
+
+def sends_alike(name: str, searched: list[str]) -> bool:
+    return Experiment(name, Scenario()).sends_alike(searched)
+
 
 AVERAGING = [n for n in registry.names() if sends_alike(n, [])]
 
@@ -125,7 +130,7 @@ HOOKS = {
 def test_of_an_own_algorithm_only_what_is_sure_is_taken_as_such(hook: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("{hook}", hook))
     p = made(algo=str(tmp_path / "own.py"))
-    assert sends_alike(p.experiment.algorithm, ["lr"]) is HOOKS[hook]
+    assert p.workload.sends_alike(["lr"]) is HOOKS[hook]
 
 
 def two(knob: Knob) -> list[Any]:

@@ -12,8 +12,7 @@ from typing import Any
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.terminal import command_line, say, several
-from fedtune.data import datasets
-from fedtune.data.federation import Federation
+from fedtune.core.workload import trainer
 from fedtune.runs import disk, provenance, reading, state_copies, user_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
@@ -39,8 +38,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         begun = files.record_file.exists()
         if begun:
             held.enter_context(files.lock())
-        data = datasets.load(p.experiment.scenario.dataset, p.options.data_dir, p.options.download)
-        partitions = search_study.partition(p, data, c.options.seeds)
+        data, prepared = _data(c)
         disk.require_room(c.folder)
         shown = p.options.dashboard, p.options.dashboard_host
         fits = held.enter_context(
@@ -52,12 +50,23 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             held.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
-            if not _search_all(c, data, partitions, fits):
+            if not _search_all(c, data, prepared, fits):
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
             finish("finished", unequal=_test_findings(c, data, files.noted))
             return 0
+
+
+def _data(c: ComparisonPlan) -> tuple[dict[str, Any], dict[Any, list[Any]]]:
+    """The data sets by name, and what every trial trains on, by source: searches with the same source share it."""
+    data: dict[str, Any] = {}
+    prepared: dict[Any, list[Any]] = {}
+    for p in c.plans.values():
+        if p.workload.source not in prepared:
+            data |= trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
+            prepared[p.workload.source] = search_study.prepare(p, data, c.options.seeds)
+    return data, prepared
 
 
 @contextmanager
@@ -82,20 +91,20 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
         raise
 
 
-def _search_all(c: ComparisonPlan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> bool:
+def _search_all(c: ComparisonPlan, data: Mapping[str, Any], prepared: Mapping[Any, list[Any]], fits: int) -> bool:
     """Whether every algorithm's search is over: one that was interrupted ends this."""
     for i, p in enumerate(c.plans.values()):
         say(f"\n{i + 1} of {several(len(c.plans), 'search')}")
-        if _search(p, data, partitions, fits) == 130:
+        if _search(p, data, prepared[p.workload.source], fits) == 130:
             return False
     return True
 
 
-def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits: int) -> int:
+def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
     before = p.files.record if p.files.record_file.exists() else None
     if before and before["state"] in OVER:
-        say(f"{p.experiment.algorithm}: already searched")
+        say(f"{p.workload.name}: already searched")
         return 0
     with ExitStack() as held:
         if before:
@@ -103,10 +112,10 @@ def _search(p: Plan, data: datasets.Dataset, partitions: list[Federation], fits:
             state_copies.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
-        return search_study.run_search(p, record, data, partitions, fits, resumed=bool(before))
+        return search_study.run_search(p, record, data, prepared, fits, resumed=bool(before))
 
 
-def _test_findings(c: ComparisonPlan, data: datasets.Dataset, record: dict[str, Any]) -> list[str]:
+def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
     """Train the tuned configurations on fresh seeds, write and show the tables; returns where budgets were unequal."""
     plans = [search_study.as_recorded(p) for p in c.plans.values()]
     options, files = c.options, RunFiles(c.folder, COMPARISON)

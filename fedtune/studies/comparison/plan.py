@@ -9,18 +9,15 @@ from typing import Any
 
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import knobs
 from fedtune.core.terminal import say, several
-from fedtune.experiment import registry
 from fedtune.experiment.experiment import fitting
-from fedtune.experiment.scenario import Scenario
-from fedtune.experiment.scenarios import find, in_words
+from fedtune.experiment.scenarios import find
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
-from fedtune.studies.options import ComparisonOptions
+from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, SearchOptions
+from fedtune.tuning.options.options import AUTO, PROGRAM, SearchOptions, canonical
 from fedtune.tuning.plan import Plan
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
@@ -49,29 +46,28 @@ class ComparisonPlan:
         return user_files.merged(*(p.own for p in self.plans.values()))
 
     @property
-    def scenario(self) -> Scenario:
-        """The setting of all searches, before a preset moves an algorithm's own defaults."""
-        return dataclasses.replace(self.first.experiment, preset="").resolve({})[1]
+    def setting(self) -> str:
+        """The scenario by name, with what was changed of it; where there is only programs, theirs."""
+        words = (p.workload.setting_words(p.scenario, p.options.fields) for p in self.plans.values())
+        return next(filter(None, words), "their own data")
 
     @property
-    def setting(self) -> str:
-        """The scenario by name, with what was changed of it."""
-        return in_words(self.first.scenario, dataclasses.asdict(self.scenario), self.first.options.fields)
+    def setting_record(self) -> dict[str, Any]:
+        """The setting for the record; empty where there are only programs."""
+        return next(filter(None, (p.workload.to_setting(p.scenario) for p in self.plans.values())), {})
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
         p = self.first
-        algos = self.options.algos if self.options.algos == "all" else user_files.reference(",".join(self.plans))
+        every = ",".join(q.options.algo for q in self.plans.values())
+        algos = self.options.algos if self.options.algos == "all" else every
         typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
         return {
             "options": typed.to_record(),
             "algorithms": list(self.plans),
-            "scenario_name": p.scenario,
-            "scenario": dataclasses.asdict(self.scenario),
-            "pinned": p.experiment.pinned,
-            "defaults_of": {plain_name(n): q.experiment.configuration({}) for n, q in self.plans.items()},
-            "preset": p.experiment.preset,
-            "seed": p.experiment.seed,
+            "pinned": p.workload.pinned,
+            "defaults_of": {plain_name(n): q.workload.configuration({}) for n, q in self.plans.items()},
+            "seed": p.workload.seed,
             "trials": p.trials,
             "seeds": self.options.seeds,
             "top_k": self.options.top_k,
@@ -80,6 +76,7 @@ class ComparisonPlan:
             "scheduler": p.scheduler,
             "seeds_per_trial": p.seeds,
             **p.goal.to_record(),
+            **self.setting_record,
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
 
 
@@ -115,6 +112,11 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             "a fair comparison gives every algorithm the same number of trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
         )
+    if len({str(p.goal) for p in plans.values()}) > 1:
+        raise UserError(
+            "a comparison needs one objective, but there are "
+            f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
+        )
     made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))
     user_files.register(made.own)
     return made
@@ -148,7 +150,8 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
     """The algorithms that others are tested against, as typed; they may be compared ones too."""
-    if options.baselines == "none":
+    alone = all(typed.endswith(PROGRAM) for typed in names.values()) and options.baselines == BASELINES
+    if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
 
@@ -172,8 +175,7 @@ def _named(text: str, flag: str) -> dict[str, str]:
     """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
     names: dict[str, str] = {}
     for typed in user_files.split(text):
-        name, _ = user_files.take_each(typed, registry.names())
-        registry.find(name)
+        name = canonical(typed)
         if user_files.plain_name(name) in map(user_files.plain_name, names):
             raise UserError(f"{flag} names each algorithm once, but got {text}")
         names[name] = typed
@@ -202,10 +204,11 @@ def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) 
 
     Otherwise an algorithm whose space lacks the learning rate would keep the default while others tune it.
     """
-    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in knobs(Scenario)}
+    workload = search.workload()
+    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in workload.common}
     if spaces_of[algo].is_grid:
         return []
-    idle = search.experiment().scenario.idle()
+    idle = workload.idle({})
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 

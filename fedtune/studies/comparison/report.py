@@ -62,9 +62,12 @@ def report(
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     """Published figures of an algorithm in this setting; none if a field was changed, unless it only adds rows."""
-    named = find(c.first.scenario)
-    same = c.scenario.override(all_classes=named.all_classes) == named
-    return published.of(c.first.scenario, name) if same else []
+    setting = c.setting_record
+    if not setting:
+        return []
+    named = find(setting["scenario_name"])
+    same = setting["scenario"] | {"all_classes": named.all_classes} == vars(named)
+    return published.of(setting["scenario_name"], name) if same else []
 
 
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
@@ -76,12 +79,16 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
+def _metric(table: pd.DataFrame) -> str:
+    return str(table["metric"].iloc[0]) if "metric" in table and len(table) else "test accuracy"
+
+
 def _titled(
     c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame
 ) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
-    what = "test accuracy on" if goal == BY_ACCURACY else f"{goal.first.tested}, searched for {messages.said(goal)}, on"
+    what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {messages.said(goal)}, on"
     unit = "in %, " if comparison_text.in_percent(table) else ""
     over = f"{c.options.seeds} fresh seeds, each with its own partition"
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""

@@ -53,6 +53,7 @@ COLUMNS: dict[str, str] = {
     "configuration": "the tuned hyperparameters",
 }
 
+OF_CLIENTS = ("test_acc", "test_acc_std", "test_acc_worst10")  # a program may not report them
 OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
     "metric": "the test metric that reports what was searched for",
     "default_test_acc": "test accuracy of the default configuration",
@@ -70,7 +71,8 @@ def table(
 
     spent: what each search took (`spent`).  published: text per algorithm, where there is any.
     """
-    rows, metric, tested = [], objective.name, objective.tested
+    rows, metric, tested = [], objective.name, objective.reported(evaluations)
+    evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
     for name, runs in evaluations.groupby("algorithm", sort=False):
         default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
@@ -113,7 +115,7 @@ def table(
             }
         )
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ())])
-    return frame.sort_values("tuned", ascending=objective.tested_sign < 0, kind="stable", ignore_index=True)
+    return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
 
 
 def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> pd.DataFrame:
@@ -137,7 +139,8 @@ def _family(
     evaluations: pd.DataFrame, objective: Objective, wanted: Callable[[Sequence[str]], Iterable[tuple[str, str]]]
 ) -> pd.DataFrame:
     """Tests between tuned algorithms, corrected as one family.  wanted: pairs of them, which come the best first."""
-    metric, sign = objective.tested, objective.tested_sign
+    metric = objective.reported(evaluations)
+    sign = objective.sign_of(metric)
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
     means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))

@@ -10,7 +10,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.experiment import registry
-from fedtune.experiment.experiment import Experiment, fitting, with_seed
+from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.studies.options import OURS, ReproductionOptions
 from fedtune.studies.ray_tasks import SeededRun
 from fedtune.studies.reproduction import substitution
@@ -90,7 +90,7 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1, all_clas
                 of_seeds = []
                 for seed in range(grid.seeds):
                     key = (row.algorithm, row.preset, scenario, json.dumps(config, sort_keys=True), seed)
-                    run = SeededRun(f"{name}, {column.label}, seed {seed}", with_seed(first, seed), config)
+                    run = SeededRun(f"{name}, {column.label}, seed {seed}", first.with_seed(seed), config)
                     of_seeds.append(runs.setdefault(key, run))
                 yield Spot(panel, row, column, tuple(of_seeds))
 

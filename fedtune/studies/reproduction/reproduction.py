@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, near, say, several
 from fedtune.data import datasets
 from fedtune.experiment import partitioning
-from fedtune.experiment.experiment import fitting
+from fedtune.experiment.experiment import built_in, fitting
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import provenance
 from fedtune.runs.files import REPRODUCTION, RunFiles
@@ -124,7 +124,7 @@ def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, data
     """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a setting wants."""
     seeds: dict[Scenario, set[int]] = {}
     for one in (run for spot in spots for run in spot.runs):
-        seeds.setdefault(one.experiment.scenario, set()).add(one.experiment.seed)
+        seeds.setdefault(built_in(one.workload, "fedtune reproduce").scenario, set()).add(one.workload.seed)
     data = {}
     for name in dict.fromkeys(s.dataset for s in seeds):
         try:

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core import statistics
+from fedtune.experiment.experiment import built_in
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import published
 from fedtune.studies.fresh_seeds import run_summary
 from fedtune.studies.options import OURS
-from fedtune.studies.ray_tasks import Outcome
+from fedtune.studies.ray_tasks import Outcome, SeededRun
 from fedtune.studies.reproduction.paper_grid import RULES, Grid
 from fedtune.studies.reproduction.plan import Spot
 
@@ -93,7 +94,7 @@ def _ranked(spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> list[Spot
         column = columns.index((spot.panel.label, spot.column.label))
         if spot.panel.rows:
             return column, 0.0
-        of_runs = [measured("accuracy", outcomes[run.label], run.experiment.scenario) for run in spot.runs]
+        of_runs = [measured("accuracy", outcomes[run.label], _scenario(run)) for run in spot.runs]
         mean = statistics.mean(of_runs).mean
         return column, math.inf if math.isnan(mean) else -mean
 
@@ -107,7 +108,7 @@ def _is_shown(spot: Spot, measure: str) -> bool:
 
 def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """One row of the table of figures."""
-    scenario, config = spot.runs[0].experiment.scenario, spot.runs[0].config
+    scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
     ours = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan
     diverged = sum(bool(o.reason) for o in outcomes)
@@ -134,3 +135,7 @@ def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> 
         "stands_in": spot.column.stands_in,
         "known": "; ".join(d.short for d in cell.defects) if cell else "",
     }
+
+
+def _scenario(run: SeededRun) -> Scenario:
+    return built_in(run.workload, "fedtune reproduce").scenario

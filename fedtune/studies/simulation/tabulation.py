@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,7 @@ from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import command_line, say, several
-from fedtune.data import datasets
-from fedtune.experiment import partitioning
-from fedtune.experiment.experiment import Experiment, with_seed
+from fedtune.core.workload import Workload, trainer
 from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
@@ -32,26 +31,27 @@ def run(options: TabulationOptions, output: Path) -> int:
     if not options.space:
         raise UserError("--space, the grid of the table, is needed, but none was given; docs/simulate.md has one")
     ray_start.require_cpus(options.cpus_per_trial, options.address)
-    experiment = options.experiment()
-    space = spaces.load(options.space, experiment)
+    workload = options.workload()
+    space = spaces.load(options.space, workload)
     levels = tabulated.of_points(_points(space))
     if not RunFiles(options.folder).runs_folder.exists():
         plan.require_folder(options.folder.parent, options.folder.name, options.name)
-    data = datasets.load(experiment.scenario.dataset, options.data_dir, options.download)
-    seeds = [experiment.seed + i for i in range(options.seeds)]
-    partitioning.require_partitions(data, experiment.scenario, seeds)
-    partitioning.report(data, experiment.scenario, seeds[0])
+    trains = trainer(workload)
+    data = trains.load(workload, options.data_dir, options.download)
+    seeds = [workload.seed + i for i in range(options.seeds)]
+    trains.require(workload, data, seeds)
+    trains.report(workload, data)
     shared = options.cpus_per_trial, options.gpus_per_trial
     log = RunFiles(options.folder).ray_log_file
     with ray_start.connected(options.address, *shared, options.dashboard, log=log):
-        outcomes = _outcomes(options, experiment, _points(space), seeds, data)
+        outcomes = _outcomes(options, workload, _points(space), seeds, data)
     table = tabulated.Tabulated(
         levels,
         seeds,
-        _values(levels, seeds, outcomes, experiment.scenario.rounds),
-        tabulated.nearest(levels, experiment.configuration({})),
-        provenance.of_experiment(experiment) | {"scenario_name": options.scenario, "space": space.text()},
-        spaces.first_effect(space, experiment, within=experiment.scenario.rounds)[0],
+        _values(levels, seeds, outcomes, workload.rounds),
+        tabulated.nearest(levels, workload.configuration({})),
+        provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()},
+        spaces.first_effect(space, workload, within=workload.rounds)[0],
     )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
@@ -83,26 +83,25 @@ def _points(space: Space) -> Sequence[Config]:
 
 def _outcomes(
     options: TabulationOptions,
-    experiment: Experiment,
+    workload: Workload,
     points: Sequence[Config],
     seeds: Sequence[int],
-    data: datasets.Dataset,
+    data: Mapping[str, Any],
 ) -> list[tuple[Config, int, ray_tasks.Outcome]]:
     """Every configuration and seed with its outcome."""
     files = RunFiles(options.folder)
     files.path.mkdir(parents=True, exist_ok=True)
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
-    runs = [SeededRun(label, with_seed(experiment, s), p) for label, (p, s) in labels.items()]
+    runs = [SeededRun(label, workload.with_seed(s), p) for label, (p, s) in labels.items()]
     size = f"{several(len(points), 'configuration')} on {several(len(seeds), 'seed')}"
     say(f"{size}.  After an interruption the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial
-    named = {experiment.scenario.dataset: data}
 
     def ended(_: str) -> None:
         say(f"interrupted; finished runs are kept in {files.path}, and the same command continues")
 
     with files.lock(), interrupting.last_words(ended):
-        found = ray_tasks.run_all(runs, named, files.runs_folder, *shared, title="table")
+        found = ray_tasks.run_all(runs, data, files.runs_folder, *shared, title="table")
     return [(*labels[label], outcome) for label, outcome in found.items()]
 
 

@@ -119,6 +119,10 @@ def read_config(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = reading.short(error)
         raise UserError(f"--config needs a best.yaml of a search, but {path} cannot be read: {why}") from error
+    if "program" in content:
+        raise UserError(
+            f"--config is of a program, which fedtune run does not train; its command is {content['command']}"
+        )
     wanted = ("algorithm", "scenario", "hyperparameters")
     if any(name not in content for name in wanted):
         raise UserError(f"--config needs {', '.join(wanted)} as in a search's best.yaml, but {path} lacks some")

@@ -36,6 +36,7 @@ from fedtune.tuning.searchers import SEARCHERS
 from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
+    from fedtune.core.workload import Workload
     from fedtune.experiment.experiment import Experiment
 
 __all__ = [
@@ -51,16 +52,34 @@ __all__ = [
     "positive_int",
 ]
 
+PROGRAM = ".toml"  # how a program's file ends
+OF_ENGINE = (
+    *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
+    "executor",
+)
 LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
 STARTS = ("common", "own")
 LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/loggers.py)
 
 
+def canonical(algo: str) -> str:
+    """The name of an algorithm or a program, as it stands in tables; its files are registered."""
+    if algo.endswith(PROGRAM):
+        from fedtune.programs import program_file
+
+        return program_file.read(algo).name
+    from fedtune.experiment import registry
+
+    name, _ = user_files.take_each(algo, registry.names())
+    registry.find(name)
+    return name
+
+
 def _algorithms() -> str:
     from fedtune.experiment.registry import names
 
-    return f"algorithm: FILE.py[:NAME], or {', '.join(names())}"
+    return f"algorithm: FILE.py[:NAME], a program's FILE.toml, or {', '.join(names())}"
 
 
 def _scenarios() -> str:
@@ -118,7 +137,9 @@ class ExperimentOptions:
             raise UserError(f"a scenario's fields must be names and values, but are {shown(self.fields)}")
         lists = {n: ",".join(map(str, v)) for n, v in self.fields.items() if isinstance(v, list | tuple)}
         object.__setattr__(self, "fields", dict(self.fields) | lists)  # model=["net.py:small", "cnn8"] from Python
-        if not self.scenario:
+        if self.is_program:
+            self._require_of_program()
+        elif not self.scenario:
             from fedtune.experiment import scenarios
 
             object.__setattr__(self, "scenario", scenarios.of_data(str(self.fields.get("dataset", ""))))
@@ -167,20 +188,31 @@ class ExperimentOptions:
         known = knobs(type(scenario)) | knobs(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 
-    def with_typed(self, experiment: Experiment) -> Self:
-        """The options with the types of value that the experiment's scenario and algorithm declare.
+    def workload(self) -> Workload:
+        """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
+        return self.experiment()
 
-        Paths of the user's files become absolute.
-        """
-        from fedtune.experiment import user_scenario
+    @property
+    def is_program(self) -> bool:
+        """Whether a program of the user's is trained."""
+        return False
 
-        typed = {n: getattr(experiment.scenario, n) for n in self.fields}
-        own = {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
-        algo, start_from = user_files.reference(experiment.algorithm), user_files.reference(experiment.start_from)
-        metric = tuple(user_files.reference(name) for name in experiment.metrics)
-        return replace(
-            self, algo=algo, fields=typed | own, set=dict(experiment.pinned), start_from=start_from, metric=metric
-        )
+    def _require_of_program(self) -> None:
+        """UserError for an option that says how fedtune itself trains: a program does as it wants."""
+        given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in OF_ENGINE]
+        of_scenario = [n for n in self.fields if n != "rounds"]
+        if given or of_scenario:
+            option = flag(given[0].name if given else of_scenario[0])
+            raise UserError(
+                f"{option} is for algorithms that fedtune trains itself, but {self.algo} is a program; say it in the "
+                "program's command"
+            )
+        if "rounds" in self.fields:
+            object.__setattr__(self, "fields", {"rounds": positive_int(self.fields["rounds"])})
+
+    def with_typed(self, workload: Workload) -> Self:
+        """The options with the types of value that the workload declares.  Paths become absolute."""
+        return replace(self, **workload.typed_options(self.fields))
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
@@ -205,6 +237,21 @@ class ExperimentOptions:
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
 
+    program: str = option(
+        "",
+        "your program in place of --algo: a program file, or its command, in which {lr} stands for a hyperparameter",
+        "FILE.toml|COMMAND",
+    )
+    metric_pattern: tuple[str, ...] = option(
+        (),
+        f"with a command: a metric in its output, with a group for the number (default name {METRIC}); may be given "
+        "several times",
+        "[NAME=]PATTERN",
+        texts,
+    )
+    selects_on_test: bool = option(
+        False, "let a program's metric on test rows select: what is found is then too good, and every report says so"
+    )
     space: str = option(
         "default", "search space: default, paper, wide, or your file", "NAME|FILE.py[:NAME]", group="search"
     )
@@ -217,7 +264,7 @@ class SearchOptions(ExperimentOptions):
     scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
     searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
     objective: str = option(
-        METRIC,
+        "",
         f"a metric on validation rows, or a cost (default {METRIC}); for two, the Pareto front",
         "A[,B]",
         group="search",
@@ -266,6 +313,37 @@ class SearchOptions(ExperimentOptions):
         names_of(*LOGGERS),
         group="machine",
     )
+
+    def __post_init__(self) -> None:
+        """As for an experiment; --program FILE.toml is another way to say --algo FILE.toml."""
+        if self.program and self.algo not in ("", self.program):
+            raise UserError(f"either --algo or --program says what is trained, but got {self.algo} and {self.program}")
+        if self.program.endswith(PROGRAM):
+            object.__setattr__(self, "algo", self.program)
+            object.__setattr__(self, "program", "")
+        super().__post_init__()
+
+    @property
+    def is_program(self) -> bool:
+        """Whether a program of the user's is trained."""
+        return bool(self.program) or self.algo.endswith(PROGRAM)
+
+    def workload(self) -> Workload:
+        """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
+        if not self.is_program:
+            return super().workload()
+        from fedtune.programs import workload
+        from fedtune.tuning import programs
+
+        rounds, then = self.fields.get("rounds"), (self.seed, self.set, self.selects_on_test)
+        if self.program:
+            found = programs.of_command(self.program, self.metric_pattern, self.space, rounds)
+            return workload.of_program(found, *then)
+        if self.metric_pattern:
+            raise UserError(
+                f"--metric-pattern goes with a command, but {self.algo} is a program file; write the pattern there"
+            )
+        return workload.of_file(self.algo, *then, rounds)
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,253 @@
+"""A program as a `Workload`: what is searched, compared, resumed and reported of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob
+from fedtune.programs import command, program_file
+from fedtune.programs.program_file import Program
+from fedtune.user_code import user_files
+from fedtune.user_code.user_files import UserFile
+
+SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class ProgramWorkload:
+    """A program with a first seed, fixed hyperparameters, and what may select."""
+
+    trainer: ClassVar[str] = "fedtune.programs.trainer"
+
+    program: Program
+    seed: int = 0
+    pinned: dict[str, Any] = field(default_factory=dict)
+    selects_on_test: bool = False
+    own: tuple[UserFile, ...] = ()
+
+    structural: ClassVar[tuple[str, ...]] = ()
+    schedule: ClassVar[tuple[str, ...]] = ()
+    depends_on_horizon: ClassVar[bool] = True  # it is given its number of rounds, and may do with it what it wants
+
+    @property
+    def name(self) -> str:
+        """The program's."""
+        return self.program.name
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of a whole run."""
+        return self.program.rounds
+
+    @property
+    def source(self) -> str:
+        """Nothing is prepared for programs: they read their data themselves."""
+        return ""
+
+    @property
+    def selectable(self) -> dict[str, str]:
+        """The metrics that may select, with their directions; seconds, too."""
+        return self.program.selectable(self.selects_on_test) | {"seconds": "min"}
+
+    @property
+    def objective(self) -> str:
+        """The first metric of the file that may select and has a direction."""
+        found = self.program.selectable(self.selects_on_test)
+        if not found:
+            (name, *_) = self.program.metrics
+            self.program.require_selectable(name)
+        return next((name for name, mode in found.items() if mode), next(iter(found)))
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it has a seed."""
+        return self.program.seed != "none"
+
+    @property
+    def continues(self) -> bool:
+        """Whether it keeps checkpoints."""
+        return self.program.checkpointed()
+
+    @property
+    def late(self) -> set[str]:
+        """None is known."""
+        return set()
+
+    @property
+    def common(self) -> set[str]:
+        """None: a program's hyperparameters are its own."""
+        return set()
+
+    @property
+    def conditions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Where a hyperparameter exists: with which values of others."""
+        return self.program.conditions
+
+    def figures(self, last: Mapping[str, Any]) -> list[str]:
+        """All its metrics, and those of the final check."""
+        return list(dict.fromkeys([*self.program.metrics, *self.program.checking().metrics]))
+
+    def knobs(self) -> dict[str, Knob]:
+        """Its hyperparameters."""
+        return self.program.knobs()
+
+    def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The value of every hyperparameter under a configuration; UserError for unknown names and bad values."""
+        return self.program.configuration(self.pinned | dict(config))
+
+    def default(self) -> dict[str, Any]:
+        """The default of every hyperparameter."""
+        return self.configuration({})
+
+    def spaces(self) -> dict[str, Any]:
+        """None besides the one that the file declares."""
+        return {}
+
+    def searched(self) -> list[str]:
+        """What the file's [space] names."""
+        return list(self.program.searched)
+
+    def idle(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """None is known."""
+        return {}
+
+    def first_rounds(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+        """The first, as far as is known."""
+        return dict.fromkeys(names, 1)
+
+    def sends_alike(self, searched: Iterable[str]) -> bool:
+        """Unknown."""
+        return False
+
+    def participation(self, share: float) -> float:
+        """Unknown."""
+        return 0
+
+    def with_seed(self, seed: int) -> ProgramWorkload:
+        """The same with another seed."""
+        return replace(self, seed=seed)
+
+    def on_gpus(self, gpus: float) -> ProgramWorkload:
+        """The same: its command says what it does with a GPU."""
+        return self
+
+    def as_recorded(self, record: Mapping[str, Any]) -> ProgramWorkload:
+        """The same: nothing is chosen for it."""
+        return self
+
+    def folder_name(self, setting: str) -> str:
+        """The program's name."""
+        return self.name
+
+    def title(self, setting: str) -> str:
+        """The program's name."""
+        return f"{self.name} (your program)"
+
+    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+        """Unknown."""
+        return ""
+
+    def to_setting(self, name: str) -> dict[str, Any]:
+        """Unknown."""
+        return {}
+
+    def describe(self) -> list[str]:
+        """What runs, what selects, and what cannot be known."""
+        lines = [f"runs: {' '.join(self.program.command)}", f"in: {self.program.folder}"]
+        lines += [f"note: {note}" for note in self.program.notes]
+        if self.selects_on_test and self.program.reported:
+            lines.append(
+                f"warning: {', '.join(self.program.reported)} may select, which is measured on test rows: what is "
+                "found there is too good, and says nothing about new data"
+            )
+        if self.program.check:
+            lines.append(f"final check: {' '.join(self.program.check.command)}")
+        return lines
+
+    def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that describe it."""
+        return {"algo": str(Path(self.program.path).resolve())} if self.program.path else {}
+
+    def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
+        """The program's own command with the best configuration."""
+        return f"cd {shlex.quote(self.program.folder)} && {self.filled(config)}"
+
+    def filled(self, config: Mapping[str, Any], rounds: int | None = None) -> str:
+        """The command of a configuration, as a shell takes it."""
+        own = {"rounds": rounds or self.rounds, "seed": self.seed, "gpu": 0, "trial": "best", "folder": "best"}
+        values = self.configuration(config) | own | {"checkpoint": "best/checkpoint"}
+        return shlex.join(command.fill(self.program.command, values))
+
+    def to_plain(self) -> dict[str, Any]:
+        """All that is known of what a run's numbers depend on."""
+        return {"program": asdict(replace(self.program, notes=(), path="")), "seed": self.seed, "pinned": self.pinned}
+
+    def to_record(self) -> dict[str, Any]:
+        """What the record of a run holds of it."""
+        metrics = {n: {"split": m.split or "", "mode": m.mode} for n, m in self.program.metrics.items()}
+        return {
+            "algorithm": self.name,
+            "program": self.program.fingerprint() | {"path": self.program.path, "folder": self.program.folder},
+            "rounds": self.rounds,
+            "metrics": metrics,
+            "pinned": self.pinned,
+            "defaults": self.configuration({}),
+            "seed": self.seed,
+            "repeatable": self.repeatable,
+            "selects_on_test": self.selects_on_test,
+        }
+
+    def to_best(self, setting: str, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
+        """What best.yaml holds of it, with a configuration: above all the filled-in command."""
+        return {
+            "algorithm": self.name,
+            "program": self.program.path,
+            "folder": self.program.folder,
+            "command": self.filled(config, rounds),
+            "seed": self.seed,
+            "hyperparameters": self.configuration(config),
+        }
+
+
+def is_program(algo: str) -> bool:
+    """Whether what was given in place of an algorithm is a program file."""
+    return algo.endswith(SUFFIX)
+
+
+def of_file(
+    path: str, seed: int = 0, pinned: Mapping[str, Any] | None = None, on_test: bool = False, rounds: int | None = None
+) -> ProgramWorkload:
+    """The workload of a program file; UserError for anything in it that cannot be, or a wrong fixed value."""
+    program = program_file.read(path)
+    file = user_files.of_content(path)
+    user_files.register([file])
+    return of_program(program, seed, pinned, on_test, rounds, (file,))
+
+
+def of_program(
+    program: Program,
+    seed: int = 0,
+    pinned: Mapping[str, Any] | None = None,
+    on_test: bool = False,
+    rounds: int | None = None,
+    own: tuple[UserFile, ...] = (),
+) -> ProgramWorkload:
+    """The workload of a program.  rounds: if other than the program's own."""
+    if rounds is not None:
+        if "{rounds}" not in " ".join((*program.command, *program.environment.values())):
+            raise UserError(
+                f"--rounds needs {{rounds}} in the command, or {program.name} would not know, but got {rounds}; write "
+                "it there, or leave out --rounds"
+            )
+        program = replace(program, rounds=rounds, check=program.check and replace(program.check, rounds=rounds))
+    known = program.knobs()
+    for name in pinned or {}:
+        if name not in known:
+            raise unknown(f"hyperparameter of {program.name}", name, known)
+    fixed = {name: known[name].check(value) for name, value in (pinned or {}).items()}
+    return ProgramWorkload(program, seed, fixed, on_test, own)
