@@ -17,7 +17,7 @@ from contextlib import suppress
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINGER = 0.5  # seconds in which what a program left behind may end by itself
-POLITE = 2.0  # seconds between SIGTERM and SIGKILL
+POLITE = 1.5  # seconds between SIGTERM and SIGKILL
 FORCED = 2.0  # seconds in which all must be gone after SIGKILL
 LOOK = 0.02  # seconds between two looks
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -178,7 +178,6 @@ class ProgramRun:
         """Without the checkpoint, which led nowhere."""
         self.notes.append(f"{self.program.name} did not go on from its checkpoint and begins again: {why}")
         self.close()
-        shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
         self._resumes = False
 
     def _compare(self, number: int, values: Mapping[str, float]) -> None:
@@ -190,8 +189,9 @@ class ProgramRun:
                 self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
 
     def _start(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / CHECKPOINT).mkdir(exist_ok=True)
+        if not self._resumes:  # what another attempt left must not be taken for this one's
+            shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
+        (self.folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
         (self.folder / REPORTED).unlink(missing_ok=True)
         place = Path(self.program.folder)
         if not place.is_dir():

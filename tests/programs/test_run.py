@@ -484,6 +484,17 @@ def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
         assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
 
 
+def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Path) -> None:
+    program = checkpointed(folder)
+    run = begun(program, folder)
+    run.step(), run.step()
+    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2", seconds=10)
+    run.close()
+    (folder / "go").touch()
+    assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
+    assert "begins at 0" in (folder / "trial" / "output.log").read_text() and run.notes == []
+
+
 @pytest.mark.parametrize("state", ["3", "x"])
 def test_a_checkpoint_that_leads_nowhere_is_left_out(folder: Path, state: str) -> None:
     """One of a later round, whose row was never told; and one that is broken."""
