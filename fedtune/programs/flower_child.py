@@ -1,0 +1,650 @@
+"""Run a Flower app once, with a trial's values, and report every round.
+
+    python flower_child.py APPDIR --clients 10 --seed 1 --set lr=0.1 --set num-server-rounds=5
+
+It runs in the interpreter that has Flower, so only Python's own modules and flwr are imported here, never fedtune.
+It works with the strategies of today (`flwr.serverapp.strategy`) and with those before (`flwr.server.strategy`).
+A round is a JSON line in the file that FEDTUNE_ROWS names, or a line `fedtune {…}` on stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import fcntl
+import hashlib
+import importlib
+import itertools
+import json
+import math
+import numbers
+import os
+import platform
+import random
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONHASHSEED": "0",  # of the processes that Ray starts for clients
+}
+REGISTERED = 60.0  # seconds until all nodes must have registered
+ROWS = "FEDTUNE_ROWS"
+CPUS = "FEDTUNE_CPUS"  # that the trial has
+STATE = "fedtune"  # the record of a client's state that counts its messages; the app does not see it
+FAILURE = "a client's code raised "
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+TEMPORARY = "fedtune-flower-"
+OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
+Value = Any  # of a run config: bool, int, float or str
+
+
+class Wrong(ValueError):
+    """What cannot be right in any trial; one line for the user."""
+
+
+# the app's folder
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a TOML file holds; Wrong if it cannot be read."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # before Python 3.11, where Flower brings tomli with it
+        import tomli as tomllib  # type: ignore[no-redef]
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Wrong(f"a Flower app is a folder with a pyproject.toml, but {file} is not there") from None
+    except (OSError, ValueError) as error:
+        raise Wrong(f"{file} cannot be read: {error}") from None
+
+
+class App:
+    """What an app's pyproject.toml says: its two components, its run config, its federations."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """folder: the app's.  Wrong if it is none."""
+        self.folder = Path(folder).resolve()
+        self.file = self.folder / "pyproject.toml"
+        whole = read_toml(self.file)
+        flwr = _table(_table(whole, "tool", self.file), "flwr", self.file)
+        app = _table(flwr, "app", self.file)
+        if not app:
+            raise Wrong(f"{self.file} has no [tool.flwr.app], so {self.folder.name} is no Flower app")
+        components = _table(app, "components", self.file)
+        self.server = self._component(components, "serverapp")
+        self.client = self._component(components, "clientapp")
+        self.config = flatten(_table(app, "config", self.file))
+        self.federations = _table(flwr, "federations", self.file)
+
+    def _component(self, components: dict[str, Any], name: str) -> str:
+        found = components.get(name)
+        if not isinstance(found, str) or not all(found.partition(":")):
+            raise Wrong(
+                f'{self.file} must name {name} in [tool.flwr.app.components] as "module:object", but has {found!r}'
+            )
+        return found
+
+    def options(self, federation: str | None = None) -> dict[str, Any]:
+        """The simulation's options (num-supernodes, backend): the app's federation's, else those of Flower's config."""
+        if self.federations:
+            return self._options(self.federations, federation, self.file)
+        file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+        if file.is_file():
+            return self._options(_table(read_toml(file), "superlink", file), federation, file)
+        if federation is not None:
+            raise Wrong(f"there is no federation {federation!r}: neither {self.file} nor {file} has any")
+        return {}
+
+    def _options(self, federations: dict[str, Any], name: str | None, file: Path) -> dict[str, Any]:
+        named = name or federations.get("default")
+        if named is None:
+            return {}
+        if not isinstance(federations.get(named), dict):
+            known = sorted(name for name, value in federations.items() if isinstance(value, dict))
+            raise Wrong(f"{file} has no federation {named!r}; it has {', '.join(known) or 'none'}")
+        options = federations[named].get("options", {})
+        return options if isinstance(options, dict) else {}
+
+
+def _table(parent: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
+    found = parent.get(name, {})
+    if not isinstance(found, dict):
+        raise Wrong(f"{file}: {name} must be a table, but is {found!r}")
+    return found
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Value]:
+    """A run config with the keys of nested tables joined by dots, as Flower hands it to apps."""
+    flat: dict[str, Value] = {}
+    for name, value in config.items():
+        flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
+    return flat
+
+
+def typed(key: str, text: str, default: Value) -> Value:
+    """A value from the command line, of the type that the app declares by its default."""
+    kind = type(default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text) if kind in (int, float, str) else text
+    except (KeyError, ValueError):
+        raise Wrong(
+            f"{key} must be of type {kind.__name__}, as {default!r} in pyproject.toml, but got {text!r}"
+        ) from None
+
+
+def simulation(
+    options: dict[str, Any], nodes: int | None, cpus: int | None, client_cpus: float | None, client_gpus: float | None
+) -> tuple[int, dict[str, Any]]:
+    """The number of nodes, and Flower's backend_config: the federation's own, with what the arguments say over it."""
+    count = nodes if nodes is not None else options.get("num-supernodes", options.get("num_supernodes"))
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise Wrong(
+            f"the number of clients must be said, 1 or more: --clients N, or options.num-supernodes; got {count!r}"
+        )
+    backend = _underscored(options.get("backend", {}))
+    client = {"num_cpus": 1, "num_gpus": 0.0, **backend.get("client_resources", {})}
+    client.update({} if client_cpus is None else {"num_cpus": client_cpus})
+    client.update({} if client_gpus is None else {"num_gpus": client_gpus})
+    start = dict(backend.get("init_args", {}))
+    if cpus is not None:
+        start["num_cpus"] = cpus
+    share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
+    if 0 < share < 1:  # of the one GPU that Ray sees here
+        client["num_gpus"] = client["num_gpus"] / share
+    limit = start.get("num_cpus")
+    if limit is not None and client["num_cpus"] > limit:
+        raise Wrong(
+            f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
+            "(--client-cpus)"
+        )
+    if 0 < share < 1 < client["num_gpus"]:
+        raise Wrong(
+            f"a client uses {client['num_gpus'] * share:g} of a GPU, but a trial has {share:g}: give trials more"
+        )
+    return count, {"client_resources": client, "init_args": start}
+
+
+def _underscored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name.replace("-", "_"): _underscored(inner) for name, inner in value.items()}
+    return value
+
+
+# rows
+
+
+class Rows:
+    """A row for every round, written when the round is over: when the next training begins, or at the end."""
+
+    def __init__(self) -> None:
+        """Without a round."""
+        self.round = 0
+        self.metrics: dict[str, float] = {}
+        self.lock = threading.RLock()  # a strategy of before trains each client in a thread
+
+    def add(self, round: Any, kind: str, metrics: Any) -> None:
+        """Metrics of a round that clients or the server measured."""
+        if round < 1:  # Flower's evaluation before training
+            return
+        with self.lock:
+            if round != self.round:
+                self.end()
+            self.round = round
+            for name, value in metrics.items():
+                if is_number(value):
+                    self.metrics[column(kind, name)] = number(value)
+
+    def end(self) -> None:
+        """Write the row of the round that is over, if there is one."""
+        with self.lock:
+            if self.metrics:
+                write({"round": self.round, **self.metrics})
+            self.metrics = {}
+
+
+def column(kind: str, name: str) -> str:
+    """A metric's name in rows: client:eval-acc is client_eval_acc."""
+    return re.sub(r"\W", "_", f"{kind}_{name}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a metric is a number, also one of NumPy's."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def number(value: Any) -> float:
+    """A metric as JSON has it."""
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def write(row: dict[str, float]) -> None:
+    """Hand a row to fedtune, or show it where there is none."""
+    line = json.dumps(row)
+    file = os.environ.get(ROWS)
+    if not file:
+        print(f"fedtune {line}", flush=True)
+        return
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, line.encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+class _Reporting(dict):  # type: ignore[type-arg]
+    """A dictionary from rounds to metrics that reports what is put into it."""
+
+    def __init__(self, rows: Rows, kind: str) -> None:
+        """kind: who measures them: client, server or train."""
+        super().__init__()
+        self.report = lambda round, metrics: rows.add(round, kind, metrics)
+
+    def __setitem__(self, round: int, metrics: Any) -> None:
+        super().__setitem__(round, metrics)
+        self.report(round, metrics)
+
+    def __reduce__(self) -> Any:  # copies and pickles are plain dictionaries
+        return dict, (dict(self),)
+
+
+def report_results(rows: Rows) -> None:
+    """Report from the strategies of today, which keep their metrics in a Result."""
+    try:
+        from flwr.serverapp.strategy import Result
+    except ImportError:  # Flower before 1.22
+        return
+    before = Result.__init__
+
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        before(self, *args, **named)
+        self.train_metrics_clientapp = _Reporting(rows, "train")
+        self.evaluate_metrics_clientapp = _Reporting(rows, "client")
+        self.evaluate_metrics_serverapp = _Reporting(rows, "server")
+
+    Result.__init__ = init
+
+
+def report_history(rows: Rows) -> None:
+    """Report from the strategies before, whose server keeps a History; and give them their results in one order."""
+    try:
+        from flwr.server import server
+        from flwr.server.history import History
+    except ImportError:
+        return
+
+    def also(name: str, kind: str, as_metrics: Callable[[Any], Any]) -> None:
+        before = getattr(History, name)
+
+        def add(self: Any, server_round: int, *args: Any, **named: Any) -> None:
+            before(self, server_round, *args, **named)
+            (value,) = (*args, *named.values())
+            rows.add(server_round, kind, as_metrics(value))
+
+        setattr(History, name, add)
+
+    for name, kind in (("distributed_fit", "train"), ("distributed", "client"), ("centralized", "server")):
+        also(f"add_metrics_{name}", kind, lambda metrics: metrics)
+    for name, kind in (("distributed", "client"), ("centralized", "server")):
+        also(f"add_loss_{name}", kind, lambda loss: {"loss": loss})
+
+    def in_order(name: str) -> None:
+        before = getattr(server, name)
+
+        def clients(*args: Any, **named: Any) -> Any:
+            with kept_random():
+                results, failures = before(*args, **named)
+            return sorted(results, key=lambda result: int(result[0].cid)), failures
+
+        setattr(server, name, clients)
+
+    in_order("fit_clients")
+    in_order("evaluate_clients")
+
+
+# random numbers
+
+
+def seed_all(*parts: Any) -> None:
+    """Seed Python's random numbers, NumPy's, and PyTorch's where it is in use."""
+    seed = int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+@contextlib.contextmanager
+def kept_random() -> Iterator[None]:
+    """The state of the server's random numbers as it was before: threads of Ray's and Flower's draw while it waits."""
+    state, numpy, torch = random.getstate(), sys.modules.get("numpy"), sys.modules.get("torch")
+    numpy_state, torch_state = numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    yield
+    random.setstate(state)
+    if numpy:
+        numpy.random.set_state(numpy_state)
+    if torch:
+        torch.set_rng_state(torch_state)
+
+
+def number_nodes() -> None:
+    """Number nodes in the order of their partitions; else their ids are random, and with them who is sampled."""
+    try:
+        from flwr.server.superlink.linkstate import in_memory_linkstate as state
+    except ImportError:
+        return
+    if hasattr(state, "generate_rand_int_from_bytes"):
+        count = itertools.count(1000)
+        state.generate_rand_int_from_bytes = lambda *args, **named: next(count)
+
+
+def numbered(nodes: list[int]) -> bool:
+    """Whether nodes have the numbers that `number_nodes` gives."""
+    return nodes == list(range(nodes[0], nodes[0] + len(nodes)))
+
+
+# the two apps
+
+
+def load(component: str, folder: str) -> Any:
+    """The object that "module:object" names, from the app's folder."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module, _, name = component.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+class _TunedClient:
+    """The app's client with the trial's run config; its draws depend on the seed, the client and its message."""
+
+    def __init__(self, app: App, config: dict[str, Value], seed: int) -> None:
+        self.component, self.folder, self.config, self.seed = app.client, str(app.folder), config, seed
+
+    def __call__(self, message: Any, context: Any) -> Any:
+        from flwr.common import ConfigRecord
+
+        seed_all(self.seed, "client")
+        app = load(self.component, self.folder)
+        count = context.state.pop(STATE, {"messages": 0})["messages"]
+        seed_all(self.seed, "client", context.node_config.get("partition-id"), count)
+        own = with_config(context, self.config)
+        try:
+            reply = app(message=message, context=own)
+        except Exception as error:
+            raise RuntimeError(FAILURE + where(error, self.folder)) from error
+        context.state = own.state
+        context.state[STATE] = ConfigRecord({"messages": count + 1})
+        return reply
+
+
+class _TunedServer:
+    """The app's server with the trial's run config, which starts when all nodes are there."""
+
+    def __init__(
+        self, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: Rows, tolerant: bool
+    ) -> None:
+        self.server, self.config, self.seed = server, config, seed
+        self.nodes, self.rows, self.tolerant = nodes, rows, tolerant
+
+    def __call__(self, grid: Any, context: Any) -> None:
+        watch(grid, self.rows, self.tolerant)
+        self.wait(grid)
+        seed_all(self.seed, "server")
+        self.server(grid=grid, context=with_config(context, self.config))
+        self.rows.end()
+
+    def wait(self, grid: Any) -> None:
+        """Until all nodes are there: else round 1 trains those that are."""
+        until = time.monotonic() + REGISTERED
+        while len(ids := grid.get_node_ids()) < self.nodes:
+            if time.monotonic() > until:
+                raise RuntimeError(f"only {len(ids)} of {self.nodes} clients have registered after {REGISTERED:.0f} s")
+            time.sleep(0.02)
+        if not numbered(ids):
+            print("this Flower numbers its nodes at random: where clients are sampled, a seed does not repeat")
+
+
+def with_config(context: Any, config: dict[str, Value]) -> Any:
+    """A context with these values over its run config."""
+    own = copy.copy(context)
+    own.run_config = {**context.run_config, **config}
+    return own
+
+
+def watch(grid: Any, rows: Rows, tolerant: bool) -> None:
+    """See the messages of a grid: training ends the row before, replies come in order, a client's error is told."""
+    push, pull, exchange, node_ids = grid.push_messages, grid.pull_messages, grid.send_and_receive, grid.get_node_ids
+
+    def push_messages(messages: Iterable[Any]) -> Any:
+        messages = list(messages)
+        if any(message.metadata.message_type.startswith("train") for message in messages):
+            rows.end()
+        return push(messages)
+
+    def pull_messages(*args: Any, **named: Any) -> list[Any]:
+        replies = list(pull(*args, **named))
+        for reply in replies:
+            if reply.has_error() and not tolerant:
+                node = reply.metadata.src_node_id
+                at = get_node_ids().index(node)
+                fail(f"client {at} failed, so a mean would be of fewer clients: {last(reply.error.reason)}")
+        return in_order(replies)
+
+    def send_and_receive(*args: Any, **named: Any) -> list[Any]:
+        with kept_random():
+            return in_order(exchange(*args, **named))
+
+    def in_order(replies: Iterable[Any]) -> list[Any]:
+        return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+
+    def get_node_ids() -> list[int]:
+        return sorted(node_ids())
+
+    grid.push_messages = push_messages
+    grid.pull_messages = pull_messages
+    grid.send_and_receive = send_and_receive
+    grid.get_node_ids = get_node_ids
+
+
+def last(reason: str) -> str:
+    """What a client raised, out of the report of Flower and Ray about it, which is one of many lines."""
+    line = [line for line in reason.splitlines() if line.strip()][-1:] or [reason]
+    return line[0].rpartition(FAILURE)[2].rstrip("'>")
+
+
+def fail(reason: str) -> None:
+    """End this process, and Ray's with it.  Strategies would catch an exception and go on with fewer clients."""
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(FAILED)
+
+
+# Ray
+
+
+def own_ray(start: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Arguments that start a Ray of the trial's own, apart from the one that runs the trial."""
+    return {**start, "address": "local", "_temp_dir": folder, "include_dashboard": False}
+
+
+def temporary_folder() -> tuple[str, Any]:
+    """A folder for Ray's files, locked while this process lives.  Those of killed processes are removed.
+
+    Ray's sockets have its path in their names, which may have a hundred letters.
+    """
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 20 else "/tmp"
+    for folder in Path(parent).glob(f"{TEMPORARY}*"):
+        lock = locked(folder / "lock")
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.close()
+    own = tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
+    new = Path(own) / "new"
+    new.touch()
+    lock = locked(new)
+    new.rename(Path(own) / "lock")  # seen by others from here on, when it is locked
+    return own, lock
+
+
+def locked(file: Path) -> Any:
+    """The file, locked; None if another process holds it, or if it is not there."""
+    try:
+        lock = file.open("r+")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+# the program
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The program's options."""
+    parser = argparse.ArgumentParser(description="Run a Flower app once and report every round.")
+    parser.add_argument("app", help="the app's folder, with a pyproject.toml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a value of the run config")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--clients", type=int, help="how many (default: num-supernodes of the app's federation)")
+    parser.add_argument("--cpus", type=float, help="CPUs of all clients together (default: all of the machine)")
+    parser.add_argument("--client-cpus", type=float, help="CPUs of a client (default: the federation's, else 1)")
+    parser.add_argument("--client-gpus", type=float, help="GPUs of a client (default: the federation's, else 0)")
+    parser.add_argument("--federation", help="the federation whose options are taken (default: the app's)")
+    parser.add_argument("--tolerate-failed-clients", action="store_true", help="go on when a client's code fails")
+    parser.add_argument("--check", action="store_true", help="only import the app, and print the versions as JSON")
+    return parser
+
+
+def overrides(app: App, pairs: list[str]) -> dict[str, Value]:
+    """The app's run config with the values of --set; Wrong for unknown keys."""
+    config = dict(app.config)
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise Wrong(f"--set needs KEY=VALUE, but got {pair!r}")
+        if key not in app.config:
+            raise Wrong(f"unknown run-config key {key!r}: known are {', '.join(sorted(app.config))}")
+        config[key] = typed(key, text, app.config[key])
+    return config
+
+
+def import_flower() -> Any:
+    """Flower's `run_simulation`; Wrong if it is not there."""
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise Wrong(
+            f"{sys.executable} cannot import Flower's simulation ({error}); install it there: "
+            "pip install 'flwr[simulation]', or name another interpreter with --python"
+        ) from None
+    return run_simulation
+
+
+def import_apps(app: App) -> Any:
+    """The app's server; the client is imported too, so that it fails here if it fails at all."""
+    for component, name in ((app.client, "clientapp"), (app.server, "serverapp")):
+        try:
+            found = load(component, str(app.folder))
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            traceback.print_exc()
+            raise Wrong(
+                f"{name} {component!r} of {app.file} cannot be imported: {where(error, str(app.folder))}"
+            ) from None
+    return found
+
+
+def where(error: BaseException, folder: str) -> str:
+    """An error with the last place of it in the app's own files."""
+    told = f"{type(error).__name__}: {error}"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(folder)]
+    return f"{own[-1].filename}:{own[-1].lineno}: {told}" if own else told
+
+
+def versions() -> dict[str, str]:
+    """What the app runs on."""
+    found = {"python": platform.python_version()}
+    from importlib.metadata import PackageNotFoundError, version
+
+    for package in ("flwr", "ray", "numpy", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> int:
+    """Run the app; the exit status."""
+    asked = arguments().parse_args()
+    try:
+        app = App(asked.app)
+        config = overrides(app, asked.set)
+        given = asked.cpus if asked.cpus is not None else os.environ.get(CPUS)
+        cpus = None if given is None else max(1, math.floor(float(given)))
+        nodes, backend = simulation(
+            app.options(asked.federation), asked.clients, cpus, asked.client_cpus, asked.client_gpus
+        )
+        run_simulation = import_flower()
+        seed_all(asked.seed, "import")
+        server = import_apps(app)
+    except Wrong as error:
+        print(error, file=sys.stderr, flush=True)
+        return WRONG
+    if asked.check:
+        print(json.dumps(versions()))
+        return OK
+    rows = Rows()
+    report_results(rows)
+    report_history(rows)
+    number_nodes()
+    os.environ.update(dict.fromkeys(THREADS, str(max(1, int(backend["client_resources"]["num_cpus"])))))
+    folder, _lock = temporary_folder()
+    backend["init_args"] = own_ray(backend["init_args"], folder)
+    try:
+        run_simulation(
+            server_app=_TunedServer(server, config, asked.seed, nodes, rows, asked.tolerate_failed_clients),
+            client_app=_TunedClient(app, config, asked.seed),
+            num_supernodes=nodes,
+            backend_config=backend,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return OK
+
+
+def isolate(folder: str) -> None:
+    """See the app's modules, none of those beside this file, and nothing of the Ray that started this process."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder, *(entry for entry in sys.path if os.path.abspath(entry) != own)]
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        del os.environ[name]
+    os.environ.update(ENVIRONMENT)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+if __name__ == "__main__":
+    isolate(os.path.abspath(arguments().parse_args().app))
+    sys.exit(main())
