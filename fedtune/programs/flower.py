@@ -17,10 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedtune.programs.program_file import Program
-
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import flower_child, metric, program_file
+from fedtune.programs.program_file import Program
 
 SIDES = {  # who has measured a metric, with the words for it
     "client": "what clients evaluate on",
@@ -92,6 +91,7 @@ def of_app(
         {metric_name(name): _metric(name, modes or {}) for name in metrics},
         searched,
         own_rounds if rounds is None else rounds,
+        "--flower",
         name=_name(app),
         folder=str(app.folder),
         seed="{seed}",

@@ -246,7 +246,7 @@ def write(row: dict[str, float]) -> None:
         os.close(descriptor)
 
 
-class _Reporting(dict):  # type: ignore[type-arg]
+class _Reporting(dict):
     """A dictionary from rounds to metrics that reports what is put into it."""
 
     def __init__(self, rows: Rows, kind: str) -> None:

@@ -127,12 +127,16 @@ class Program:
         metrics: Mapping[str, Any],
         space: Mapping[str, Any],
         rounds: int,
+        option: str = "--program",
         **options: Any,
     ) -> Program:
-        """A program from a command line, in the current folder: as from a file with these entries."""
+        """A program from a command line, in the current folder: as from a file with these entries.
+
+        option: the one that gives the program, for messages.
+        """
         given = {"command": command if isinstance(command, str) else list(command), "rounds": rounds}
         text = _toml(given | options | {"metrics": metrics, "space": space})
-        return parse(text, "--program", Path.cwd(), "program")
+        return parse(text, option, Path.cwd(), "program")
 
 
 def read(path: str | Path) -> Program:

@@ -233,6 +233,7 @@ class ProgramRun:
             del found["PYTHONBREAKPOINT"]
         found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
         found = {name: str(self._threads) for name in THREADS} | found
+        found["FEDTUNE_CPUS"] = str(self._threads)
         if self._gpus and self.program.gpu == "machine":
             found.pop("CUDA_VISIBLE_DEVICES", None)
         elif self._gpus:

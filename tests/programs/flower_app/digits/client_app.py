@@ -1,8 +1,9 @@
 import random
 
-from digits.task import rows_of, score, train
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+from digits.task import rows_of, score, train
 
 app = ClientApp()
 

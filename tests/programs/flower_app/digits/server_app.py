@@ -1,8 +1,9 @@
 import numpy as np
-from digits.task import DIMENSIONS, rows_of, score
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+
+from digits.task import DIMENSIONS, rows_of, score
 
 app = ServerApp()
 

@@ -1,6 +1,7 @@
-from digits.task import rows_of, score, train
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import Context
+
+from digits.task import rows_of, score, train
 
 
 class Client(NumPyClient):

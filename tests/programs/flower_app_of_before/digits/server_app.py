@@ -1,8 +1,9 @@
 import numpy as np
-from digits.task import DIMENSIONS, rows_of, score
 from flwr.common import Context, ndarrays_to_parameters
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
+
+from digits.task import DIMENSIONS, rows_of, score
 
 
 def mean_of(name: str):

@@ -1,0 +1,147 @@
+"""A Flower app as a program: its run config as the space, its metrics, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
+from support.programs import finish, start
+
+from fedtune.core.errors import UserError
+from fedtune.programs import flower
+from fedtune.programs.program_file import Program
+
+
+@pytest.fixture(autouse=True)
+def fake_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    return flower_app(tmp_path / "app")
+
+
+def of_app(app: Path, *metrics: str, python: str | None = sys.executable, **more: Any) -> Program:
+    return flower.of_app(app, metrics or ["client:eval-acc"], python, **more)
+
+
+def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
+    program = of_app(app, space={"lr": "1..9 log", "local-epochs": "1..8", "opt": ["sgd", "adam"]})
+    knobs = program.knobs()
+    assert program.searched == ("lr", "local-epochs", "opt") and program.rounds == 3 and program.seed == "{seed}"
+    assert (knobs["lr"].low, knobs["lr"].high, knobs["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
+    assert knobs["local-epochs"].integer and knobs["local-epochs"].default == 2 and knobs["opt"].default == "sgd"
+    assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
+    assert any("lr is 0.5 in the app, outside of what is searched; 3.0 is taken" in note for note in program.notes)
+
+
+def test_fixed_values_replace_the_apps_own(app: Path) -> None:
+    program = of_app(app, fixed={"lr": 2, "opt": "adam", "fair": "false"})
+    assert program.defaults() == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
+
+
+def test_metrics_have_names_splits_and_directions(app: Path) -> None:
+    metrics = ("client:eval-acc", "server:loss", "train:accuracy", "client_f1", "client:test_acc")
+    program = of_app(app, *metrics, modes={"client_f1": "max"})
+    found = {name: (m.mode, m.split, m.tests) for name, m in program.metrics.items()}
+    assert found == {
+        "client_eval_acc": ("max", None, False),
+        "server_loss": ("min", None, False),
+        "train_accuracy": ("max", "train", False),
+        "client_f1": ("max", None, False),
+        "client_test_acc": ("max", None, True),
+    }
+    assert {"client_test_acc"} == {*program.reported}
+    said = "client:eval-acc selects: it is measured on what clients evaluate on, which the app chooses"
+    assert any(note.startswith(said) for note in program.notes)
+    assert of_app(app, "client:f1").selectable() == {"client_f1": ""}  # the direction must be given
+
+
+def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
+    app = flower_app(tmp_path / "app", PYPROJECT.replace("lr = 0.5", "lr = 0.5\nseed = 7\nmodel-seed = 1"))
+    program = of_app(app)
+    assert "seed={seed}" in program.command and "seed" not in program.knobs() and program.knobs()["model-seed"]
+    assert "model-seed={seed}" in of_app(app, seed_key="model-seed").command
+
+
+def test_a_trial_runs_the_app(app: Path, tmp_path: Path) -> None:
+    program = of_app(app, "client:eval-acc", "server:loss", space={"lr": "0.1..4"}, rounds=2)
+    run = start(program, tmp_path / "runs", {"lr": 3.0}, seed=5, threads=2)
+    rows = finish(run)
+    run.test()
+    assert [row["server_loss"] for row in rows] == [3.0, 1.5] and 0 < rows[0]["client_eval_acc"] < 1
+    said = (tmp_path / "runs" / "trial" / "output.log").read_text()
+    assert "client {'num_cpus': 1.0, 'num_gpus': 0.0} cpus 2" in said and "'lr': 3.0" in said
+
+
+def test_a_metric_that_the_app_does_not_report_is_told_with_those_that_it_does(app: Path, tmp_path: Path) -> None:
+    run = start(of_app(app, "client:accuracy"), tmp_path / "runs")
+    with pytest.raises(UserError, match=r"without client_accuracy of the next \(it reported train_clients, .*eval_acc"):
+        run.step()
+    run.close()
+
+
+def test_an_app_that_never_ends_a_round_is_ended(tmp_path: Path) -> None:
+    app = flower_app(
+        tmp_path / "app", client="import time\n" + CLIENT.replace("    seen = ", "    time.sleep(99)\n    seen = ")
+    )
+    run = start(of_app(app, stall=0.5), tmp_path / "runs")
+    with pytest.raises(UserError, match="must print something, but was silent for 0.5 seconds"):
+        run.step()
+    run.close()
+
+
+def test_the_interpreter_of_the_apps_own_environment_is_found(app: Path) -> None:
+    own = app / ".venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    assert of_app(app, python=None).command[0] == str(own)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown key": ({"space": {"lrr": "0.1..1"}}, "unknown run-config key 'lrr': did you mean 'lr'? known are fair"),
+    "an unknown fixed key": ({"fixed": {"epochs": 3}}, "unknown run-config key 'epochs': did you mean 'local-epochs'"),
+    "rounds are searched": ({"space": {"num-server-rounds": "1..9"}}, "is the length of a run, which --rounds gives"),
+    "no key of rounds": ({"rounds_key": "rounds"}, "name the one that means the number of rounds with --rounds-key"),
+    "rounds that are no number": ({"rounds_key": "opt"}, "opt must be a whole number of rounds"),
+    "a range for text": ({"space": {"opt": "1..2"}}, "opt needs a list of choices, as it is 'sgd' in"),
+    "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2 in"),
+    "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "local-epochs must be of type int, as 2 in"),
+    "a fixed value of another type": ({"fixed": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
+    "no range": ({"space": {"lr": "fast"}}, "--flower: space.lr must be a range or a list of choices"),
+    "no interpreter": (
+        {"python": "/none/python"},
+        "--python must be an interpreter that has Flower, but '/none/python'",
+    ),
+    "no clients": ({"clients": 0}, "the number of clients must be said, 1 or more"),
+    "no federation": ({"federation": "there"}, "has no federation 'there'; it has here"),
+    "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed, but is 'sgd'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_is_refused_in_a_line(case: str, app: Path) -> None:
+    given, said = WRONG[case]
+    with pytest.raises(UserError) as error:
+        of_app(app, **given)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "client:", "clients:loss", ":loss"])
+def test_a_metric_needs_who_measures_it(name: str, app: Path) -> None:
+    with pytest.raises(UserError, match="is client:NAME, server:NAME or train:NAME, for example client:accuracy"):
+        of_app(app, name)
+
+
+def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="--flower needs the folder of a Flower app, but .* is none"):
+        of_app(tmp_path / "none")
+    with pytest.raises(UserError, match=r"own/client\.py:1: ZeroDivisionError: division by zero$"):
+        of_app(flower_app(tmp_path / "broken", client="1 / 0\n"))
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(UserError, match=r"cannot import Flower's simulation \(No module named 'flwr'\)"):
+        of_app(flower_app(tmp_path / "app"))
