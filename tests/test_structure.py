@@ -39,7 +39,7 @@ def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
 
 
 def test_what_is_imported_by_name_is_imported_in_the_seams_and_by_dispatch() -> None:
-    """import-linter does not see such imports: of algorithms, spaces, trainers, the public names, commands, Flower apps."""
+    """import-linter does not see them: algorithms, spaces, trainers, the public names, commands, Flower apps."""
     source = HERE.parent / "fedtune"
     files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
     dispatch = {"__init__.py", "__main__.py", "commands/submit.py"}
