@@ -42,8 +42,8 @@ class Listener(Protocol):
     def look(self) -> bool:
         """Look at files that it writes; whether something was new."""
 
-    def ended(self) -> None:
-        """The program and all that it started have ended, and all output was read."""
+    def ended(self, whole: bool) -> None:
+        """The program and all that it started have ended, and all output was read; whole: its last line too."""
 
 
 class Child:
@@ -139,12 +139,13 @@ class Child:
         lines = Lines()
         try:
             self._read_all(lines)
-            _each(self._listener.line, lines.end())
+            if self.exit_status == 0:  # otherwise its last line may be cut, and a number that is cut is another
+                _each(self._listener.line, lines.end())
         finally:
             self._log.close()
             os.close(self._output)
             self._keeper.wait()
-            self._listener.ended()
+            self._listener.ended(whole=self.exit_status == 0)
 
     def _read_all(self, lines: Lines) -> None:
         assert self._keeper.stdout

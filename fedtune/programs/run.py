@@ -357,9 +357,9 @@ class _Feed:
         """Read what is new in files."""
         return self._look(ended=False)
 
-    def ended(self) -> None:
+    def ended(self, whole: bool) -> None:
         """Read the rest of files; no more comes."""
-        self._look(ended=True)
+        self._look(ended=whole)
         self.events.put(None)
 
     def _look(self, ended: bool) -> bool:

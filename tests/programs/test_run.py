@@ -304,10 +304,30 @@ def test_rows_before_a_failure_count(folder: Path) -> None:
         run.step()
 
 
-def test_silence_ends_a_trial(folder: Path) -> None:
-    for more in ("", "acc: 0.5\nacc: 0.6\nacc: 0.7\n"):
-        said = fails(python(folder, f"print({more!r}, end='')\nimport time; time.sleep(99)", "stall = 0.3\n"), folder)
-        assert "was silent for 0.3 seconds" in said and ("must end after its last round" in said) == bool(more)
+def test_a_line_that_was_cut_is_not_looked_at(folder: Path) -> None:
+    """When a program is killed as it prints 0.91, 0.9 may be all that comes."""
+    cut = "import os, sys\nsys.stdout.write('acc: 0.9')\nsys.stdout.flush()\nos.kill(os.getpid(), 9)"
+    run = begun(python(folder, cut, rounds=1), folder)
+    with pytest.raises(ChildProcessError):
+        run.step()
+    cut = cut.replace("sys.stdout.write(", "open(sys.argv[1], 'w').write('acc\\n0.9')  # ")
+    more = "file = '{folder}/a.csv'\n[metrics.acc]\n"
+    with pytest.raises(ChildProcessError):
+        begun(python(folder, cut, more, 1, "{folder}/a.csv"), folder).step()
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(2, "must print something"), (1, "must end after its last round")])
+def test_silence_ends_a_trial(folder: Path, rounds: int, said: str) -> None:
+    program = python(folder, "import time\nprint('acc: 0.5')\ntime.sleep(99)", rounds=rounds)
+    run = begun(program, folder)
+    if rounds == 2:
+        run.step()  # before that it has all the time that it needs to start
+        object.__setattr__(program, "stall", 0.2)
+    else:
+        object.__setattr__(program, "stall", 2.0)
+    with pytest.raises(UserError, match=f"{said}, but was silent for"):
+        run.step()
+    assert marked(named(folder)) == []
 
 
 def test_a_round_that_never_ends_ends_a_trial(folder: Path) -> None:
