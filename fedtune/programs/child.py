@@ -28,6 +28,7 @@ PIPE = 2**20  # bytes that wait in the pipe, so that a program that prints much 
 LOOK = 0.03  # seconds between two looks at files
 IDLE = 0.3  # seconds to wait for output where there are no files
 CLOSED = 1.0  # seconds to wait for the end of the output after all processes are said to be gone
+DRAINS = 2.0  # seconds in which what is in the pipe is read
 ENDS = 5.0  # seconds in which the keeper must have ended everything
 
 
@@ -57,13 +58,15 @@ class Child:
         log: Path,
         listener: Listener,
         pty: bool = False,
+        reads: bool = False,
     ) -> None:
-        """log: the file for its last output; folder: where it runs."""
+        """folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it."""
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
         self.failure = 0  # the errno with which it could not be started
         self._listener, self._log, self._paused = listener, Log(log), threading.Event()
         self._output, writes = os.openpty() if pty else os.pipe()
+        given, self._lines = os.pipe() if reads else (0, 0)
         _widen(self._output, writes, pty)
         spec = marshal.dumps(
             {
@@ -71,6 +74,7 @@ class Child:
                 "folder": str(folder),
                 "environment": dict(environment),
                 "output": writes,
+                "input": given,
                 "pty": pty,
             }
         )
@@ -80,17 +84,17 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=writes,
-                pass_fds=(writes,),
+                pass_fds=(writes, given) if reads else (writes,),
                 start_new_session=True,
                 bufsize=0,
                 cwd="/",
             )
         except OSError:
-            os.close(self._output)
+            _close(self._output, self._lines)
             self._log.close()
             raise
         finally:
-            os.close(writes)
+            _close(writes, given)
         self._tell(b"%d\n" % len(spec) + spec)
         self._reader = threading.Thread(target=self._read, daemon=True, name="program's output")
         self._reader.start()
@@ -100,13 +104,27 @@ class Child:
         """Whether some of its processes or output may still be there."""
         return self._reader.is_alive()
 
+    def listen(self, listener: Listener, log: Path) -> None:
+        """From now on tell another listener; the output until now was the last one's."""
+        end = time.monotonic() + DRAINS
+        while _waiting(self._output) and time.monotonic() < end:
+            time.sleep(0.001)
+        self._listener, self._log, before = listener, Log(log), self._log
+        self.heard = time.monotonic()
+        before.close()
+
+    def send(self, line: bytes) -> None:
+        """Give it a line to read."""
+        with suppress(OSError):  # it ended, which its reader tells
+            os.write(self._lines, line + b"\n")
+
     def pause(self) -> bool:
         """Stop its processes for a moment, with all that they printed read; whether that was possible."""
         self._paused.clear()
         self._tell(b"p")
         if not self._paused.wait(2.0):
             return False
-        end = time.monotonic() + 2.0
+        end = time.monotonic() + DRAINS
         while _waiting(self._output) and time.monotonic() < end:
             time.sleep(0.001)
         return self.exit_status is None
@@ -117,6 +135,8 @@ class Child:
 
     def close(self) -> None:
         """End all its processes; may be called twice."""
+        lines, self._lines = self._lines, 0
+        _close(lines)
         with suppress(OSError, ValueError):
             assert self._keeper.stdin
             self._keeper.stdin.close()
@@ -183,6 +203,12 @@ class Child:
             elif word == b"paused":
                 self._paused.set()
         return rest
+
+
+def _close(*descriptors: int) -> None:
+    """Close those that are there."""
+    for descriptor in filter(None, descriptors):
+        os.close(descriptor)
 
 
 def _each(take: Callable[[str], None], lines: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ def main() -> None:
     keeper = os.fork()
     if keeper:
         os.close(guarded)
-        os.close(spec["output"])
+        _close(spec)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         os.waitpid(keeper, 0)
@@ -65,7 +65,7 @@ class _Keeper:
     def keep(self) -> None:
         """Until the program ended or must end."""
         self.child = _start(self.spec)
-        os.close(self.spec["output"])
+        _close(self.spec)
         poll = select.poll()
         for descriptor in (0, self.guarded, self.woken):
             poll.register(descriptor, select.POLLIN)
@@ -140,12 +140,11 @@ def _start(spec: dict) -> int:
             import termios
 
             fcntl.ioctl(output, termios.TIOCSCTTY, 0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
+        lines = spec["input"] or os.open(os.devnull, os.O_RDONLY)
         status = os.dup(1)  # is closed where the program begins
-        for given, standard in ((nothing, 0), (output, 1), (output, 2)):
+        for given, standard in ((lines, 0), (output, 1), (output, 2)):
             os.dup2(given, standard)
-        if output > 2:
-            os.close(output)
+        _close(spec)
         os.chdir(spec["folder"])
         os.execvpe(spec["command"][0], spec["command"], spec["environment"])
     except BaseException as error:
@@ -153,6 +152,12 @@ def _start(spec: dict) -> int:
         with suppress(BaseException):
             os.write(status, f"failed {code}\n".encode())
     os._exit(127)
+
+
+def _close(spec: dict) -> None:
+    """Close what is the program's only; it has numbers above those of the standard streams."""
+    for descriptor in filter(None, (spec["output"], spec["input"])):
+        os.close(descriptor)
 
 
 def _say(line: str) -> None:

@@ -69,7 +69,7 @@ class Log:
     def write(self, content: bytes) -> None:
         """Add output; most of what was there is dropped when the file is full."""
         content = content[-KEPT // 2 :]
-        with suppress(OSError):  # the disk is full: the program need not wait for it
+        with suppress(OSError, ValueError):  # the disk is full: the program need not wait for it; or another log began
             if self._size + len(content) > KEPT:
                 self._begin_again()
             self._size += self._file.write(content)

@@ -28,7 +28,7 @@ OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in bra
 NAME = r"[A-Za-z_][\w.-]{0,59}"
 KEYS = (
     *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
-    *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "gpu", "resume_arguments"),
+    *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "reuse", "gpu", "resume_arguments"),
 )
 CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
@@ -55,6 +55,7 @@ class Program:
     longest_round: float = 86400.0  # seconds that a round may take, whatever is printed meanwhile
     pty: bool = False
     isolate: bool = False  # each trial runs in a copy of the folder
+    reuse: bool = False  # a process trains one trial after another, and reads their values from stdin
     gpu: str = "visible"  # {gpu} counts the GPUs that the program sees; "machine": it is the machine's number
     resume_arguments: tuple[str, ...] = ()
     check: Program | None = None  # what the final check runs, if it is something else
@@ -237,6 +238,7 @@ def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
         "longest_round": lambda e: e.number(above=0),
         "pty": lambda e: e.flag(),
         "isolate": lambda e: e.one_of("copy") == "copy",
+        "reuse": lambda e: e.flag(),
         "gpu": lambda e: e.one_of("visible", "machine"),
         "resume_arguments": lambda e: e.words('"--resume"'),
     }
@@ -306,17 +308,20 @@ def _file(given: Mapping[str, Entry]) -> str | None:
 def _require_names(program: Program, given: Mapping[str, Entry], source: Source) -> None:
     """UserError for an unknown name in braces, a hyperparameter that nothing uses, or a file that trials share."""
     known = [*program.hyper, *OWN]
-    used = {*given["command"].names(program.command, known)}
-    for name, text in program.environment.items():
-        used |= {*given["environment"].child(name).names([text], known)}
-    if "resume_arguments" in given:
-        given["resume_arguments"].names(program.resume_arguments, known)
     if program.file is not None and "file" in given:
         of_file = {*given["file"].names([program.file], known)}
         if not program.isolate and not of_file & {"trial", "folder", "checkpoint"}:
             raise given["file"].refuse(
                 "another one for every trial", 'two at once would write it; give for example "results/{trial}.csv"'
             )
+    if program.reuse:
+        _require_reusable(program, given, source)
+        return
+    used = {*given["command"].names(program.command, known)}
+    for name, text in program.environment.items():
+        used |= {*given["environment"].child(name).names([text], known)}
+    if "resume_arguments" in given:
+        given["resume_arguments"].names(program.resume_arguments, known)
     whole = given["command"].key == "command"  # not [check]'s
     for name in program.hyper if whole else program.searched:
         if name not in used:
@@ -329,9 +334,22 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
             )
 
 
+def _require_reusable(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+    """UserError for what only a process of its own can have: with `reuse` one trains many trials."""
+    advice = "with reuse = true it reads a trial's values from stdin"
+    texts = [(given["command"], program.command)]
+    texts += [(given["environment"].child(name), (text,)) for name, text in program.environment.items()]
+    for entry, words in texts:
+        if found := command.names(list(words)):
+            raise entry.refuse("the same for every trial", f"it has {{{found[0]}}}; {advice}")
+    for key in ("isolate", "pty", "resume_arguments"):
+        if key in given:
+            raise given[key].refuse("left out", advice)
+
+
 def _seed(program: Program, given: Mapping[str, Entry], source: Source) -> dict[str, Any]:
     """How the program is seeded; where nothing says so, by {seed} if the command has it."""
-    in_command = program.uses("seed")
+    in_command = program.uses("seed") or (program.reuse and "seed" in given and given["seed"].value == "{seed}")
     if "seed" not in given:
         note = f"{program.name} is given no seed: the same configuration may give other figures each time"
         return {"seed": "{seed}"} if in_command else {"seed": "none", "notes": (*program.notes, note)}
@@ -340,6 +358,8 @@ def _seed(program: Program, given: Mapping[str, Entry], source: Source) -> dict[
         raise given["seed"].refuse("in the command", 'write {seed} there; or seed = "none" if it has none')
     if said != "{seed}" and in_command:
         raise given["seed"].refuse("'{seed}', as the command has it")
+    if program.reuse and said not in ("none", "{seed}"):
+        raise given["seed"].refuse("'none' or '{seed}'", "with reuse = true the seed is among the values on stdin")
     if said not in ("none", "{seed}") and not re.fullmatch(r"[A-Za-z_]\w*", said):
         raise given["seed"].refuse("'none', '{seed}' or the name of an environment variable")
     return {"seed": said}
@@ -404,7 +424,7 @@ def _check(program: Program, entry: Entry, base: Path) -> Program:
     entries = {"command": entry, "environment": entry} | given
     entries["environment"] = Entry(entry.source, entry.key, checked.environment)
     _require_names(checked, entries, entry.source)
-    if (program.seed == "{seed}") != checked.uses("seed"):
+    if (program.seed == "{seed}") != checked.uses("seed") and not program.reuse:
         raise entries["command"].source.error(
             entries["command"].key,
             "the final check must be seeded as the search is, but only one has {seed}; write it in both",

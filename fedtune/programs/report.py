@@ -26,7 +26,7 @@ def report(*, round: int | None = None, **metrics: float) -> None:
         raise TypeError("report needs a metric, for example report(round=3, val_acc=0.91)")
     row: dict[str, float] = {} if round is None else {"round": _whole(round)}
     row |= {name: _number(name, value) for name, value in metrics.items()}
-    line = json.dumps(row).encode() + b"\n"
+    line = b"fedtune %b\n" % json.dumps(row).encode()  # with the mark, because the file may be the output itself
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, line)  # at once, so that two processes' lines do not mix

@@ -54,6 +54,9 @@ class Rows:
         self._said = ""  # the line with its last figure
         self.round = 0  # the last that is complete
         self.begins_anywhere = False  # the first row may be of any round: the program goes on from a checkpoint
+        self.finished: Callable[[], None] = lambda: (
+            None
+        )  # told that a program which is used again is done with this run
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
 
     @property
@@ -76,7 +79,7 @@ class Rows:
         for pattern in self._patterns:
             for number, value in pattern.found(line):
                 self._take(Figure(pattern.metric, value, number, line))
-        if "fedtune {" in line and self._by_name and (found := MARK.search(line)):
+        if "fedtune {" in line and (self._by_name or self._program.reuse) and (found := MARK.search(line)):
             self.reported(line[found.end() :], line)
 
     def reported(self, text: str, line: str) -> None:
@@ -87,6 +90,9 @@ class Rows:
             row = None
         if not isinstance(row, dict):
             raise UserError(f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}')
+        if self._program.reuse and row == {"done": True}:
+            self.finished()
+            return
         number = row.pop("round", None)
         for name, value in row.items():
             if name not in self._by_name:

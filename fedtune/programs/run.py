@@ -16,7 +16,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
-from fedtune.programs import command, isolation, output, written_files
+from fedtune.programs import command, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -24,6 +24,7 @@ from fedtune.programs.rows import Rows
 
 LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
 TRIAL = "FEDTUNE_TRIAL"
+DONE: tuple[int, dict[str, float], float] = (-1, {}, 0.0)  # stands for a row: a process that is used again is done
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # signals from outside: whoever is short of memory, or stops a machine.  A shell reports one as 128 more.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -203,16 +204,28 @@ class ProgramRun:
         if written:
             isolation.put_aside(written)
         self._feed = _Feed(self.program, self._selects, self.folder / REPORTED, written, self._resumes)
-        words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
         self._last = time.monotonic()
-        self._child = Child(
+        environment = self._environment(values)
+        if self.program.reuse:
+            self._child = idle.take(self._process(place, environment))
+            if self._child:
+                self._child.listen(self._feed, self.folder / LOG)
+        words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
+        self._child = self._child or Child(
             command.fill(words, values),
             place,
-            self._environment(values),
+            environment,
             self.folder / LOG,
             self._feed,
             self.program.pty,
+            self.program.reuse,
         )
+        if self.program.reuse:
+            self._child.send(json.dumps(values).encode())
+
+    def _process(self, place: Path, environment: Mapping[str, str]) -> Any:
+        """What a process must have been started with to be used again."""
+        return self.program.command, str(place), {n: v for n, v in environment.items() if n != TRIAL}
 
     def _values(self) -> dict[str, Any]:
         """What names in braces stand for."""
@@ -231,7 +244,8 @@ class ProgramRun:
         found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         if found.get("PYTHONBREAKPOINT", "").startswith("ray."):
             del found["PYTHONBREAKPOINT"]
-        found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
+        reported = "/dev/stdout" if self.program.reuse else str(self.folder / REPORTED)
+        found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: reported}
         found = {name: str(self._threads) for name in THREADS} | found
         found["FEDTUNE_CPUS"] = str(self._threads)
         if self._gpus and self.program.gpu == "machine":
@@ -251,13 +265,22 @@ class ProgramRun:
         event = self._event(self._child, self._feed, "must print something")
         if event is None:
             raise self._ended(self._child, self._feed.rows)
+        if event == DONE:
+            raise self._failed(
+                f"{self.program.name} must report {several(self.rounds, 'round')}, but was done "
+                f"{self._after(self._feed.rows)}; correct `rounds`, or what it prints"
+            )
         return event
 
     def _wait_for_end(self) -> None:
         """After the last round: the program ends by itself, and says nothing that contradicts its rows."""
         assert self._child and self._feed
-        self._event(self._child, self._feed, "must end after its last round")
-        if self._child.exit_status != 0:
+        rule = "must print 'fedtune {\"done\": true}'" if self.program.reuse else "must end"
+        event = self._event(self._child, self._feed, f"{rule} after its last round")
+        if event == DONE:
+            idle.put(self._process(Path(self.program.folder), self._environment(self._values())), self._child)
+            self._child = None
+        elif self._child.exit_status != 0:
             raise self._ended(self._child, self._feed.rows)
         self.close()
 
@@ -339,6 +362,7 @@ class _Feed:
         self.events: queue.SimpleQueue[tuple[int, dict[str, float], float] | BaseException | None] = queue.SimpleQueue()
         self.rows = Rows(program, selects, self._done)
         self.rows.begins_anywhere = anywhere
+        self.rows.finished = lambda: self.events.put(DONE)
         self._looks: list[Callable[[bool], bool]] = []
         self._looks += [written_files.Reported(reported, self.rows).look] if self.rows.by_name else []
         self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []

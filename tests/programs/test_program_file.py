@@ -281,6 +281,11 @@ WRONG = {
     "gpu a number": (f"gpu = 0\n{ALL}", "gpu must be 'visible' or 'machine'"),
     "resume without a checkpoint": (f"resume_arguments = '--resume'\n{ALL}", "beside {checkpoint}"),
     "checkpoint without numbers": (ALL.replace("{lr}", "{lr} {checkpoint}"), "must also find the number of the round"),
+    "reuse with a value": (f"reuse = true\n{ALL}", "own.toml:2: command must be the same for every trial.*{lr}.*stdin"),
+    "reuse of a copy": (
+        f"reuse = true\nisolate = 'copy'\n{ALL.replace('{lr}', '')}",
+        "isolate must be left out.*stdin",
+    ),
     "first round": (f"first_round = -1\n{ALL}", "first_round must be a whole number of 0 or more"),
 }
 

@@ -22,7 +22,7 @@ def test_in_a_trial_it_appends_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("FEDTUNE_ROWS", str(tmp_path / "rows"))
     report(round=1, val_acc=0.5)
     report(round=np.int64(2), val_acc=np.float32(0.25), loss=3)
-    rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
+    rows = [json.loads(line.removeprefix("fedtune ")) for line in (tmp_path / "rows").read_text().splitlines()]
     assert rows == [{"round": 1, "val_acc": 0.5}, {"round": 2, "val_acc": 0.25, "loss": 3}]
 
 
