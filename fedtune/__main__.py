@@ -45,10 +45,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2
     if argv is None:  # a process of our own: to its very end nobody's code prints a stack, and a crash is no silence
-        from fedtune.user_code import process_ends, user_errors
+        from fedtune.user_code import process_exit, user_errors
 
         sys.unraisablehook = user_errors.say_unheard
-        process_ends.watch(user_errors.PATHS)
+        process_exit.watch(user_errors.PATHS)
     return importlib.import_module(f"fedtune.commands.{args[0].replace('-', '_')}").main(args[1:])
 
 

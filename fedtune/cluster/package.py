@@ -11,10 +11,10 @@ from pathlib import Path
 from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
-from fedtune.user_code import packages
+from fedtune.user_code import sibling_packages
 
 LIMIT = ray_internals.LARGEST_UPLOAD  # bytes that the cluster's job server takes at once
-PACKAGES = ("fedtune", *packages.NAMES)
+PACKAGES = ("fedtune", *sibling_packages.NAMES)
 
 
 def data_root(given: Path | None) -> Path:
@@ -62,7 +62,7 @@ def _code() -> dict[str, Path]:
     """fedtune's own packages: file in the job's folder -> file here."""
     code = {}
     for package in PACKAGES:
-        top = packages.folder(package)
+        top = sibling_packages.folder(package)
         for file in sorted(top.rglob("*")):
             name = file.relative_to(top.parent)
             if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):

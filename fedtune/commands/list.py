@@ -17,7 +17,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import catalogue
-from fedtune.user_code import extensions, user_files
+from fedtune.user_code import entry_points, user_files
 from fedtune.user_code.command import Parser, guarded
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
             "returns a torch.nn.Module with the parts body and head, or any with head='LAYER' naming its last layer; "
             "several with commas between them, ours too: client i runs number i mod their count"
         )
-        if added := extensions.names(catalogue.GROUP):
+        if added := entry_points.names(catalogue.GROUP):
             console.print("models of installed packages: " + ", ".join(added))
     return 0
 

@@ -19,7 +19,7 @@ from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 
 @check("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
@@ -35,18 +35,18 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
             yield Violation(
-                places.of_class(cls),
+                sources.of_class(cls),
                 f"{name} is not a field of {cls.__name__}",
                 "write @dataclass(frozen=True) above the class",
             )
     for name in (f.name for f in dataclasses.fields(cls) if f.name not in declared):
         yield Violation(
-            places.of_name(cls, name),
+            sources.of_name(cls, name),
             f"{name} is a field, but not a hyperparameter",
             f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
         )
     for name, knob in declared.items():
-        where = places.of_name(cls, name)
+        where = sources.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
             yield Violation(where, f"{name} is also a field of scenarios", "give it another name")
         if knob.log and not (knob.low or 0) > 0:
@@ -65,23 +65,27 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
     try:
         alg = cls()
     except UserError as error:
-        yield Violation(places.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible")
+        yield Violation(
+            sources.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible"
+        )
         return
     for name, knob in declared.items():
         if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
             yield Violation(
-                places.of_name(cls, name),
+                sources.of_name(cls, name),
                 f"{name} declares first_round={knob.first_round!r}, but there is no such method",
                 f"write a method {knob.first_round}(self) -> int",
             )
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
-            yield Violation(places.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1")
+            yield Violation(
+                sources.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1"
+            )
 
 
 def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
     """Methods that the engine would call with other arguments, or whose name looks like a mistyped hook."""
-    text = places.source_of(cls)
-    for owner in places.own_classes(cls):
+    text = sources.source_of(cls)
+    for owner in sources.own_classes(cls):
         for name, method in vars(owner).items():
             if not isinstance(method, FunctionType) or name.startswith("__"):
                 continue
@@ -91,14 +95,14 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
                     inspect.signature(method).bind(*wanted)
                 except TypeError:
                     yield Violation(
-                        places.of_function(method),
+                        sources.of_function(method),
                         f"{name}({', '.join(own)}) is called with other arguments: {name}({', '.join(wanted)})",
                         "give it these arguments",
                     )
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
                 near := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
             ):
-                yield Violation(places.of_function(method), f"{name} is never called", f"did you mean {near[0]}?")
+                yield Violation(sources.of_function(method), f"{name} is never called", f"did you mean {near[0]}?")
 
 
 def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
@@ -108,14 +112,14 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
         for name in getattr(cls, attribute):
             if name not in declared:
                 yield Violation(
-                    places.of_name(cls, attribute),
+                    sources.of_name(cls, attribute),
                     f"{attribute} names {name}, which is not a hyperparameter",
                     f"name some of {', '.join(declared) or 'none'}",
                 )
     for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
         if not isinstance(getattr(cls(), attribute), tuple):
             yield Violation(
-                places.of_name(cls, attribute), f"{attribute} is not a tuple", f'write {attribute} = ("…",)'
+                sources.of_name(cls, attribute), f"{attribute} is not a tuple", f'write {attribute} = ("…",)'
             )
     sets: dict[str, Mapping[str, Any]] = {
         "for_mixed_models": cls.for_mixed_models,
@@ -123,7 +127,7 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
         **dict(cls.presets),
     }
     for title, values in sets.items():
-        where = places.of_name(cls, title if title not in cls.presets else "presets")
+        where = sources.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
             if name not in both:
                 yield Violation(where, f"{title} names {name}, which is not a hyperparameter", "see fedtune list")
@@ -151,7 +155,7 @@ def first_effects(s: Subject) -> Violation | Note | None:
 
 def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
     """The violation, if one hyperparameter takes effect too early or not at all."""
-    setting, where = s.settings.effects, places.of_name(s.cls, name)
+    setting, where = s.settings.effects, sources.of_name(s.cls, name)
     own = knobs(s.cls)
     values = {n: v for n, v in s.values.items() if n in own}
     for one, other, more in _contrasts(s, name, knob):
@@ -221,7 +225,7 @@ def metrics(s: Subject) -> Violation | Note | None:
     always = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
     for setting in (s.settings.few, s.settings.averaged):
         for row in s.run(setting, executor="loop").rows:
-            where = places.of_hook(s.cls, "report")
+            where = sources.of_hook(s.cls, "report")
             everywhere = {"test_acc_all", "test_acc_foreign"}
             optional = everywhere if not setting.scenario.all_classes else set()
             if missing := sorted(always - optional - row.keys()):

@@ -19,7 +19,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.trees import Executor
 from fedtune.engine import stacked_step
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 HALVES, SHUFFLED = ((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,))
 EXECUTORS: tuple[Executor, ...] = ("stack", "loop")
@@ -63,13 +63,13 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
             plain, _ = _trained(s, config)
         if isinstance(recorded, UserError) or isinstance(plain, UserError):
             if not config:
-                return Violation(places.of_class(s.cls), str(recorded), PURE)
+                return Violation(sources.of_class(s.cls), str(recorded), PURE)
             continue  # hyperparameters that do not go together
         if len(recorded) != len(plain):
-            return Violation(places.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
+            return Violation(sources.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
         if moved := [t for t, (a, b) in enumerate(zip(recorded, plain, strict=True), 1) if apart(a, b)]:
             what = f"in round {moved[0]} {in_words(min(apart(recorded[moved[0] - 1], plain[moved[0] - 1])))} differs"
-            return Violation(places.of_class(s.cls), f"{what} when steps are recorded and run again", PURE)
+            return Violation(sources.of_class(s.cls), f"{what} when steps are recorded and run again", PURE)
         if why:
             return Note(f"runs eagerly, as {why}")
     return None
@@ -126,7 +126,7 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
             return Violation("", what, "copy it first")
         if said := s.difference(stack, loop):
             return Violation(
-                places.of_hook(s.cls, "upload", "loss", "predict"),
+                sources.of_hook(s.cls, "upload", "loss", "predict"),
                 f"with {setting.words}, {said}",
                 "exclude padded rows with data.mask, and let no client's numbers depend on another client's",
             )
@@ -141,7 +141,7 @@ def grouping(s: Subject) -> Violation | Note | None:
         assert len(split.sim.state.groups) == len(groups)
         if said := s.difference(split, whole):
             return Violation(
-                places.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
+                sources.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
                 f"with clients in {len(groups)} groups instead of one, {said}",
                 "index the server's entries by `ids` and up['ids'], never by a client's position in the message",
             )
@@ -170,7 +170,7 @@ def checkpoint(s: Subject) -> Violation | Note | None:
                 said = f"{rest.sim.state.bytes} bytes are counted instead of {whole.sim.state.bytes}"
         if said:
             return Violation(
-                places.of_hook(s.cls, "init", "aggregate"),
+                sources.of_hook(s.cls, "init", "aggregate"),
                 f"resumed after round {cut}, {said}",
                 "everything that changes must be a tensor in the server's entries or a client's",
             )

@@ -16,7 +16,7 @@ from fedtune.conformance.watching import Message
 from fedtune.core.trees import Ragged
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Phase, part_of
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 ROUNDS = 4
 
@@ -30,23 +30,28 @@ def messages(s: Subject) -> Violation | Note | None:
     for message in tape.down:
         sent |= set(message.content)
         if extra := sorted(set(message.content) - named):
-            where = places.of_hook(s.cls, "broadcast")
+            where = sources.of_hook(s.cls, "broadcast")
             return Violation(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
     if unsent := sorted(named - sent):
-        where, what = places.of_name(s.cls, "sends"), f"{unsent[0]} is declared in `sends`, but no client receives it"
+        where, what = (
+            sources.of_name(s.cls, "sends"),
+            f"{unsent[0]} is declared in `sends`, but no client receives it",
+        )
         return Violation(where, what, "remove it from `sends`, or send it in `broadcast`")
     for hook, some in (("broadcast", tape.down), ("upload", tape.up)):
         for message in some:
             short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
             for name, shape in short.items():
                 return Violation(
-                    places.of_hook(s.cls, hook),
+                    sources.of_hook(s.cls, hook),
                     f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
                     "the first axis of every message must be the client axis: see `to_all` in fedtune.core.trees",
                 )
     said = _schedule(run)
     return (
-        Violation(places.of_hook(s.cls, "round", "aggregate"), said, "exchange what `round` declares") if said else None
+        Violation(sources.of_hook(s.cls, "round", "aggregate"), said, "exchange what `round` declares")
+        if said
+        else None
     )
 
 
@@ -75,7 +80,7 @@ def _schedule(run: Run) -> str:
 def counted_bytes(s: Subject) -> Violation | Note | None:
     """Counted again from the messages of four rounds."""
     run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
-    where = places.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
+    where = sources.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
     for row in run.rows[:ROUNDS]:
         for way, some in (("down", run.tape.down), ("up", run.tape.up)):
             sizes = [counted(m.content) for m in some if m.t == row["round"]]
@@ -123,15 +128,15 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
     """Search messages for rows; then run with other validation and test rows, and with other clients' rows changed."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
     if name := _rows_in(run):
-        where = places.of_hook(s.cls, "upload")
+        where = sources.of_hook(s.cls, "upload")
         return Violation(where, f"`upload` sends the client's own rows in {name}", "send statistics instead")
     first = run.tape.up[0].ids[0] if run.tape.up else 0
     if _first_message(run) != _first_message(_with_other_rows(s, ("train",), first)):
-        where = places.of_hook(s.cls, "upload", "loss")
+        where = sources.of_hook(s.cls, "upload", "loss")
         return Violation(where, "a client's first message depends on another client's rows", "use its own rows only")
     splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
     if moved := apart(_with_other_rows(s, splits).states[-1], run.states[2]):
-        where = places.of_hook(s.cls, "predict", "deployed")
+        where = sources.of_hook(s.cls, "predict", "deployed")
         what = f"{in_words(min(moved))} depends on validation or test rows"
         return Violation(
             where, what, "train on `batch` and `data` only; the server gets validation scores in `observe`"

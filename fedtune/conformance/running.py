@@ -19,7 +19,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine, hidden_state
 from fedtune.experiment.algorithm import Algorithm, Model
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 KEEP = "store what changes in the server's entries (`init`, `aggregate`) or a client's (`keep`, `remember`)"
 
@@ -76,13 +76,13 @@ def inputs(s: Subject) -> Violation | Note | None:
         run = s.run(setting, executor="loop")
         for hook, what in run.tape.changes:
             return Violation(
-                places.of_hook(s.cls, hook), f"`{hook}` changes {what}, which is an argument", "return a new one"
+                sources.of_hook(s.cls, hook), f"`{hook}` changes {what}, which is an argument", "return a new one"
             )
         if run.spoiled:
             return Violation("", f"a round changes {in_words(min(run.spoiled))} in the previous state", "copy it first")
         if moved := _disturbed(run):
             return Violation(
-                places.of_hook(s.cls, "aggregate", "receive", "predict"),
+                sources.of_hook(s.cls, "aggregate", "receive", "predict"),
                 f"{in_words(min(moved))} changes in a round in which the client takes no part",
                 "leave it alone",
             )
@@ -100,7 +100,7 @@ def draws(s: Subject) -> Violation | Note | None:
         "numpy": r"np\.random|numpy\.random",
         "python": r"\brandom\.\w+\(",
     }
-    where = next((place for n in sorted(run.drew) if (place := places.of_word(s.cls, word[n]))), "")
+    where = next((place for n in sorted(run.drew) if (place := sources.of_word(s.cls, word[n]))), "")
     return Violation(
         where,
         f"a round draws from the process's random stream of {' and '.join(sorted(run.drew))}",
@@ -118,18 +118,18 @@ def own_state(s: Subject) -> Violation | Note | None:
     alg, fields = run.sim.setting.algorithm, set(type(run.sim.setting.algorithm).__dataclass_fields__)
     if strange := set(vars(alg)) - fields:
         name = min(strange)
-        where = places.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
+        where = sources.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
         return Violation(where, f"self.{name} is set during a run, but no checkpoint saves it", KEEP)
     if moved := hidden_state.changed(s.hidden_state, hidden_state.of_process(s.cls)):
         name = moved[0]
-        where = places.of_name(s.cls, name.split(",")[0].split(".")[-1])
+        where = sources.of_name(s.cls, name.split(",")[0].split(".")[-1])
         return Violation(where, f"{name} changes during a run, but no checkpoint saves it", KEEP)
     fresh = s.begin(s.settings.few, "loop")
     for mine, other in zip(run.sim.state.groups, fresh.state.groups, strict=True):
         new, old = hidden_state.of_net(mine.net), hidden_state.of_net(other.net)
         if changed := hidden_state.changed(old, new):
             name = changed[0].split(".")[-1]
-            where = places.of_word(s.cls, rf"\.{name}\b")
+            where = sources.of_word(s.cls, rf"\.{name}\b")
             return Violation(where, f"the net's {changed[0]} changes during a run, but no checkpoint saves it", KEEP)
     return None
 
@@ -153,7 +153,7 @@ def seed(s: Subject) -> Violation | Note | None:
             other.train(min(t, 2))
         if said := s.difference(again, want, exact=True):
             return Violation(
-                places.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache"),
+                sources.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache"),
                 f"the same seed gives different numbers the second time: {said}",
                 "take randomness from Noise, or from a generator made of task.seed, and keep no state elsewhere",
             )
@@ -170,7 +170,7 @@ def seed(s: Subject) -> Violation | Note | None:
 def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")
-    setting, state, where = run.sim.setting, run.sim.state, places.of_hook(s.cls, "predict")
+    setting, state, where = run.sim.setting, run.sim.state, sources.of_hook(s.cls, "predict")
     alg, group = setting.algorithm, run.sim.state.groups[0]
     group.net.eval()
     ids = group.ids[:1]
@@ -234,7 +234,7 @@ class _First:
 class _FiniteWatch(TorchFunctionMode):
     def __init__(self, cls: type, first: _First) -> None:
         super().__init__()
-        self.files, self.first = places.files_of(cls), first
+        self.files, self.first = sources.files_of(cls), first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -28,7 +28,7 @@ from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
-from fedtune.user_code import places, user_errors
+from fedtune.user_code import sources, user_errors
 
 CLOCK = ("seconds", "eval_seconds")
 Groups = tuple[tuple[int, ...], ...]
@@ -185,7 +185,7 @@ class Subject:
         # the engine's own messages about client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
-        where, to_do = places.of_error(error, self.cls) or places.said_in(error), hints.of_error(error)
+        where, to_do = sources.of_error(error, self.cls) or sources.said_in(error), hints.of_error(error)
         return RunFailed(Violation(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
 
     def fits_mixed(self) -> bool:

@@ -17,7 +17,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import user_arrays, user_formats, user_pictures, user_rows
 from fedtune.data.dataset import Dataset
 from fedtune.data.user_pictures import PICTURES
-from fedtune.user_code import extensions, references, user_errors, user_files
+from fedtune.user_code import entry_points, references, user_errors, user_files
 from fedtune.user_code.user_files import UserFile
 
 KEY = "dataset"  # the entry in a file's metadata
@@ -70,7 +70,7 @@ class About(NamedTuple):
 
 def offered() -> tuple[str, ...]:
     """The names of the data sets that installed packages provide."""
-    return tuple(extensions.names(GROUP))
+    return tuple(entry_points.names(GROUP))
 
 
 def is_own(name: str) -> bool:
@@ -140,7 +140,7 @@ def _about(data: Dataset, digest: str) -> About:
 def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
-        function = _function(name, extensions.find(GROUP, name, "data set"))
+        function = _function(name, entry_points.find(GROUP, name, "data set"))
         with user_errors.reported(f"the data set {name} of an installed package failed", passing=(UserError,)):
             return user_arrays.to_dataset(name, name, _arrays(name, function()))
     if not _is_code(name):

@@ -22,7 +22,7 @@ from fedtune.engine.state import Group, Setting
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.tracing import SWITCH, Impure
-from fedtune.user_code import places, user_errors
+from fedtune.user_code import sources, user_errors
 
 # PyTorch's message for code that vmap cannot run -> what the code does
 REASONS = {
@@ -120,7 +120,7 @@ def _repeatable(s: Setting, g: Group) -> Iterator[None]:
     for stream, whose, pattern in _STREAMS:
         if stream in moved:
             classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])
-            found = (places.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
+            found = (sources.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
             where = next(filter(None, found), "") or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
             raise UserError(_REPEATABLE.format(where, f"it draws from {whose} global random numbers"))
 

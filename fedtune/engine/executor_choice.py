@@ -28,7 +28,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import catalogue
 from fedtune.nn.net import hook_of
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
@@ -161,7 +161,7 @@ class _Watched:
         word = rf"\b{last}\b"
         classes = dict.fromkeys([*(type(m) for net in self.nets for m in net.modules()), self.algorithm])
         own = [cls for cls in classes if not is_known(cls.__module__)]
-        found = next(filter(None, (places.of_word(cls, word) for cls in own)), "")
+        found = next(filter(None, (sources.of_word(cls, word) for cls in own)), "")
         return found or (self.algorithm.__name__ if self.algorithm in own else "the model")
 
     def require_nothing_kept(self) -> None:
@@ -223,7 +223,7 @@ def _of_attribute(net: nn.Module, name: str) -> str:
     """The first line in the author's file that names an attribute of one of the net's modules; else the model."""
     path, _, attribute = name.rpartition(".")
     layer = dict(net.named_modules()).get(path, net)
-    return places.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
+    return sources.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
 
 
 def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Executor:

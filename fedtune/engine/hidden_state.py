@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedtune.core.pure import is_known
 from fedtune.nn.net import hooks_on_all
-from fedtune.user_code import places, user_errors
+from fedtune.user_code import sources, user_errors
 
 DEEP = 20  # so far are objects looked into
 _Cached = type(lru_cache(int))
@@ -84,7 +84,7 @@ def of_class(cls: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     # a class that a function makes is made with the net or the algorithm, and goes with it
-    owners = {owner: None for owner in places.own_classes(cls) if "<locals>" not in owner.__qualname__}
+    owners = {owner: None for owner in sources.own_classes(cls) if "<locals>" not in owner.__qualname__}
     for module in _modules(cls):
         for name, value in vars(module).items():
             if isinstance(value, type):
@@ -142,7 +142,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
 
 def _modules(cls: type) -> Iterator[ModuleType]:
     """The modules of a class's files, and those imported from their folders, but not fedtune's own packages."""
-    own = places.files_of(cls)
+    own = sources.files_of(cls)
     folders = {os.path.dirname(file) for file in own}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)

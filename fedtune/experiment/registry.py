@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.user_code import extensions, packages, user_files
+from fedtune.user_code import entry_points, sibling_packages, user_files
 
 if TYPE_CHECKING:
     from fedtune.experiment.algorithm import Algorithm
@@ -23,7 +23,7 @@ GROUP = "algorithms"  # the group of entry points
 
 def names() -> list[str]:
     """The names of all algorithms: files of `trainables/` without a leading underscore, and those of packages."""
-    return sorted({*_built_in(), *extensions.names(GROUP)})
+    return sorted({*_built_in(), *entry_points.names(GROUP)})
 
 
 def find(name: str) -> type[Algorithm]:
@@ -38,11 +38,11 @@ def find(name: str) -> type[Algorithm]:
         Algorithm,
     )  # imported here: it loads torch, which listing names does not need
 
-    if offered := extensions.find(GROUP, name, "algorithm", _built_in()):
+    if offered := entry_points.find(GROUP, name, "algorithm", _built_in()):
         from fedtune.experiment import user_algorithms
 
         return user_algorithms.checked(offered, name)
-    packages.pin("trainables")
+    sibling_packages.pin("trainables")
     module = importlib.import_module(f"trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
     own = [c for c in classes if issubclass(c, Algorithm)]
@@ -58,7 +58,7 @@ def spaces(name: str) -> dict[str, Any]:
         from fedtune.experiment import user_algorithms
 
         return dict(user_algorithms.spaces(name) or {})
-    packages.pin("trainables", "search_spaces")
+    sibling_packages.pin("trainables", "search_spaces")
     module = f"search_spaces.{name}"
     if importlib.util.find_spec(module) is None:
         return {}
@@ -72,7 +72,7 @@ def members(module: ModuleType) -> dict[str, Any]:
 
 def _built_in() -> list[str]:
     """The files of `trainables/`."""
-    folder = packages.folder("trainables")
+    folder = sibling_packages.folder("trainables")
     return _files(str(folder), folder.stat().st_mtime_ns)
 
 

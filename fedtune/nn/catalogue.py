@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedtune.core.errors import unknown
-from fedtune.user_code import extensions, user_files
+from fedtune.user_code import entry_points, user_files
 
 GROUP = "models"  # the group of entry points
 # architecture -> its feature width D in the paper it comes from
@@ -40,7 +40,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 def names() -> tuple[str, ...]:
     """The names of all architectures and families, including those of installed packages."""
-    return (*WIDTHS, *FAMILIES, *extensions.names(GROUP))
+    return (*WIDTHS, *FAMILIES, *entry_points.names(GROUP))
 
 
 def members(model: str) -> tuple[str, ...]:
@@ -66,4 +66,4 @@ def taking(tokens: bool, axes: int) -> tuple[str, ...]:
 
 def is_own(name: str) -> bool:
     """Whether an architecture is a user's: from a file or an installed package."""
-    return name not in WIDTHS and (user_files.is_own(name) or name in extensions.names(GROUP))
+    return name not in WIDTHS and (user_files.is_own(name) or name in entry_points.names(GROUP))

@@ -22,7 +22,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.pure import is_declared
 from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
-from fedtune.user_code import extensions, user_errors, user_files
+from fedtune.user_code import entry_points, user_errors, user_files
 
 HEAD, FEATURES = "head", "features"  # the option that fedtune uses, and one that a function may take
 _ROWS = 2  # rows of a run whose results are not used
@@ -83,7 +83,7 @@ def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool
 
 def _maker(name: str) -> Any:
     """The user's function: from their file, or from an installed package."""
-    offered = extensions.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
+    offered = entry_points.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
     return user_files.load(name, "model") if offered is None else offered
 
 

@@ -1,5 +1,5 @@
 """The report: one page on what searches and comparisons found."""
 
-from fedtune.user_code import packages
+from fedtune.user_code import sibling_packages
 
-packages.pin("analysis")  # a report's figures are those of our analysis
+sibling_packages.pin("analysis")  # a report's figures are those of our analysis

@@ -25,7 +25,7 @@ from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
-from fedtune.user_code import packages, user_files
+from fedtune.user_code import sibling_packages, user_files
 from fedtune.user_code.user_files import UserFile
 
 __all__ = [
@@ -162,7 +162,7 @@ def _file(path: Path) -> ModuleType:
         if path.exists():
             raise
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
-    packages.pin("trainables", "search_spaces")
+    sibling_packages.pin("trainables", "search_spaces")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
         module: ModuleType = user_files.load(name, "search space")

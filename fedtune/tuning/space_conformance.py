@@ -8,7 +8,7 @@ from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import space
-from fedtune.user_code import places
+from fedtune.user_code import sources
 
 
 @check("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
@@ -20,5 +20,5 @@ def spaces(s: Subject) -> Violation | Note | None:
             for preset in ("", *s.cls.presets):
                 space.load(name, Experiment(s.name, Scenario(), preset=preset))
     except UserError as error:
-        return Violation(places.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
+        return Violation(sources.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
     return Note(", ".join(names))

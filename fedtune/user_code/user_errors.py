@@ -13,7 +13,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import LINE, one_line, printable
-from fedtune.user_code import process_ends, user_imports
+from fedtune.user_code import process_exit, user_imports
 
 PATHS: set[str] = set()  # all files of users' code that this process knows
 LINES = 100  # lines of a stack that are shown at each of its ends
@@ -123,7 +123,7 @@ def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException],
     what: what went wrong then.  otherwise: the place if none is known.  passing: errors to raise unchanged.
     """
     try:
-        with redirect_stdout(sys.stderr), process_ends.during(one_line(what)):  # what it prints is not a result
+        with redirect_stdout(sys.stderr), process_exit.during(one_line(what)):  # what it prints is not a result
             yield
     except passing:
         raise

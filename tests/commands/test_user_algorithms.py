@@ -29,7 +29,7 @@ from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
-from fedtune.user_code import extensions, user_files
+from fedtune.user_code import entry_points, user_files
 
 TOP = "from dataclasses import dataclass\nfrom fedtune import Algorithm, hyper\n"
 HEAD = TOP + "@dataclass(frozen=True)\nclass Mine(Algorithm):\n"  # four lines
@@ -257,9 +257,9 @@ def offered(monkeypatch, **points: str) -> None:
     """Entry points of an installed package."""
     group = "fedtune.algorithms"
     found = [EntryPoint(name, value, group) for name, value in points.items()]
-    monkeypatch.setattr(extensions, "entry_points", lambda group: found if group == "fedtune.algorithms" else [])
-    extensions._points.cache_clear()
-    monkeypatch.setattr(extensions, "_points", extensions._points.__wrapped__)
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: found if group == "fedtune.algorithms" else [])
+    entry_points._points.cache_clear()
+    monkeypatch.setattr(entry_points, "_points", entry_points._points.__wrapped__)
 
 
 # ---- what a run keeps

@@ -20,7 +20,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import content_hashes as copies
-from fedtune.user_code import extensions, user_files
+from fedtune.user_code import entry_points, user_files
 
 SPLITS = ("train", "val", "test")
 
@@ -224,7 +224,7 @@ def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes
 
 def test_a_data_set_of_an_installed_package_is_one_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("ourwards", "support.user_data:wards", "fedtune.datasets")
-    monkeypatch.setattr(extensions, "_points", lambda group: {"ourwards": (point,)} if group == "datasets" else {})
+    monkeypatch.setattr(entry_points, "_points", lambda group: {"ourwards": (point,)} if group == "datasets" else {})
     user_data._read.cache_clear()
     scenario = taken("ourwards")
     assert "ourwards" in datasets.names() and datasets.describe("ourwards") == (5, 3)

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from fedtune.user_code import command, process_ends, user_errors, user_files
+from fedtune.user_code import command, process_exit, user_errors, user_files
 
 @command.guarded
 def main(argv=None):
@@ -19,7 +19,7 @@ def main(argv=None):
         rows()
     return 0
 
-process_ends.watch(user_errors.PATHS)
+process_exit.watch(user_errors.PATHS)
 sys.exit(main(sys.argv[1:]))
 """
 FAILED = "error: the data set own.py:rows failed: "

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedtune.user_code import packages
+from fedtune.user_code import sibling_packages
 
-ROOT = Path(packages.__file__).parents[2]
+ROOT = Path(sibling_packages.__file__).parents[2]
 TINY = (
     "--algo",
     "gfpl",
@@ -30,7 +30,7 @@ TINY = (
 @pytest.fixture(params=["trainables", "search_spaces", "analysis"])
 def crowded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A directory with a folder of each name: one is empty, and importing one of the others ends the process."""
-    for name in packages.NAMES:
+    for name in sibling_packages.NAMES:
         (tmp_path / name).mkdir()
         if name != request.param:
             (tmp_path / name / "__init__.py").write_text("raise SystemExit(99)\n")
@@ -48,8 +48,8 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_pinned_name_is_imported_from_beside_fedtune(crowded):
     script = """
-from fedtune.user_code import packages
-packages.pin()
+from fedtune.user_code import sibling_packages
+sibling_packages.pin()
 import analysis.theme, search_spaces.gfpl, trainables.gfpl
 print(analysis.theme.__file__, search_spaces.gfpl.__file__, trainables.gfpl.__file__, sep="\\n")
 """
@@ -66,8 +66,8 @@ def test_pinning_replaces_a_foreign_package_that_was_imported_before(tmp_path):
     script = """
 import sys
 import trainables.other as held
-from fedtune.user_code import packages
-packages.pin()
+from fedtune.user_code import sibling_packages
+sibling_packages.pin()
 assert "trainables.other" not in sys.modules and held.what == "foreign"
 import trainables
 print(trainables.__file__)
@@ -88,9 +88,9 @@ print(analysis.what)
 
 
 def test_pinning_twice_changes_nothing():
-    packages.pin()
+    sibling_packages.pin()
     before = sys.modules["trainables"]
-    packages.pin()
+    sibling_packages.pin()
     assert sys.modules["trainables"] is before
 
 
