@@ -170,8 +170,8 @@ class ProgramWorkload:
         return lines
 
     def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that describe it."""
-        return {"algo": str(Path(self.program.path).resolve())} if self.program.path else {}
+        """The options that describe it; none if it came from a command line, which does that itself."""
+        return {"algo": str(Path(self.program.path).resolve())} if is_program(self.program.path) else {}
 
     def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
         """The program's own command with the best configuration."""

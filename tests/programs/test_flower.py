@@ -11,7 +11,7 @@ from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
 from support.programs import finish, start
 
 from fedtune.core.errors import UserError
-from fedtune.programs import flower
+from fedtune.programs import flower, workload
 from fedtune.programs.program_file import Program
 
 
@@ -37,6 +37,10 @@ def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
     assert knobs["local-epochs"].integer and knobs["local-epochs"].default == 2 and knobs["opt"].default == "sgd"
     assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
     assert any("lr is 0.5 in the app, outside of what is searched; 3.0 is taken" in note for note in program.notes)
+
+
+def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
+    assert workload.of_program(of_app(app)).typed_options({"rounds": 3}) == {}  # it is no program file
 
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
