@@ -59,8 +59,11 @@ class Child:
         listener: Listener,
         pty: bool = False,
         reads: bool = False,
+        holds: Sequence[int] = (),
     ) -> None:
-        """folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it."""
+        """folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it;
+        holds: open files that stay open until all processes are gone.
+        """
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
         self.failure = 0  # the errno with which it could not be started
@@ -84,7 +87,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=writes,
-                pass_fds=(writes, given) if reads else (writes,),
+                pass_fds=(writes, *([given] if reads else []), *holds),
                 start_new_session=True,
                 bufsize=0,
                 cwd="/",

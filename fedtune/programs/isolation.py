@@ -1,8 +1,9 @@
-"""A copy of a program's folder for each trial, where two would write the same files."""
+"""Keep trials apart: each has a folder of its own, and a copy of the program's where two would write the same."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,20 @@ def copy(folder: Path, to: Path) -> Path:
         first = error.args[0][0] if isinstance(error, shutil.Error) else error
         raise UserError(f"the program's folder must be copied for each trial, but: {first}") from None
     return to
+
+
+def claimed(folder: Path) -> int:
+    """The folder, made and opened, if nobody else has it; 0 if somebody does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        return 0
+    except OSError:  # of a file system without locks
+        pass
+    return opened
 
 
 def put_aside(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -23,6 +24,7 @@ from fedtune.programs.report import ROWS
 from fedtune.programs.rows import Rows
 
 LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
+CLAIMS = 6.0  # seconds to wait for a folder that another run has
 TRIAL = "FEDTUNE_TRIAL"
 DONE: tuple[int, dict[str, float], float] = (-1, {}, 0.0)  # stands for a row: a process that is used again is done
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -55,16 +57,12 @@ class ProgramRun:
         folder      the trial's own, for output and checkpoints
         gpus        the machine's numbers of the GPUs that the trial has, and its share of them
         threads     that the program should compute with
-        trial       a name that no other trial has, and the same when it begins again; default: by the folder
+        trial       a name that no other trial has, and the same when it begins again; default: after the folder
         selects     the metrics that diverge if they are not finite; default: those that a search may select by
         """
-        self.program, self.config, self.seed, self.folder = (
-            program,
-            program.configuration(config),
-            seed,
-            folder.resolve(),
-        )
-        self.trial = trial or f"{self.folder.name}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]}"
+        self.program, self.config, self.seed = program, program.configuration(config), seed
+        self.folder, self._trial = folder.resolve(), trial
+        self._claim = 0  # the open folder, which no other run has
         self.differs = ""  # how a repeated run differs from what it was before; "" if it does not
         self.notes: list[str] = []
         self._gpus, self._share, self._threads = [str(gpu) for gpu in gpus], gpu_share, threads
@@ -87,6 +85,11 @@ class ProgramRun:
     def rounds(self) -> int:
         """The rounds of a whole run."""
         return self.program.rounds
+
+    @property
+    def trial(self) -> str:
+        """The run's name, which no other has at the same time."""
+        return self._trial or f"{self.folder.name}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]}"
 
     @property
     def last_line(self) -> str:
@@ -130,6 +133,7 @@ class ProgramRun:
     def load(self, folder: Path) -> None:
         """Continue after the round in which it was saved: from its checkpoint, or silently from the beginning."""
         self.close()
+        self._claim_folder()
         try:
             state = json.loads((folder / STATE).read_text())
             rows = [{str(n): float(v) for n, v in row.items()} for row in state["rows"]]
@@ -153,7 +157,23 @@ class ProgramRun:
         child, self._child = self._child, None
         if child:
             child.close()
-        shutil.rmtree(self.folder / COPY, ignore_errors=True)
+        if self._claim:
+            shutil.rmtree(self.folder / COPY, ignore_errors=True)
+            claim, self._claim = self._claim, 0
+            os.close(claim)
+
+    def _claim_folder(self) -> None:
+        """Take the folder, or one beside it if another run has it: two would write the same files.
+
+        A run that was killed has it until its last process is gone.
+        """
+        first, end, others = self.folder, time.monotonic() + CLAIMS, itertools.count(2)
+        while not self._claim:
+            self._claim = isolation.claimed(self.folder)
+            if not self._claim and time.monotonic() > end:
+                self.folder = first.with_name(f"{first.name}-{next(others)}")
+            elif not self._claim:
+                time.sleep(0.05)
 
     def _next_row(self) -> tuple[int, dict[str, float], float]:
         """The next row that was not there before the run was loaded, with the time when it came."""
@@ -190,6 +210,7 @@ class ProgramRun:
                 self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
 
     def _start(self) -> None:
+        self._claim_folder()
         if not self._resumes:  # what another attempt left must not be taken for this one's
             shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
         (self.folder / CHECKPOINT).mkdir(parents=True, exist_ok=True)
@@ -219,6 +240,7 @@ class ProgramRun:
             self._feed,
             self.program.pty,
             self.program.reuse,
+            () if self.program.reuse else (self._claim,),
         )
         if self.program.reuse:
             self._child.send(json.dumps(values).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,9 @@ def seeded(workload: ProgramWorkload, config: dict[str, Any], data: Mapping[int,
 def _run(
     workload: ProgramWorkload, program: Program, config: Mapping[str, Any], seed: int, several: bool, at: Place
 ) -> ProgramRun:
-    name = f"{at.name or 'run'}-seed{seed}" if several else at.name or "run"
+    told = json.dumps([program.command, program.environment, sorted(config.items())], default=str)
+    whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
+    name = f"{whose}-seed{seed}" if several or not at.name else whose
     folder = at.folder or Path(tempfile.mkdtemp(prefix="fedtune-"))
     selects = program.selectable(workload.selects_on_test)
     return ProgramRun(
@@ -82,7 +85,6 @@ def _run(
         at.gpu_ids,
         gpu_share=at.gpus or None,
         threads=max(1, int(at.cpus)),
-        trial=name,
         selects=selects,
     )
 

@@ -257,6 +257,21 @@ def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
     assert not (folder / "runs" / "a" / "copy").exists()
 
 
+def test_two_runs_never_have_the_same_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedtune.programs.run.CLAIMS", 0.0)
+    program = python(folder, "import sys\nopen(sys.argv[1] + '/x', 'x')\n" + ROUNDS, "", 3, "{folder} {trial}")
+    runs = [start(program, folder) for _ in range(2)]
+    rows = [run.step() for run in runs]
+    assert (
+        rows[0]["val_acc"] == rows[1]["val_acc"]
+        and len({run.folder for run in runs}) == len({r.trial for r in runs}) == 2
+    )
+    for run in runs:
+        finish(run)
+    (folder / "trial" / "x").unlink()
+    assert len(finish(start(program, folder))) == 3  # it is free again
+
+
 # --- failures
 
 FAILURES = {
