@@ -15,16 +15,16 @@ LETTERS = 20  # of an owner's name below the picture
 SHADES = dict(zip(("train", "val", "test"), COLOURS, strict=False))
 
 
-def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.ndarray | None = None) -> go.Figure:
+def partition(counts: pd.DataFrame, title: str = "Who holds what", images: np.ndarray | None = None) -> go.Figure:
     """Rows of each class at each client, by the area of a circle or, of many, by colour; below, the clients' sizes.
 
     counts: columns client, owner, class, split, rows (fedtune.studies.partition_view.counts); clients that have owners
-    stand under their names.  looks: an image of each client, [clients, height, width], drawn below.
+    stand under their names.  images: an image of each client, [clients, height, width], drawn below.
     """
     rows = counts.groupby(["class", "client"], sort=False)["rows"].sum().unstack("client")
     classes, clients = rows.shape
     few = max(rows.shape) <= MOST_CIRCLES
-    heights = [24.0 * min(classes, 30) + 40, 110.0] + ([] if looks is None else [min(90.0, 800 / clients) + 10])
+    heights = [24.0 * min(classes, 30) + 40, 110.0] + ([] if images is None else [min(90.0, 800 / clients) + 10])
     figure = make_subplots(len(heights), 1, shared_xaxes=True, row_heights=heights, vertical_spacing=0.05)
     who = _names(counts)
     figure.add_trace(_circles(rows, who) if few else _heat(rows, who), row=1, col=1)
@@ -40,8 +40,8 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
             customdata=who[sizes[split].index],
             hovertemplate=f"%{{customdata}}, {split}: %{{y}} rows<extra></extra>",
         )
-    if looks is not None:
-        figure.add_trace(_strip(looks), row=3, col=1)
+    if images is not None:
+        figure.add_trace(_strip(images), row=3, col=1)
         figure.update_yaxes(visible=False, autorange="reversed", row=3, col=1)
     figure.update_yaxes(title="class", type="category", autorange="reversed", row=1, col=1)
     figure.update_yaxes(title="rows", row=2, col=1)
@@ -61,18 +61,18 @@ def partition(counts: pd.DataFrame, title: str = "Who holds what", looks: np.nda
         if few
         else "colour is a client's rows of a class"
     )
-    note += "" if looks is None else "; below, an image as each client sees it"
+    note += "" if images is None else "; below, an image as each client sees it"
     finish(figure, title, note, height=int(sum(heights)) + 110, legend=1)
     return figure.update_layout(barmode="stack", bargap=0.15, legend={"traceorder": "normal"})
 
 
-def _strip(looks: np.ndarray) -> go.Heatmap:
+def _strip(images: np.ndarray) -> go.Heatmap:
     """Images beside each other, each where its client stands."""
-    clients, _, width = looks.shape
+    clients, _, width = images.shape
     columns = np.arange(clients)[:, None] + 0.9 * ((np.arange(width) + 0.5) / width - 0.5)  # [clients, width]
-    gap = np.full((clients, looks.shape[1], 1), np.nan)
+    gap = np.full((clients, images.shape[1], 1), np.nan)
     x = np.hstack([columns, np.arange(clients)[:, None] + 0.5]).ravel()
-    z = np.concatenate([looks, gap], axis=2).transpose(1, 0, 2).reshape(looks.shape[1], -1)
+    z = np.concatenate([images, gap], axis=2).transpose(1, 0, 2).reshape(images.shape[1], -1)
     return go.Heatmap(x=x, z=z, colorscale="Greys", showscale=False, hoverinfo="skip")
 
 

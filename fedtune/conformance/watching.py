@@ -85,28 +85,30 @@ class Tape:
 def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
     """A subclass of the algorithm that records every method call on the tape."""
 
-    def noted(name: str) -> Callable[..., Any]:
+    def recorded(name: str) -> Callable[..., Any]:
         method = getattr(cls, name)
 
         def call(self: Algorithm, *args: Any) -> Any:
             out = tape.call(name, lambda *given: method(self, *given), args)
-            return tuple(_noted_phase(a, tape) if isinstance(a, Phase) else a for a in out) if name == "round" else out
+            return (
+                tuple(_recorded_phase(a, tape) if isinstance(a, Phase) else a for a in out) if name == "round" else out
+            )
 
         return call
 
     always = {"round", "broadcast", "aggregate", "deployed"}
     mine = [n for n in HOOKS if n in always or getattr(cls, n) is not getattr(Algorithm, n)]
-    members = {n: noted(n) for n in mine if n not in NOT_PER_ROUND}
+    members = {n: recorded(n) for n in mine if n not in NOT_PER_ROUND}
     return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
-def _noted_phase(phase: Phase, tape: Tape) -> Phase:
-    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_phase(phase: Phase, tape: Tape) -> Phase:
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", "loss")
         return lambda *args: tape.call(name, function, args, train=True)
 
-    after = phase.after and phase.after._replace(loss=noted(phase.after.loss))
-    return phase._replace(loss=noted(phase.loss), pool=phase.pool and noted(phase.pool), after=after)
+    after = phase.after and phase.after._replace(loss=recorded(phase.after.loss))
+    return phase._replace(loss=recorded(phase.loss), pool=phase.pool and recorded(phase.pool), after=after)
 
 
 def hold(arg: Any, name: str, found: list[Held]) -> None:

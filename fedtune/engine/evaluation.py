@@ -46,7 +46,7 @@ class Scores(NamedTuple):
 _TOLD: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
 
 
-class _Asked(BaseException):
+class _Accessed(BaseException):
     """Client code uses what its client keeps, which was not passed in because that costs time.  It is not an error."""
 
 
@@ -56,7 +56,7 @@ class _Untold(Model):
     @property
     def kept(self) -> dict[str, Any]:
         """Not available yet."""
-        raise _Asked
+        raise _Accessed
 
 
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
@@ -223,7 +223,7 @@ def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str
     with client_errors.running(s, g, t):
         try:
             found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
-        except _Asked:
+        except _Accessed:
             _TOLD[g.net] = None  # from now on clients with different kept state count as different
             return _of_group(s, *everyone, deployed, split, t)
     return Scores(take(found, of_each), each)

@@ -64,7 +64,7 @@ def test_images_stand_below_their_clients() -> None:
     table, f = made(partition="iid", clients=4, rotation=90.0)
     looks = partition_view.looks(f)
     assert looks is not None and looks.shape == (4, 8, 8)
-    strip = partition(table, looks=looks).data[-1]
+    strip = partition(table, images=looks).data[-1]
     for k in range(4):
         inside = np.abs(np.array(strip.x) - k) < 0.45
         np.testing.assert_array_equal(np.array(strip.z, float)[:, inside], looks[k])
