@@ -28,8 +28,22 @@ def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federati
     if kind == user_rows.TOKENS:
         user_rows.require_tokens(source, f.x)
         return f._replace(x=f.x.astype(np.int64))
+    f = _filled(f, source) if f.x.dtype.kind == "f" and np.isnan(f.x).any() else f
     f = f._replace(x=f.x.reshape(len(f.x), *user_rows.row_shape(kind, f.shape)))
     return _standardised(f, source) if normalise else _as_given(f, source, kind)
+
+
+def _filled(f: Federation, source: str) -> Federation:
+    """The mean of all clients' training rows in place of each missing value; only a table's may have any."""
+    trained = f.x[_trained(f)]
+    there = ~np.isnan(trained)
+    if (empty := np.flatnonzero(~there.any(axis=0))).size:
+        raise UserError(
+            f"missing='mean' needs a value of each feature in training rows, but feature {empty[0]} of x of {source} "
+            "has none; leave it out"
+        )
+    mean = np.where(there, trained, 0).sum(axis=0, dtype=np.float64) / there.sum(axis=0)
+    return f._replace(x=np.where(np.isnan(f.x), mean, f.x))
 
 
 def _standardised(f: Federation, source: str) -> Federation:

@@ -8,6 +8,7 @@ Pictures that Pillow would truncate, and those with several frames, are refused.
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,17 @@ EXACT = 2**24  # float32 represents every whole number up to here
 ORIENTATION, BITS_PER_SAMPLE, WHITE_IS, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
 
 
+class Encoded(NamedTuple):
+    """A picture in its file's bytes, inside a table.  where: its place, for messages."""
+
+    where: str
+    content: bytes
+
+    def __str__(self) -> str:
+        """Its place."""
+        return self.where
+
+
 class Form(NamedTuple):
     """The format of a picture.  depth: a key of SCALE."""
 
@@ -37,7 +49,7 @@ class Form(NamedTuple):
     alpha: bool  # it may have transparent parts, according to its header
 
 
-def form(file: Path) -> Form:
+def form(file: Path | Encoded) -> Form:
     """A picture's format from its header, upright; UserError for a picture that cannot be read without loss."""
     with _opened(file) as image:
         _require_whole(file, image)
@@ -47,13 +59,13 @@ def form(file: Path) -> Form:
         return Form(height, width, depth or "8 bits", bool(image.has_transparency_data))
 
 
-def transparent(file: Path) -> bool:
+def transparent(file: Path | Encoded) -> bool:
     """Whether a picture is not fully opaque."""
     with _opened(file) as image:
         return bool(image.convert("RGBA").getextrema()[3][0] < 255)
 
 
-def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.ndarray:
+def pixels(file: Path | Encoded, channels: int, depth: str, size: tuple[int, int]) -> np.ndarray:
     """A picture [channels, height, width] as scaled float32.
 
     channels: 3, or 4 with opacity.  size: (width, height); a picture of another size is resized, bilinear.
@@ -80,7 +92,7 @@ def pixels(file: Path, channels: int, depth: str, size: tuple[int, int]) -> np.n
     return x
 
 
-def unreadable(file: Path, error: BaseException) -> UserError:
+def unreadable(file: Path | Encoded, error: BaseException) -> UserError:
     """The error for a picture that cannot be read."""
     if type(error).__name__ == "UnidentifiedImageError":
         return UserError(
@@ -91,15 +103,16 @@ def unreadable(file: Path, error: BaseException) -> UserError:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def _opened(file: Path | Encoded) -> Iterator[Any]:
     """Open a picture with Pillow; UserError if it cannot be read."""
     from PIL import Image  # imported here, because few runs need it
 
     try:
-        bounded.require(file, content_hashes.LARGEST)
+        if not isinstance(file, Encoded):
+            bounded.require(file, content_hashes.LARGEST)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings about transparency and size
-            with Image.open(file) as image:
+            with Image.open(io.BytesIO(file.content) if isinstance(file, Encoded) else file) as image:
                 if image.width * image.height > PIXELS:
                     raise Image.DecompressionBombError
                 yield image
@@ -123,7 +136,7 @@ def _upright(image: Any) -> tuple[int, int]:
     return (height, width) if turned else (width, height)
 
 
-def _require_whole(file: Path, image: Any) -> None:
+def _require_whole(file: Path | Encoded, image: Any) -> None:
     """UserError for a picture of which Pillow would read only a part: one frame, or the upper bits."""
     frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # a phone's picture, followed by previews
     if frames > 1:
@@ -160,7 +173,7 @@ def _bits(image: Any) -> int:
     return max(16 * (";16" in str(raw)), int(largest).bit_length(), *(tags if isinstance(tags, tuple) else (tags,)), 0)
 
 
-def _require_exact(file: Path, image: Any, numbers: np.ndarray) -> None:
+def _require_exact(file: Path | Encoded, image: Any, numbers: np.ndarray) -> None:
     """UserError for pixels that are not finite or that float32 cannot represent."""
     unsigned = getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, (2,))
     if not np.isfinite(numbers).all():

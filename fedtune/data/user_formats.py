@@ -17,11 +17,41 @@ from fedtune.data.user_options import Options, Read
 from fedtune.user_code import layouts
 
 Reader = Callable[[Path, Options], Read]
+
+
+def _tables() -> Any:
+    """Readers of tables, which need pyarrow: loaded when there is a table."""
+    from fedtune.data import user_tables
+
+    return user_tables
+
+
+def _csv(path: Path, options: Options) -> Read:
+    found: Read = _tables().csv(path, options)
+    return found
+
+
+def _parquet(path: Path, options: Options) -> Read:
+    found: Read = _tables().parquet(path, options)
+    return found
+
+
+def _hugging_face(path: Path, options: Options) -> Read:
+    found: Read = _tables().hugging_face(path, options)
+    return found
+
+
 LAYOUTS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     layouts.PFLLIB: (user_pfllib.read, user_options.ARRAYS),
     layouts.LEAF: (user_leaf.read, user_options.LEAF),
+    layouts.HUGGING_FACE: (_hugging_face, user_options.COLUMNS),
+    layouts.PARQUET: (_parquet, user_options.COLUMNS),
 }
-FILES: Mapping[str, tuple[Reader, tuple[str, ...]]] = {".json": (user_leaf.read, user_options.LEAF)}
+FILES: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
+    ".json": (user_leaf.read, user_options.LEAF),
+    ".csv": (_csv, user_options.CSV),
+    ".parquet": (_parquet, user_options.COLUMNS),
+}
 
 
 def reader(path: Path) -> tuple[Reader, tuple[str, ...]] | None:

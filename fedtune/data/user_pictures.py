@@ -7,9 +7,9 @@ counted.  Only the pictures that some client holds are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ PICTURES = "pictures"  # the kind of the rows
 class OwnPictures:
     """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`)."""
 
-    def __init__(self, files: list[Path], channels: int, depth: str, size: tuple[int, int], side: int = 0) -> None:
+    def __init__(self, files: Sequence[Any], channels: int, depth: str, size: tuple[int, int], side: int = 0) -> None:
         """size: (height, width) of all, (0, 0) if they differ.  side: the side they are resized to; 0: not resized."""
         self.files, self.channels, self.depth, self.size, self.side = files, channels, depth, size, side
 
@@ -88,7 +88,7 @@ def read(name: str, folder: Path) -> Dataset:
     place = {n: i for i, n in enumerate(names)}
     y = np.array([place[row.name] for row in rows], np.int64)
     split = np.array([row.split for row in rows], np.int64) if number else None
-    x = _pictures(folder, [row.file for row in rows])
+    x = pictures_of(folder, [row.file for row in rows])
     left = sorted(set(everything) - set(x.files))
     notes = (
         (f"{several(len(left), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {left[0]}",)
@@ -151,13 +151,16 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
-def _pictures(folder: Path, files: list[Path]) -> OwnPictures:
-    """The pictures, with a fourth channel if any is not opaque; UserError if their depths differ."""
+def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
+    """The pictures, with a fourth channel if any is not opaque; UserError if their depths differ.
+
+    files: paths, or encoded pictures (`picture.Encoded`).
+    """
     forms = [picture.form(file) for file in files]
     for file, form in zip(files, forms, strict=True):
         if form.depth != forms[0].depth:
             raise UserError(
-                f"pictures of {folder} must have the same depth, but {files[0]} has {forms[0].depth} and {file} has "
+                f"pictures of {source} must have the same depth, but {files[0]} has {forms[0].depth} and {file} has "
                 f"{form.depth}; convert them"
             )
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)

@@ -16,7 +16,7 @@ from fedtune.nn import catalogue
 from fedtune.user_code import user_files
 
 OWN = {  # fields that also accept a user's own file, by its canonical name
-    "dataset": "; or your own: FILE.npz, a folder of pictures, a function that returns arrays, FILE.py:NAME, …",
+    "dataset": "; or your own: FILE.npz, FILE.csv(y=COLUMN), a folder of pictures, a function FILE.py:NAME, …",
     "partition": "; or your own: FILE.npz",
 }
 # partition -> the fields that it uses, besides clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +78,8 @@ def _hugging_face(folder: Path) -> Layout | None:
 def _parquet(folder: Path) -> Layout | None:
     files = [f for pattern in ("*.parquet", "*/*.parquet") for f in folder.glob(pattern) if f.is_file()]
     files = [f for f in files if not any(part.startswith(".") for part in f.relative_to(folder).parts)]
+    if files and any((mimetypes.guess_type(f.name)[0] or "").startswith("image/") for f in folder.glob("*/*")):
+        return None  # class folders with a table of what they hold
     return Layout(PARQUET, tuple(sorted(files))) if files else None
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from PIL import Image
 
 
 def pfllib(folder: Path, clients: int = 4, rows: int = 20, classes: int = 3, seed: int = 0) -> Path:
@@ -56,4 +59,49 @@ def writers(folder: Path, split: bool = True) -> Path:
         leaf(folder / "test" / "all_data_0_keep_0_test_9.json", part(6))
     else:
         leaf(folder / "all_data" / "all_data_0.json", part(12))
+    return folder
+
+
+def png(number: int, size: tuple[int, int] = (8, 8)) -> bytes:
+    """A picture of the colour (number, 2 · number, 7)."""
+    file = io.BytesIO()
+    Image.new("RGB", size, (number, 2 * number, 7)).save(file, "PNG")
+    return file.getvalue()
+
+
+def hugging_face(schema: pa.Schema, **features: dict[str, Any]) -> pa.Schema:
+    """A schema with the types that Hugging Face's library notes in it."""
+    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def pets(first: int, rows: int) -> pa.Table:
+    """Pictures of cats, dogs and emus of three owners, as Hugging Face stores them."""
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = pa.schema([("image", image), ("label", pa.int64()), ("vet", pa.string())])
+    numbers = range(first, first + rows)
+    pictures = [{"bytes": png(i), "path": None} for i in numbers]
+    label = {"names": ["cat", "dog", "emu"], "_type": "ClassLabel"}
+    kinds = {"image": {"_type": "Image"}, "label": label, "vet": {"dtype": "string", "_type": "Value"}}
+    columns = [pictures, [i % 3 for i in numbers], [f"vet {'abc'[i // 3 % 3]}" for i in numbers]]
+    return pa.table(columns, schema=hugging_face(schema, **kinds))
+
+
+def saved_to_disk(folder: Path, table: pa.Table, shards: int = 2) -> Path:
+    """A Dataset as `save_to_disk` writes it: streams of Arrow's, and state.json."""
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
+    cuts = np.linspace(0, table.num_rows, shards + 1).astype(int)
+    for name, first, last in zip(names, cuts, cuts[1:], strict=False):
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table.slice(first, last - first))
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": n} for n in names], "_split": None}))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def dataset_dict(folder: Path, **parts: pa.Table) -> Path:
+    """A DatasetDict as `save_to_disk` writes it."""
+    for name, table in parts.items():
+        saved_to_disk(folder / name, table)
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(parts)}))
     return folder

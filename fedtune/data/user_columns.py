@@ -1,0 +1,344 @@
+"""A table's columns as rows, classes, owners and splits: of a CSV or parquet file, or of a Hugging Face data set.
+
+x, y, owner and split name columns; without a name they are found where only one can be meant, and otherwise asked for.
+x is one column of pictures, of text, or of lists; or several columns of numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.terminal import few, several
+from fedtune.data import user_options, user_rows
+from fedtune.data.dataset import Stored
+from fedtune.data.picture import Encoded
+from fedtune.data.user_options import DROP, MEAN, REFUSE, Options, Read
+from fedtune.data.user_pictures import PICTURES, pictures_of
+
+LABELS = ("y", "label", "labels")  # columns of classes if none is named
+OWNERS = ("owner", "client")
+SPLITS = ("split",)
+CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
+INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?")
+PANDAS_INDEX = "__index_level_"
+Features = Mapping[str, Mapping[str, Any]]
+
+
+def read(source: str, table: pa.Table, features: Features, options: Options, split: np.ndarray | None = None) -> Read:
+    """The rows of a table.
+
+    features: Hugging Face's, by column.  split: of each row, if it is known from elsewhere.
+    """
+    names = _named(source, table, options)
+    y = _one(source, names, options.y, LABELS, "y", _only(features, CLASS_LABEL, names))
+    if not y:
+        raise UserError(f"{source} needs the column of classes: give y='…' in brackets after its name; {_known(names)}")
+    owner = _one(source, names, options.owner, OWNERS, "owner")
+    by = _one(source, names, options.split, SPLITS, "split") if split is None else None
+    rest = [n for n in names if n not in (y, owner, by)]
+    x = _features(source, table, features, options, rest, y)
+    used = [n for n in (*x, y, owner, by) if n]
+    if table.num_rows == 0:
+        raise UserError(f"{source} needs rows, but has none")
+    table, kept, note = _without_missing(source, table.select(dict.fromkeys(used)), options, x)
+    split = split if split is None or kept is None else split[kept]
+    labels, classes = _classes(source, table[y], features.get(y, {}))
+    left = [n for n in names if n not in used]
+    notes: tuple[str, ...] = (
+        f"columns of {source}: x is {_listed(x)}; y is {y}" + (f"; owner is {owner}" if owner else ""),
+    )
+    notes = (f"{notes[0]}; split is {by}" if by else notes[0],)
+    notes += (f"{several(len(left), 'column')} not used: {few(left)}",) if left else ()
+    rows, kind = _rows(source, table, x, features, options)
+    owners = _names(source, table[owner], features.get(owner, {})) if owner else None
+    splits = split if by is None else _names(source, table[by], features.get(by, {}))
+    return Read(rows, labels, owners, splits, classes, kind, notes + ((note,) if note else ()))
+
+
+def _named(source: str, table: pa.Table, options: Options) -> list[str]:
+    """The columns' names, without the index that pandas writes; UserError for one without a name, or twice the same."""
+    names: list[str] = [n for n in table.column_names if not n.startswith(PANDAS_INDEX)]
+    if twice := next((n for n in names if names.count(n) > 1), None):
+        raise UserError(f"columns of {source} must have different names, but two are called {twice!r}; rename one")
+    if "" in names and not options.x:
+        raise UserError(
+            f"column {names.index('')} of {source} has no name, as that of an index that pandas writes: name the "
+            "columns to use, x=['…'], or write it with index=False"
+        )
+    return [n for n in names if n]
+
+
+def _one(
+    source: str, names: list[str], given: str | None, usual: Sequence[str], option: str, found: Sequence[str] = ()
+) -> str | None:
+    """The column that is named or meant; None if there is none.  found: what the data set itself calls so."""
+    if given is None:
+        return None
+    if given:
+        if given not in names:
+            raise unknown(f"column in {source}, given as {option}:", given, names)
+        return given
+    meant = found or [n for n in names if n.lower() in usual]
+    if len(meant) > 1:
+        raise UserError(f"{source} has {' and '.join(meant)}; say which is {option}: {option}={meant[0]!r}")
+    return meant[0] if meant else None
+
+
+def _only(features: Features, kind: str, names: Sequence[str]) -> list[str]:
+    return [n for n in names if features.get(n, {}).get("_type") == kind]
+
+
+def _features(
+    source: str, table: pa.Table, features: Features, options: Options, names: list[str], y: str
+) -> list[str]:
+    """The columns of x."""
+    if options.x not in ((), []):
+        found = user_options.columns(source, options.x)
+        for name in found:
+            if name == y:
+                raise UserError(f"x of {source} must not hold the classes, but has {name!r}, which is y; leave it out")
+            if name not in names:
+                raise unknown(f"column in {source}, given as x:", name, names)
+        return list(found)
+    if not names:
+        raise UserError(f"{source} needs a column of features, but has only {y}")
+    whole = [n for n in names if _is_picture(table.schema.field(n).type, features.get(n, {})) or _is_list(table, n)]
+    texts = [n for n in names if _is_text(table.schema.field(n).type)]
+    if len(whole) > 1 or (not whole and len(texts) > 1 and len(texts) == len(names)):
+        raise UserError(f"{source} has {few(whole or texts)}; say which holds the rows: x={(whole or texts)[0]!r}")
+    if whole or texts == names or (options.text and len(texts) == 1):
+        return whole or texts
+    return names
+
+
+def _rows(
+    source: str, table: pa.Table, names: list[str], features: Features, options: Options
+) -> tuple[np.ndarray | Stored | list[str], str]:
+    """The rows of these columns, and what they are if the table says it."""
+    if len(names) > 1 or not (_is_list(table, names[0]) or _is_text(table[names[0]].type)):
+        if len(names) == 1 and _is_picture(table[names[0]].type, features.get(names[0], {})):
+            return pictures_of(source, _Encoded(f"column {names[0]} of {source}", table[names[0]])), PICTURES
+        return _numbers(source, table, names), user_rows.NUMBERS
+    if _is_text(table[names[0]].type):
+        if not options.text:
+            example = shown(table[names[0]][0].as_py())
+            raise UserError(
+                f"column {names[0]!r} of {source} is text, like {example}: give text='words' or text='characters' in "
+                "brackets after its name for what a token is, or name columns of numbers, x=['…']"
+            )
+        return table[names[0]].to_pylist(), ""
+    return _lists(f"column {names[0]!r} of {source}", table[names[0]], options.length), ""
+
+
+def _numbers(source: str, table: pa.Table, names: list[str]) -> np.ndarray:
+    """Columns of numbers as float64 [rows, columns], or whole numbers where all are; UserError for any other column."""
+    columns = []
+    for name in names:
+        values, what = table[name], f"column {name!r} of {source}"
+        kind = values.type
+        if _is_text(kind):
+            raise UserError(
+                f"{what} is text, like {shown(_some(values))}; encode it as numbers, or leave it out of x=['…']"
+            )
+        if pa.types.is_dictionary(kind):
+            raise UserError(
+                f"{what} holds categories; encode them, as pandas.get_dummies does, or leave it out of x=['…']"
+            )
+        if pa.types.is_temporal(kind):
+            todo = "give numbers, for example days since the first, or leave it out of x=['…']"
+            raise UserError(f"{what} holds dates or times, like {shown(str(_some(values)))}; {todo}")
+        if not _is_number(kind):
+            raise UserError(f"{what} must be numbers, but is {kind}; convert it, or leave it out of x=['…']")
+        columns.append((values.cast(pa.int8()) if pa.types.is_boolean(kind) else values).to_numpy())
+    whole = np.column_stack(columns)
+    for name, values in zip(names, columns, strict=True):
+        if (
+            values.dtype.kind in "iu"
+            and whole.dtype.kind == "f"
+            and (np.abs(values.astype(np.float64)) >= 2.0**53).any()
+        ):
+            raise UserError(
+                f"column {name!r} of {source} has whole numbers beyond 2**53 beside real ones, which float64 would "
+                "round; scale it, or leave it out of x=['…']"
+            )
+    return whole
+
+
+def _lists(what: str, values: pa.ChunkedArray, length: int) -> np.ndarray:
+    """Lists of numbers, perhaps of lists, as an array.  length: of rows of tokens, which are cut or padded with 0."""
+    array, shape = values.combine_chunks(), [len(values)]
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        sizes = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        array = array.flatten() if array.null_count == 0 else array
+        if array.null_count:
+            raise UserError(f"{what} has missing values inside its rows; leave such rows out or fill them in")
+        if length and len(shape) == 1:
+            return _cut(what, array, sizes.astype(np.int64), length)
+        if len({*sizes.tolist()}) > 1:
+            raise UserError(
+                f"rows of {what} must have the same length, but have {sizes.min()} to {sizes.max()}; pad them, or for "
+                "tokens give length=128, at which rows are cut and to which they are padded with 0"
+            )
+        shape.append(int(sizes[0]))
+    if not _is_number(array.type):
+        raise UserError(f"{what} must hold numbers, but holds {array.type}; convert it")
+    return array.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _cut(what: str, flat: pa.Array, sizes: np.ndarray, length: int) -> np.ndarray:
+    """Rows of tokens of one length."""
+    if not pa.types.is_integer(flat.type):
+        raise UserError(f"length is for rows of tokens, but {what} holds {flat.type}; leave it out")
+    numbers = flat.to_numpy(zero_copy_only=False)
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(numbers)) - np.repeat(sizes.cumsum() - sizes, sizes)
+    found = np.zeros((len(sizes), length), numbers.dtype)
+    found[row[place < length], place[place < length]] = numbers[place < length]
+    return found
+
+
+class _Encoded(Sequence[Encoded]):
+    """A column of pictures in their files' bytes."""
+
+    def __init__(self, what: str, values: pa.ChunkedArray) -> None:
+        self._what, self._values = what, values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, row: Any) -> Any:
+        value = self._values[row].as_py()
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if content is None:
+            path = value.get("path") if isinstance(value, dict) else None
+            raise UserError(
+                f"row {row} of {self._what} has no bytes of a picture{f', only the path {path}' if path else ''}; save "
+                "the data set again with its pictures"
+            )
+        return Encoded(f"row {row} of {self._what}", content)
+
+
+def _without_missing(
+    source: str, table: pa.Table, options: Options, x: list[str]
+) -> tuple[pa.Table, np.ndarray | None, str]:
+    """The table without missing values where rows are to be dropped; the rows that are kept; and a note.
+
+    With the mean of training rows, NaN stays in x until the rows are divided.  UserError for missing values otherwise.
+    """
+    gone = {name: _missing(table[name]) for name in table.column_names}
+    gone = {name: rows for name, rows in gone.items() if rows.any()}
+    if not gone:
+        return table, None, ""
+    whole = np.logical_or.reduce([*gone.values()])
+    if options.missing == DROP:
+        kept = np.flatnonzero(~whole)
+        if not len(kept):
+            raise UserError(f"missing='drop' leaves no row of {source}, because {few([*gone])} has no value anywhere")
+        note = f"{several(int(whole.sum()), 'row')} of {len(whole)} dropped, without a value of {few([*gone])}"
+        return table.take(kept), kept, note
+    fillable = [n for n in gone if n in x and options.missing == MEAN and _is_number(table[n].type)]
+    if unfit := [n for n in gone if n not in fillable]:
+        many, first = int(gone[unfit[0]].sum()), int(gone[unfit[0]].argmax())
+        ways = "missing='drop' leaves such rows out"
+        ways += ", and missing='mean' gives them the mean of training rows" if options.missing == REFUSE else ""
+        raise UserError(
+            f"column {unfit[0]!r} of {source} has no value in {several(many, 'row')}, the first is row {first}"
+            + (f"; {several(len(unfit) - 1, 'other column')} too" if len(unfit) > 1 else "")
+            + f": in brackets after its name {ways}"
+        )
+    for name in fillable:
+        table = table.set_column(table.column_names.index(name), name, _filled(table[name]))
+    return (
+        table,
+        None,
+        f"{several(int(whole.sum()), 'row')} of {len(whole)} have the mean of training rows for {few(fillable)}",
+    )
+
+
+def _missing(values: pa.ChunkedArray) -> np.ndarray:
+    """Where a column has no value: null, or NaN."""
+    found: np.ndarray = pc.is_null(values, nan_is_null=pa.types.is_floating(values.type)).to_numpy()
+    return found
+
+
+def _filled(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of numbers with NaN where it has no value."""
+    values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+    return pc.cast(values, pa.float64(), safe=False).fill_null(float("nan"))
+
+
+def _classes(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any]) -> tuple[Any, list[str] | None]:
+    """Labels, and the names of the classes if the data set has them."""
+    names = feature.get("names") if feature.get("_type") == CLASS_LABEL else None
+    found = _names(source, values, {})
+    return found, list(map(str, names)) if names and found.dtype.kind in "iu" else None
+
+
+def _names(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any]) -> np.ndarray:
+    """A column of classes, owners or splits: whole numbers or text."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if not (_is_text(values.type) or pa.types.is_primitive(values.type)):
+        raise UserError(
+            f"classes, owners and splits of {source} must be whole numbers or names, but one is {values.type}"
+        )
+    if pa.types.is_boolean(values.type):
+        return np.array(values.to_numpy())
+    if not _is_text(values.type):
+        numbers = values.to_numpy()
+        called = feature.get("names") if feature.get("_type") == CLASS_LABEL else None
+        fits = called and numbers.dtype.kind in "iu" and 0 <= numbers.min() and numbers.max() < len(called)
+        return np.array(called)[numbers] if fits and called else numbers
+    texts = values.to_pylist()
+    return _numbered(texts)
+
+
+def _numbered(texts: list[str]) -> np.ndarray:
+    """Text, as numbers where each is written as a number is."""
+    different = {*texts}
+    if all(INTEGER.fullmatch(t) for t in different):
+        return np.array([int(t) for t in texts])
+    if all(INTEGER.fullmatch(t) or REAL.fullmatch(t) for t in different):
+        return np.array([float(t) for t in texts])
+    return np.array(texts)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_list(table: pa.Table, name: str) -> bool:
+    kind = table.schema.field(name).type
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_picture(kind: pa.DataType, feature: Mapping[str, Any]) -> bool:
+    """Whether a column holds encoded pictures: by Hugging Face's type, or bytes."""
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or feature.get("_type") == IMAGE
+
+
+def _some(values: pa.ChunkedArray) -> Any:
+    """The first value that is there."""
+    return next((v.as_py() for v in values if v.is_valid), None)
+
+
+def _listed(x: list[str]) -> str:
+    return x[0] if len(x) == 1 else f"{several(len(x), 'column')}, {few(x)}"
+
+
+def _known(names: list[str]) -> str:
+    return f"its columns are {few(names)}"

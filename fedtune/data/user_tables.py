@@ -1,0 +1,196 @@
+"""Tables on disk: CSV, parquet, a folder of parquet files, or what `save_to_disk` of the library datasets writes.
+
+They are read with pyarrow alone.  A folder's parts (train, validation, test) are the split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedtune.core import bounded, zipped
+from fedtune.core.errors import UserError
+from fedtune.core.terminal import few, several
+from fedtune.data import user_columns
+from fedtune.data.dataset import split_of
+from fedtune.data.user_options import Options, Read
+from fedtune.user_code import layouts
+
+FEATURES = b"huggingface"  # the entry of a schema's metadata
+NUMBER = 8  # bytes
+
+
+def csv(path: Path, options: Options) -> Read:
+    """A CSV file with the columns' names in its first line."""
+    from pyarrow import csv as arrow
+
+    parse = arrow.ParseOptions(delimiter=options.delimiter, newlines_in_values=True)
+    with _reading(path, "CSV"):
+        with arrow.open_csv(path, parse_options=parse) as file:
+            names = file.schema.names
+        _require_header(path, names, options)
+        texts = {n: pa.string() for n in names if n in (options.y, options.owner, options.split)}
+        usual = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
+        texts |= {n: pa.string() for n in names if n.lower() in usual}  # so that 007 is not 7
+        convert = arrow.ConvertOptions(column_types=texts, strings_can_be_null=True, quoted_strings_can_be_null=False)
+        table = arrow.read_csv(path, parse_options=parse, convert_options=convert)
+    return user_columns.read(str(path), table, {}, options)
+
+
+def _require_header(path: Path, names: list[str], options: Options) -> None:
+    """UserError for a first line that does not name columns."""
+    if len(names) == 1 and (other := next((d for d in ";\t|" if d in names[0]), "")):
+        raise UserError(
+            f"{path} seems to have {other!r} between columns; give delimiter={other!r} in brackets after its name"
+        )
+    if not options.y and all(map(_is_number, names)):
+        raise UserError(
+            f"the first line of {path} must name its columns, but has {few(names)}; put their names before it"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parquet(path: Path, options: Options) -> Read:
+    """A parquet file, or a folder of them; parts are named as train-00000-of-00001.parquet, or by folders."""
+    files = list(layouts.of(path).files) if path.is_dir() else [path]  # type: ignore[union-attr]
+    folders = {file.parent for file in files}
+    inside = [_part_of(file, path) for file in files]
+    if len(folders) > 1 and None in inside:
+        raise UserError(f"{path} has parquet files in {few(sorted(f.name for f in folders))}; give one of them")
+    if any(inside) and not all(inside):
+        strange = files[inside.index(None)]
+        raise UserError(
+            f"files of {path} are called train-…, validation-… or test-…, but {strange.name} is not; move it"
+        )
+    parts: dict[str, list[pa.Table]] = {}
+    for file, part in zip(files, inside, strict=True):
+        parts.setdefault(part or "", []).append(_parquet(file))
+    return _joined(path, parts, options)
+
+
+def _part_of(file: Path, folder: Path) -> str | None:
+    """The part that a parquet file belongs to, by its name or its folder's."""
+    if file == folder:
+        return None
+    names = [file.stem.split("-")[0], *([file.parent.name] if file.parent != folder else [])]
+    return next((name for name in names if split_of(name) is not None), None)
+
+
+def _parquet(file: Path) -> pa.Table:
+    from pyarrow import parquet as arrow
+
+    with _reading(file, "parquet"):
+        about = arrow.read_metadata(file)
+        groups = [about.row_group(i) for i in range(about.num_row_groups)]
+        size = max(sum(g.total_byte_size for g in groups), about.num_rows * about.num_columns * NUMBER)
+        bounded.require_unpacked(file, file.stat().st_size, size, zipped.most())
+        return arrow.ParquetFile(file).read()  # not read_table, which takes columns from the names of folders
+
+
+def hugging_face(folder: Path, options: Options) -> Read:
+    """A Dataset or a DatasetDict as save_to_disk wrote it."""
+    listed = folder / "dataset_dict.json"
+    if not listed.exists():
+        return _joined(folder, {"": _arrow(folder)}, options)
+    splits = _json(listed).get("splits")
+    if not isinstance(splits, list) or not splits or not all(isinstance(s, str) for s in splits):
+        raise UserError(f"{listed} must list the data set's splits, but does not; save it again")
+    return _joined(folder, {s: _arrow(_inside(folder, s)) for s in splits}, options)
+
+
+def _arrow(folder: Path) -> list[pa.Table]:
+    """The tables of one split, in the order that state.json gives."""
+    state = _json(folder / "state.json")
+    try:
+        files = [_inside(folder, entry["filename"]) for entry in state["_data_files"]]
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / 'state.json'} must list the data set's files, but does not; save it again"
+        ) from error
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise UserError(f"{folder} was saved with a list of chosen rows; call flatten_indices(), and save it again")
+    if not files:
+        raise UserError(f"{folder / 'state.json'} lists no files, so the data set has no rows; save it again")
+    found = []
+    for file in files:
+        with _reading(file, "Arrow"):
+            bounded.require(file, zipped.most())
+            with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+                found.append(stream.read_all())
+    return found
+
+
+def _inside(folder: Path, name: Any) -> Path:
+    """A file or folder of this one."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise UserError(f"{folder} lists {name!r}, which is not the name of a file in it; save it again")
+    return folder / name
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(bounded.read(file))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}; save it again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{file} must hold a dictionary, but does not; save it again")
+    return found
+
+
+def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Read:
+    """The rows of all parts whose names are those of splits."""
+    used = {name: tables for name, tables in parts.items() if not name or split_of(name) is not None}
+    if not used:
+        raise UserError(f"{path} needs a part train and a part test, but has {few([*parts])}; give one of them")
+    tables = [table for each in used.values() for table in each]
+    for table in tables:
+        if table.schema.types != tables[0].schema.types or table.schema.names != tables[0].schema.names:
+            raise UserError(f"all parts of {path} must have the same columns and types, but differ; save them alike")
+    with _reading(path, "a table"):
+        whole = pa.concat_tables(tables)
+    split = None
+    if len(used) > 1:
+        rows = [sum(table.num_rows for table in each) for each in used.values()]
+        split = np.repeat([split_of(name) for name in used], rows).astype(np.int64)
+    found = user_columns.read(str(path), whole, _features(whole.schema), options, split)
+    left = [name for name in parts if name not in used]
+    note = (f"{several(len(left), 'part')} not used, which no split is called: {few(left)}",) if left else ()
+    return found._replace(notes=(*found.notes, *note))
+
+
+def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
+    """The types of columns as Hugging Face writes them into a schema; {} if it does not."""
+    try:
+        found = json.loads((schema.metadata or {}).get(FEATURES, b"{}"))["info"]["features"]
+        return {str(n): f for n, f in found.items() if isinstance(f, Mapping)}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn any error of pyarrow's into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; make it again") from error
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        if getattr(error, "filename", None):
+            raise
+        raise UserError(f"{path} cannot be read as {kind}: it is cut off or damaged; make it again") from error
