@@ -599,7 +599,7 @@ def test_figures_follow_the_objective(tmp_path: Path) -> None:
     assert plots.effect(trials.drop(index=1), "n", ["last_val_loss"]).layout.yaxis.title.text == "validation loss"
 
 
-def test_where_few_finished_all_trials_are_taken_in_the_last_round_that_enough_reached() -> None:
+def test_where_few_finished_the_last_round_that_enough_reached_counts() -> None:
     study = quiet_study(direction="maximize")
     for i in range(24):  # rungs at 2 and 4, the end at 6: 24, 9 and 3 come there
         length, lam = 6 if i < 3 else 4 if i < 9 else 2, FloatDistribution(0, 1)

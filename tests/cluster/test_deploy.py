@@ -187,7 +187,7 @@ def test_pods_run_what_is_here() -> None:
     assert {c["image"] for p in pods(staying) for c in p["spec"]["containers"]} == {image[1]}
 
 
-def test_the_job_cleans_up_after_itself_goes_on_when_tried_again_and_is_known_to_fedtune_jobs() -> None:
+def test_the_job_cleans_up_is_tried_again_and_known_to_fedtune_jobs() -> None:
     spec = of_kind("RayJob")["spec"]
     assert spec["shutdownAfterJobFinishes"] and spec["backoffLimit"] > 0 and jobs.MARK in spec["metadata"]
     assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": jobs.JOB_ENVIRONMENT}
@@ -360,7 +360,7 @@ def test_a_job_goes_on_with_a_search_or_a_comparison_and_knows_no_other_command(
         (2, 8, "--trials 9", "note: 2 GPUs a node, of which trials use none: give --gpus-per-trial"),
     ],
 )
-def test_a_job_whose_cpus_and_gpus_do_not_fit_each_other_is_told_so_before_ray_starts(
+def test_a_job_whose_cpus_and_gpus_do_not_fit_is_refused_before_ray(
     gpus: int, cpus: int, arguments: str, said: str, tmp_path: Path
 ) -> None:
     settings = {n: v for n, v in os.environ.items() if not n.startswith("SLURM_")} | {
@@ -394,7 +394,7 @@ def test_the_table_of_four_nodes_has_its_arithmetic_right() -> None:
             assert int(at_once.split(",")[0]) == 4 * fits
 
 
-def test_pods_are_fetched_from_a_private_registry_and_those_with_gpus_go_where_gpus_are() -> None:
+def test_pods_come_from_a_private_registry_and_go_where_gpus_are() -> None:
     assert "docker-registry fedtune-registry" in shared_yaml()
     for spec in cluster_specs():
         for pod in pods(spec):

@@ -339,7 +339,7 @@ def test_the_package_has_the_code_the_space_and_of_the_data_what_is_read(tmp_pat
     )
 
 
-def test_the_users_files_are_sent_with_what_they_import_and_named_as_the_job_has_them(tmp_path: Path) -> None:
+def test_users_files_are_sent_with_what_they_import(tmp_path: Path) -> None:
     file = fedproto_in(tmp_path)
     name = os.path.relpath(file)
     for words, sent in (

@@ -160,7 +160,7 @@ def test_rays_files_go_where_its_own_variable_or_tmpdir_says(
         ("full", "0 MiB are free there, and Ray's logs may need 64"),
     ],
 )
-def test_a_tmpdir_that_ray_cannot_use_is_left_in_one_line_and_a_rays_tmpdir_is_refused(
+def test_a_tmpdir_that_ray_cannot_use_is_left_and_rays_own_refused(
     name: str,
     why: str,
     place: Callable[..., None],

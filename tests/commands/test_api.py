@@ -30,7 +30,7 @@ def test_play_gives_the_rows_of_the_configuration_that_is_named():
     pd.testing.assert_frame_equal(rows.drop(columns=timed), expected.drop(columns=timed))
 
 
-def test_an_algorithms_hyperparameter_is_held_fixed_and_a_scenarios_field_is_a_default():
+def test_a_hyperparameter_is_held_fixed_and_a_scenarios_field_a_default():
     options = fedtune.Search("fedprox", mu=0.5, lr=0.05, trials=7, set={"momentum": 0.1}).options
     assert options.set == {"mu": 0.5, "momentum": 0.1} and options.fields == {"lr": 0.05} and options.trials == 7
     assert options.experiment().pinned == {"mu": 0.5, "momentum": 0.1} and options.experiment().scenario.lr == 0.05

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from support.commands import refusal
+from support.user_algorithms import as_in_another_process
 
 import fedtune
 from fedtune.commands import compare, replay, resume, run, search
@@ -112,7 +113,7 @@ REFERENCES = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with good.py and files that are no code, where everything is refused before a run's folder is made."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "folder").mkdir()

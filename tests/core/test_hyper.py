@@ -222,7 +222,7 @@ def test_a_domain_that_cannot_be_drawn_from_is_refused(low: float, high: float) 
         KNOBS["rate"].domain(low, high).sample()
 
 
-def test_find_takes_the_first_owner_that_has_the_name_and_tells_the_nearest_otherwise() -> None:
+def test_find_takes_the_first_owner_of_a_name_or_tells_the_nearest() -> None:
     assert find("rate", Toy, Scenario) is not None and find("lr", Toy, Scenario).symbol == "η"
     with pytest.raises(UserError, match="unknown hyperparameter 'step': did you mean 'steps'"):
         find("step", Toy, Scenario)

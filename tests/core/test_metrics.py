@@ -84,7 +84,7 @@ def test_balanced_accuracy_and_f1_are_scikit_learns_client_by_client(classes: in
     assert_close(got["test_f1"], float(np.mean([f1_score(y, z, average="macro") for y, z in pairs])), **TIGHT)
 
 
-def test_a_round_of_several_seeds_has_means_sums_of_seconds_and_standard_errors_by_hand() -> None:
+def test_a_round_of_several_seeds_has_means_and_errors_by_hand() -> None:
     def row(val_acc: float, seconds: float, **more: float | None) -> dict[str, float | None]:
         return {"round": 7, "val_acc": val_acc, "seconds": seconds, "eval_seconds": 0.5, **more}
 

@@ -54,7 +54,7 @@ def test_take_and_put_are_inverse_and_change_nothing_they_are_given() -> None:
     assert_same_numbers(flat(take(changed, rest)), flat(take(t, rest)))
 
 
-def test_take_with_a_slice_is_a_view_with_a_number_drops_the_axis_and_with_a_tensor_copies() -> None:
+def test_take_of_a_slice_is_a_view_and_of_a_tensor_a_copy() -> None:
     t = tree()
     assert take(t, slice(2))["a"].data_ptr() == t["a"].data_ptr()
     assert take(t, 1)["a"].shape == (3,) and torch.equal(take(t, 1)["b"]["r"].values, t["b"]["r"].values[1])

@@ -16,7 +16,7 @@ from support.data_files import idx
 
 from fedtune.core.errors import UserError
 from fedtune.core.torchvision_import import datasets as torchvision
-from fedtune.data import datasets, packaged
+from fedtune.data import packaged
 from fedtune.data.datasets import SOURCES, describe, has_owners, load, names
 from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
@@ -189,9 +189,7 @@ def test_real_fashion_mnist_is_centred() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_describe_needs_no_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_torchvision", None)
-    monkeypatch.setattr(datasets, "_celeba", None)
-    monkeypatch.setattr(datasets, "_tiny_imagenet", None)
+    monkeypatch.setenv("FEDTUNE_DATA_DIR", "/nowhere")
     assert describe(name) == (*SOURCES[name].shape, SOURCES[name].classes)
     assert has_owners(name) == (name == "celeba")
 

@@ -66,7 +66,7 @@ def test_a_group_of_owners_lists_its_members(tmp_path: Path) -> None:
         assert f.owner(k) == " + ".join(group) and f.who(k) == f"owners {' + '.join(group)}"
 
 
-def test_clients_that_share_an_owner_are_told_apart_by_number_and_mixed_ones_have_no_name(tmp_path: Path) -> None:
+def test_clients_of_one_owner_are_numbered_and_mixed_ones_have_no_name(tmp_path: Path) -> None:
     path = clinics(tmp_path / "clinics.npz", ["north", "south"])
     parts = made(taken(path, "domains", clients=4))
     assert [parts.who(k) for k in range(4)] == [f"client {k} (owner {o})" for k, o in enumerate(["north", "south"] * 2)]
@@ -217,7 +217,7 @@ def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
     assert f"({', '.join(gone)}): min-rows {least}" in said
 
 
-def test_small_owners_can_be_dropped_from_any_partition_but_not_where_nobody_owns_rows(tmp_path: Path) -> None:
+def test_small_owners_can_be_dropped_where_rows_have_owners(tmp_path: Path) -> None:
     path = uneven(tmp_path / "w.npz", {"a": 1, "b": 40, "c": 40})
     f = made(taken(path, "iid", clients=4, min_rows=2))
     assert len(f.row) == 80 and 0 not in f.row

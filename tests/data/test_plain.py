@@ -121,7 +121,7 @@ def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
         to_dataset("here", "here", {"x": ROWS, "y": np.eye(2)[Y]})
 
 
-def test_tables_whose_index_is_in_two_orders_are_refused_and_other_indices_are_left_alone() -> None:
+def test_tables_indexed_in_two_orders_are_refused() -> None:
     x, y = pd.DataFrame(ROWS), pd.Series(Y)
     with pytest.raises(UserError, match="x and y of here have the same index in different orders; give y.loc"):
         to_dataset("here", "here", {"x": x, "y": y.iloc[::-1]})

@@ -91,7 +91,7 @@ def test_sizes_fall_by_the_power_of_the_rank(power: float) -> None:
     np.testing.assert_allclose(n, len(Y) * law / law.sum(), atol=1)
 
 
-def test_the_largest_give_what_others_lack_to_the_floor_and_any_client_may_be_the_largest() -> None:
+def test_the_largest_give_what_others_lack_to_the_floor() -> None:
     assert sizes(SKEWS["power-law"](power=30.0, floor=20)).min() == 20
     firsts = [int(sizes(SKEWS["power-law"](s, clients=4)).argmax()) for s in range(200)]
     assert (np.abs(np.bincount(firsts, minlength=4) - 50) < 5 * (200 * 0.25 * 0.75) ** 0.5).all()

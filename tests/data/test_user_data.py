@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.user_algorithms import as_in_another_process
 from support.user_data import made, pictures, saved, taken, wards
 
 from fedtune.core.errors import UserError
@@ -213,7 +214,7 @@ def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes
     np.savez(tmp_path / "w.npz", **wards())
     name, files = user_files.take(f"{tmp_path}/code.py:make")
     recorded = user_data.described(name, files)
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
     user_data._read.cache_clear()  # as in another process
     np.savez(tmp_path / "w.npz", **wards(seed=1))
     user_files.register(recorded)  # from the run's record
@@ -265,7 +266,7 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
     files = user_data.described(name, files)
     assert files[0].content is None and len(pickle.dumps(files)) < 1000
     path.unlink()
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
     fields = {"dataset": "wards.npz", "partition": "natural", "owners": 1, "clients": 6, "model": "mlp"}
     scenario = Scenario(**fields)  # as recorded elsewhere
     with pytest.raises(UserError):
@@ -289,7 +290,7 @@ def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
     user_copies.keep(experiment.own, tmp_path / "run")
     record = json.loads(json.dumps({"own": user_copies.to_record(experiment.own)}))
     data.rename(tmp_path / "elsewhere")
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
     user_copies.restore(tmp_path / "run", record)
     again = options.experiment()
     assert again == experiment

@@ -163,7 +163,7 @@ def ran(rounds: int = 3, **options: Any) -> Simulation:
     return sim
 
 
-def test_a_client_knows_its_rate_and_steps_of_the_phase_and_counts_only_its_own_rounds() -> None:
+def test_a_client_knows_its_rate_and_steps_and_counts_its_own_rounds() -> None:
     sim = ran()
     took = torch.zeros(5, dtype=torch.int64)
     for t in (1, 2, 3):

@@ -110,7 +110,7 @@ def test_a_batch_is_full_of_real_rows_and_each_permutation_ends_before_the_next(
             assert len(set(part)) == len(part) and set(part) <= set(range(n))
 
 
-def test_local_steps_stand_for_a_pass_over_a_clients_own_rows_and_not_over_rows_that_a_phase_draws() -> None:
+def test_local_steps_stand_for_a_pass_over_own_rows_not_drawn_ones() -> None:
     work, pool = Scenario(batch=4, local_steps=7), pool_of([2, 30])
 
     def steps(**said: Any) -> list[int]:
@@ -132,7 +132,7 @@ def test_several_pools_are_gone_through_once_each_in_order() -> None:
     assert set(plan.rows[1, :2].flatten().tolist()) == {300, 301, 302, 303}
 
 
-def test_a_client_draws_the_same_whoever_else_takes_part_and_however_wide_the_padding_is() -> None:
+def test_a_client_draws_the_same_whatever_others_and_padding_there_are() -> None:
     phase = PHASE._replace(noise={"n": Noise((3,)), "u": Noise((2,), "uniform")})
     pool, work = pool_of([7, 4, 9]), Scenario(batch=4)
     whole = batches.plan([pool], phase, work, 2, streams(0, 1, 2))
@@ -179,7 +179,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
     return seen[0]
 
 
-def test_the_server_gets_the_uploads_in_the_order_of_the_clients_however_they_are_grouped(
+def test_uploads_come_in_the_order_of_clients_in_any_grouping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
@@ -396,7 +396,7 @@ def test_who_learns_from_own_rows_alone_answers_no_foreign_class(name: str) -> N
     assert play(sim, 8)[-1]["test_acc_foreign"] == 0
 
 
-def test_pooled_scores_take_all_rows_as_one_set_and_global_ones_are_personal_under_fedavg() -> None:
+def test_pooled_scores_are_of_all_rows_and_global_is_personal_in_fedavg() -> None:
     rows = {}
     for rule in ("personal", "global", "pooled"):
         sim = simulate("fedavg", BATCHNORM.override(evaluation=rule), unequal_splits())
@@ -618,7 +618,7 @@ def test_running_statistics_are_averaged_or_stay_with_their_client(executor: str
     assert_close(rows["personal"]["test_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
 
 
-def test_statistics_in_training_do_not_read_the_running_ones_so_both_rules_train_alike() -> None:
+def test_training_does_not_read_running_statistics_under_either_rule() -> None:
     data = random_federation([5, 9, 7])
     a, b = (simulate("fedavg", BATCHNORM, data, batch_norm=rule) for rule in ("averaged", "personal"))
     play(a, 2), play(b, 2)
@@ -681,9 +681,7 @@ def calibrate(m: Model, batch: Batch, down: dict) -> torch.Tensor:
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_parts_have_their_rates_and_bounds_and_a_second_step_follows_as_torch_does_it(
-    optimizer: str, executor: str
-) -> None:
+def test_parts_have_their_rates_and_a_second_step_follows_as_in_torch(optimizer: str, executor: str) -> None:
     given = {"batch": 4, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01, "local_epochs": 2}
     sim = simulate("local", DIGITS, random_federation([5, 9, 2], total=12), executor=executor, **given)
     again = algorithm.Step(calibrate, ("head",), "adam", 0.02)

@@ -205,7 +205,7 @@ OUTLIVING = {
 
 
 @pytest.mark.parametrize("kind", KEEPING)
-def test_a_model_that_keeps_what_no_client_has_is_looped_and_told_by_the_note_and_by_check(
+def test_a_model_that_keeps_what_no_client_has_is_looped_and_noted(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
@@ -275,7 +275,7 @@ STATEFUL = """
 """
 
 
-def test_an_algorithm_that_changes_its_own_object_is_looped_and_refused_if_it_says_that_it_is_pure(
+def test_an_algorithm_that_changes_itself_is_looped_and_refused_as_pure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own(tmp_path, "self.count() * m['head.bias'].sum()")

@@ -57,7 +57,7 @@ def test_a_round_can_be_tested_when_it_is_over(name: str) -> None:
     assert bare(late.step(), tests=False) == bare(every.step(), tests=False)  # it left no trace
 
 
-def test_a_round_that_was_kept_can_be_tested_when_others_have_overwritten_its_clients() -> None:
+def test_a_kept_round_can_be_tested_after_its_clients_were_overwritten() -> None:
     every, late = simulation("ditto", 1), simulation("ditto", 100)
     want = every.step()
     late.step()

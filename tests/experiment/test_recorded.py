@@ -39,7 +39,7 @@ def of_record(**content):
     return SearchOptions.from_record({"options": options, "scenario": vars(SMALL), **content}).experiment()
 
 
-def test_defaults_in_a_record_win_over_declarations_and_presets_and_lose_to_what_is_pinned(changed):
+def test_recorded_defaults_win_over_presets_and_lose_to_pinned_values(changed):
     whole = Experiment("fedproto", SMALL, preset="as_published").configuration({}) | {"lam": 3.0, "weighting": "rows"}
     for preset in ("", "as_text", "as_published"):
         assert of_record(preset=preset, defaults=whole).configuration({}) == whole

@@ -85,7 +85,7 @@ def test_by_validation_accuracy_nothing_is_added() -> None:
     assert table.equals(comparison_tables.table(evaluations(), SPENT, {}, ACCURACY))
 
 
-def test_of_a_searchs_candidates_the_best_by_the_objective_that_keeps_the_constraints_is_chosen() -> None:
+def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:
     found = evaluations(chosen=False)
     found["configuration"] = found["algorithm"].where(found["configuration"] != "default", "default")
     found["algorithm"] = "x"

@@ -69,7 +69,7 @@ def row_of(accuracy: float, t: int = 1, **more: float) -> dict[str, float]:
 # grids ---------------------------------------------------------------------------------------------------------------
 
 
-def test_every_printed_accuracy_has_its_place_in_a_grid_and_every_place_of_a_table_its_figure():
+def test_every_printed_accuracy_has_its_place_and_every_place_a_figure():
     found, empty = set(), set()
     for name, grid in GRIDS.items():
         for spot in spots(grid):
@@ -355,7 +355,7 @@ def test_a_figure_without_printed_points_has_no_column_for_them(tmp_path: Path):
     assert "| setting | row | ours |\n" in text and "megabytes" in text and "In brackets" not in text
 
 
-def test_the_last_round_counts_and_the_papers_rule_stands_beside_it_under_each_preset():
+def test_the_last_round_counts_beside_the_papers_rule():
     """Accuracy 0.1 t + 0.02 seed over seven rounds: 71 % in the last one, 51 % as a mean of the five best."""
     grid = small("fedpa-table2", "fashion-mnist", {"FedAvg", "FedPA"}, seeds=2)
     found = list(reproduction_plan.planned(grid, "ours,as_published", "cpu"))

@@ -109,7 +109,7 @@ def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
         search_regret.require_seeds([flat(np.zeros(3))], [Strategy("tpe", "none", 0, 2, "top")])
 
 
-def test_the_summary_tells_the_mean_its_interval_and_how_far_one_search_may_lie_from_it() -> None:
+def test_the_summary_has_mean_interval_and_the_spread_of_one_search() -> None:
     regrets = {("good", 2): [0.01, 0.03], ("good", 4): [0.0, 0.02], ("bad", 2): [0.1, 0.1], ("bad", 4): [0.1, 0.3]}
     frame = pd.DataFrame(
         [

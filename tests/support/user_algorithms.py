@@ -20,6 +20,12 @@ def known_as(monkeypatch: pytest.MonkeyPatch, **classes: type[Algorithm]) -> Non
     monkeypatch.setattr(registry, "names", lambda: sorted([*names(), *classes]))
 
 
+def as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of a user's is known yet, for as long as the test runs."""
+    monkeypatch.setattr(user_files, "_files", {})
+    monkeypatch.setattr(user_files, "_taken", set())
+
+
 def own_net(name: str) -> str:
     """The canonical name of a model of `user_nets.py`."""
     return user_files.take(f"{NETS}:{name}")[0]

@@ -143,7 +143,7 @@ def test_the_environment_switches_recording_off(monkeypatch: pytest.MonkeyPatch)
     require_equal(on, off)
 
 
-def test_code_that_is_declared_and_counts_ends_with_a_line_that_names_it_and_the_round(tmp_path: Path) -> None:
+def test_declared_code_that_counts_ends_with_its_name_and_the_round(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^algorithm Mine says pure = True, but in round 1 its code gave other"):
         trained(algorithm(tmp_path, factor="(1 + next(calls) / 100)"))
     forward = "lambda s, x, n=iter(range(10**9)): x * (next(n) if s.training else 1)"

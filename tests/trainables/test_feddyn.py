@@ -23,7 +23,7 @@ from torch.testing import assert_close
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize(("participation", "share"), [(1.0, 1.0), (0.5, 0.5)])
-def test_one_first_step_is_fedavgs_and_the_server_goes_on_by_the_share_that_took_part(
+def test_a_first_step_is_fedavgs_scaled_by_the_share_that_took_part(
     participation: float, share: float, executor: str
 ) -> None:
     """At its start a client is neither bent nor held, whatever α: its first step is that of α -> 0."""

@@ -256,7 +256,7 @@ def test_prototypes_are_means_over_all_rows_of_the_trained_models(monkeypatch: p
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_running_prototypes_are_means_over_the_batches_drawn_with_the_model_as_it_was(steps: int) -> None:
+def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None:
     sim = simulate(
         "fedpa",
         DIGITS,

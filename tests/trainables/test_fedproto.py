@@ -99,7 +99,7 @@ def test_the_loss_by_hand() -> None:
     assert_close(got.item(), float(ce + 3 * pull), **TIGHT)
 
 
-def test_the_prediction_is_the_nearest_known_prototype_and_the_head_before_there_is_one() -> None:
+def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
     m, x, _ = model()
     z, logits = scores(m, x)
     p = filled()
@@ -141,7 +141,7 @@ def test_a_round_by_hand_prototypes_come_from_the_models_after_training() -> Non
         assert_close(got.values[c], z[y == c].mean(0), **TIGHT)
 
 
-def test_a_class_without_holders_this_round_keeps_its_prototype_and_only_held_classes_are_sent() -> None:
+def test_a_class_without_holders_keeps_its_prototype_and_is_not_sent() -> None:
     data = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]])
     sim = simulate("fedproto", DIGITS.override(participation=0.5), data)
     known: set[int] = set()

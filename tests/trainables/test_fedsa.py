@@ -96,7 +96,7 @@ def test_each_term_alone_makes_it_another(term: str) -> None:
 # --------------------------------------------------------------------------------------------------------- anchors
 
 
-def test_raw_anchors_are_gaussian_and_embedded_ones_twice_linear_normed_over_classes_and_cut_at_zero() -> None:
+def test_raw_anchors_are_gaussian_and_embedded_ones_by_hand() -> None:
     task = TASK._replace(classes=30, features=8)
     raw, again, other = (FedSA(embed=False).init(task._replace(seed=s))["anchors"] for s in (0, 0, 1))
     assert torch.equal(raw, again) and not torch.equal(raw, other)
@@ -149,7 +149,7 @@ def test_drift_0_keeps_anchors_bit_for_bit_and_another_moves_those_that_were_see
         assert {c for c in range(C) if not torch.equal(now[c], first[c])} == moved
 
 
-def test_prototypes_are_weighed_by_rows_or_clients_and_kept_where_nobody_saw_the_class() -> None:
+def test_prototypes_weigh_by_rows_or_clients_and_unseen_ones_are_kept() -> None:
     p, counts = randn(3, C, D), torch.tensor([[9, 1, 0, 0], [1, 0, 2, 0], [5, 0, 1, 0]])
     p = torch.where((counts > 0)[:, :, None], p, 7.0)  # what is absent must not be read
     up = {"protos": Ragged(p, counts > 0), "counts": Ragged(counts, counts > 0), "ids": torch.arange(3)}
@@ -325,7 +325,7 @@ def test_the_margin_that_was_sent_is_the_one_that_trains() -> None:
 # -------------------------------------------------------------------------------------------------------- prediction
 
 
-def test_it_predicts_by_prototypes_anchors_and_head_and_by_the_head_before_there_are_prototypes() -> None:
+def test_it_predicts_by_prototypes_anchors_and_head() -> None:
     m, x, _ = model()
     z = m.body(x).numpy()
     p, a = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, D, seed=8)

@@ -172,7 +172,7 @@ def test_a_class_that_nobody_has_is_pushed_away_and_the_seed_tells_the_start() -
 
 
 @pytest.mark.parametrize("weighting", ["clients", "rows"])
-def test_all_classes_are_sent_once_there_are_any_and_rows_are_told_only_if_they_weigh(weighting: str) -> None:
+def test_all_classes_are_sent_and_rows_only_if_they_weigh(weighting: str) -> None:
     data = random_federation([8, 6, 7], HELD)
     sim = simulate("fedtgp", DIGITS.override(participation=0.7), data, weighting=weighting, **SMALL)
     for t in (1, 2, 3):

@@ -238,7 +238,7 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     assert not list(run.glob(".reserve")) and not list(run.glob(".probe"))
 
 
-def test_a_folder_that_vanishes_ends_the_search_which_goes_on_from_what_ray_had_in_mind(
+def test_a_search_whose_folder_vanished_goes_on_from_what_ray_knew(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     process, run = begin_search(tmp_path), tmp_path / "run"

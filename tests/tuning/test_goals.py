@@ -188,9 +188,7 @@ def finished(**columns: list[float]) -> pd.DataFrame:
         (Goal(constraints=constraints("comm_mb<=1")), None),
     ],
 )
-def test_the_best_trial_is_the_best_by_the_objective_of_those_that_keep_the_constraints(
-    goal: Goal, best: str | None
-) -> None:
+def test_the_best_trial_is_the_best_that_keeps_the_constraints(goal: Goal, best: str | None) -> None:
     trials = finished(last_val_acc=[0.1, 0.6, 0.9], last_val_loss=[3.0, 0.4, 0.5], comm_mb=[4.0, 9.0, 90.0])
     found = tables.best_trial(trials, goal=goal)
     assert (None if found is None else found["trial"]) == best
@@ -216,7 +214,7 @@ def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
     assert (gain["best_round"], gain["best_val_gain"], gain["last_val_gain"]) == (2, 0.0, 2.0)
 
 
-def test_where_no_trial_keeps_the_constraints_the_nearest_is_named_and_none_is_the_best() -> None:
+def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     goal = Goal(constraints=constraints("comm_mb<=20,val_acc>=0.8"))
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
     said = messages.nothing(goal, "rounds", trials)

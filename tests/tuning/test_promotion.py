@@ -207,7 +207,7 @@ def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Cu
             assert played == undisturbed
 
 
-def test_a_new_driver_knows_that_one_was_played_to_its_end_before_its_budget_was_used_up() -> None:
+def test_a_new_driver_knows_which_trial_ended_before_its_budget() -> None:
     """A trial of few rounds may not use up its megabytes."""
     first = Controller(promotion(1, 9, 3), 2, 6, noise)
     playing = first.play()

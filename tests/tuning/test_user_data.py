@@ -22,7 +22,7 @@ QUICK = "--algo fedavg --rounds 2 --trials 1 --scheduler none --max-concurrent 1
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_workers_need_no_file_a_replay_gives_the_same_bits_and_a_changed_file_is_refused(
+def test_workers_and_a_replay_need_no_file_and_a_changed_one_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = np.arange(240)

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+from support.user_algorithms import as_in_another_process
 
 from fedtune.core.errors import UserError
 from fedtune.user_code import first_import, user_files
@@ -17,7 +18,7 @@ from fedtune.user_code import first_import, user_files
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
 
 
 def load(folder, text, **beside):
@@ -74,8 +75,7 @@ def test_a_file_is_run_once_here_and_once_in_a_child(tmp_path):
 def test_what_came_from_elsewhere_was_looked_at_there(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text("x = 4")
     _, files = user_files.take(str(tmp_path / "own.py"))
-    monkeypatch.setattr(user_files, "_files", {})
-    monkeypatch.setattr(user_files, "_taken", set())
+    as_in_another_process(monkeypatch)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a worker forks"))
     user_files.register(files)
     assert user_files.load("own.py", "algorithm").x == 4

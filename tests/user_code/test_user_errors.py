@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from support.user_algorithms import as_in_another_process
 
 from fedtune.core.errors import UserError
 from fedtune.user_code import user_errors, user_files
@@ -77,7 +78,7 @@ ELSEWHERE = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
 
 
 def function(folder, body):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.user_algorithms import as_in_another_process
 
 from fedtune.core.errors import UserError
 from fedtune.user_code import references, user_errors, user_files
@@ -14,7 +15,7 @@ from fedtune.user_code import references, user_errors, user_files
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(user_files, "_files", {})
+    as_in_another_process(monkeypatch)
 
 
 def write(folder: Path, **files: str) -> Path:
