@@ -29,10 +29,10 @@ def test_rows_follow_the_law():
 def test_a_seed_determines_the_figure():
     assert np.array_equal(toy.draw(3).x, toy.draw(3).x)
     assert not np.array_equal(toy.draw(3).x, toy.draw(4).x)
-    first, again, other = toy.run([2, 3], 3), toy.run([2, 3], 3), toy.run([3], 4)
-    assert [s[:3] for s in first] == [s[:3] for s in again]
-    assert all(np.array_equal(a.margin, b.margin) for a, b in zip(first, again, strict=True))
-    assert not np.array_equal(first[1].margin, other[0].margin)
+    first, again, other = toy.run([2, 3], 3), toy.run([2], 3), toy.run([2], 4)
+    assert [s[:3] for s in first[::2]] == [s[:3] for s in again]
+    assert all(np.array_equal(a.margin, b.margin) for a, b in zip(first[::2], again, strict=True))
+    assert not np.array_equal(first[0].margin, other[0].margin)
     assert [(s.algorithm, s.rounds) for s in first] == [("fedavg", 2), ("fedavg", 3), ("fedgenp", 2), ("fedgenp", 3)]
     assert not np.array_equal(first[1].margin, first[3].margin)  # generators have had their effect
 

@@ -10,7 +10,7 @@ from fuzz import cases, rule, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = {"lines": 70, "records": 40, "damage": 40, "spaces": 70, "partitions": 25, "code": 40, "files": 60}
+EXAMPLES = {"lines": 70, "records": 40, "damage": 25, "spaces": 45, "partitions": 25, "code": 30, "files": 40}
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,7 @@ def test_how_accuracy_is_spread_over_clients_by_hand() -> None:
     got = metrics.accuracy("val", {"head": correct}, rows, 4)
     assert_close(got["val_acc_rows"], 13 / 24, **TIGHT)
     assert (got["val_acc_lowest"], got["val_acc_worst10"]) == (0.25, 0.25)  # a tenth of four is at least one
+    assert "val_acc_head" not in got  # there is one head alone
     assert_close(got["val_acc_std"], float(np.std([0.25, 0.75, 1.0, 0.4])), **TIGHT)
 
 

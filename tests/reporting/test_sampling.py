@@ -52,12 +52,12 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None
 
 def test_the_page_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many trials as a report really draws."""
-    monkeypatch.setattr(sampling, "LISTED", 1000)
-    run, page = many.made_up(tmp_path / "run", 1500, log=False), tmp_path / "r.html"
+    monkeypatch.setattr(sampling, "LISTED", 500)
+    run, page = many.made_up(tmp_path / "run", 800, log=False), tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()
-    assert "this shows 400 of 1,500 trials, the best 200 and others drawn at random" in text
-    assert "the table has the best 1,000; frames.load returns all of them" in text
+    assert "this shows 400 of 800 trials, the best 200 and others drawn at random" in text
+    assert "the table has the best 500; frames.load returns all of them" in text
     assert "250 of these, drawn at random" in text and "of the variance between 250 trials" in text
-    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 1000
+    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 500
     assert page.stat().st_size < 20e6

@@ -18,7 +18,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray import tune
 from support.searches import (
-    MOMENTS,
     assert_as_undisturbed,
     copy_to,
 )
@@ -41,7 +40,7 @@ BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
-@pytest.mark.parametrize("moment", [m for m in MOMENTS if m != 25])  # at 25 test_killed.py has a true kill
+@pytest.mark.parametrize("moment", [1, 40, 60])  # at 25 test_killed.py has a true kill
 def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
