@@ -341,7 +341,7 @@ class ProgramRun:
         if status is None or _number(status) in FROM_OUTSIDE:
             how = f" by {signal.Signals(_number(status)).name}" if status is not None else ""
             why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
-            return self._failed(f"{name} was ended{how} in round {rows.round + 1}{why}", Stopped)
+            return Stopped(f"{name} was ended{how} in round {rows.round + 1}{why}")
         if status:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             return self._failed(f"{name} failed with {how} {self._after(rows)}")
@@ -366,12 +366,12 @@ class ProgramRun:
             return self._failed(f"{self.program.name}: {error}")
         return error
 
-    def _failed(self, sentence: str, kind: type[Any] = UserError) -> Any:
+    def _failed(self, sentence: str) -> UserError:
         """An error with the last lines of output after its first sentence."""
         lines = output.last_lines(self.folder / LOG)
-        return kind(
-            "\n".join([sentence, *(f"  {line}" for line in lines)]) if lines else f"{sentence}; it printed nothing"
-        )
+        if not lines:
+            return UserError(f"{sentence}; it printed nothing")
+        return UserError("\n".join([sentence, *(f"  {line}" for line in lines)]))
 
 
 class _Feed:
