@@ -448,9 +448,16 @@ def watch(grid: Any, rows: Rows, tolerant: bool) -> None:
                 fail(f"client {at} failed, so a mean would be of fewer clients: {last(reply.error.reason)}")
         return in_order(replies)
 
-    def send_and_receive(*args: Any, **named: Any) -> list[Any]:
+    def send_and_receive(messages: Iterable[Any], *args: Any, **named: Any) -> list[Any]:
+        messages = list(messages)  # which may draw
         with kept_random():
-            return in_order(exchange(*args, **named))
+            replies = in_order(exchange(messages, *args, **named))
+        if len(replies) < len(messages) and not tolerant:
+            fail(
+                f"only {len(replies)} of {len(messages)} clients answered in time, so a mean would be of fewer; "
+                "give the strategy a longer timeout"
+            )
+        return replies
 
     def in_order(replies: Iterable[Any]) -> list[Any]:
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)

@@ -84,6 +84,32 @@ def test_failed_clients_are_tolerated_where_that_is_said(tmp_path: Path) -> None
     assert done.returncode == 0 and [row["train_clients"] for row in rows(done.stdout)] == [2, 1, 2]
 
 
+LAZY = """
+import random
+from flwr.serverapp.strategy import Result
+from flwr.simulation import Message
+
+def app(grid, context):
+    def messages():
+        for node in random.sample(grid.get_node_ids(), 1):
+            yield Message("train", node, "go")
+    result = Result()
+    for round in range(1, 9):
+        (reply,) = grid.send_and_receive(messages=messages(), timeout=TIMEOUT)
+        result.train_metrics_clientapp[round] = {"node": reply.metadata.src_node_id}
+"""
+
+
+def test_messages_may_draw_when_they_are_sent(tmp_path: Path) -> None:
+    found = rows(run_app(flower_app(tmp_path / "app", server=LAZY.replace("TIMEOUT", "None"))).stdout)
+    assert len({row["train_node"] for row in found}) > 1
+
+
+def test_clients_that_do_not_answer_in_time_end_the_run(tmp_path: Path) -> None:
+    done = run_app(flower_app(tmp_path / "app", server=LAZY.replace("TIMEOUT", "0")))
+    assert done.returncode == 1 and done.stderr.startswith("only 0 of 1 clients answered in time")
+
+
 def test_the_app_sees_nothing_of_fedtune_and_of_the_ray_around_it(tmp_path: Path) -> None:
     server = "import os, sys\nprint([n for n in os.environ if 'RAY' in n], [p for p in sys.path if 'programs' in p])\n"
     done = run_app(flower_app(tmp_path / "app", server=server + SERVER), RAY_ADDRESS="1.2.3.4:5", RAY_JOB_ID="1")
