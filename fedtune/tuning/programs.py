@@ -46,7 +46,7 @@ def _space(name: str) -> Mapping[str, Any]:
     if not isinstance(raw, dict) or not all(isinstance(value, Domain | When) for value in raw.values()):
         raise UserError(
             f"the space of a command must be a dict of Ray Tune's ranges and choices, but {member} in "
-            f"{Path(name).name} is not; for example SPACE = {'lr': tune.loguniform(0.001, 0.3)}"
+            f"{Path(name).name} is not; for example SPACE = {{'lr': tune.loguniform(0.001, 0.3)}}"
         )
     return {name: _words(name, value) for name, value in raw.items()}
 

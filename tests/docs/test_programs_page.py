@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from fedtune.programs import metric, program_file
+from fedtune.programs.run import ProgramRun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
 
@@ -22,12 +24,26 @@ def test_every_key_is_described() -> None:
     assert sorted(cells("name")) == sorted(f"{{{name}}}" for name in program_file.OWN)
 
 
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
+
+
 def test_its_example_is_a_program_file(tmp_path: Path) -> None:
     (tmp_path / "PFLlib" / "system").mkdir(parents=True)
     (tmp_path / "PFLlib" / "system" / "main.py").touch()
-    (example,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.M | re.S)
-    program = program_file.parse(example.replace("python main", "python3 main"), "page.toml", tmp_path, "page")
+    example = blocks("toml")[1].replace("python main", "python3 main")
+    program = program_file.parse(example, "page.toml", tmp_path, "page")
     assert program.selectable() == {"val_acc": "max"} and program.checking().reported == ("test_acc",)
+
+
+def test_its_first_example_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(blocks("python")[0])
+    example = blocks("toml")[0].replace("python train.py", f"{sys.executable} -S train.py")
+    program = program_file.parse(example, "own.toml", tmp_path, "own")
+    assert program.selectable() == {"val_acc": "max"} and program.reported == ("test_acc",)
+    run = ProgramRun(program, {"lr": 0.1}, 3, tmp_path / "trial")
+    rows = [run.step() for _ in range(program.rounds)]
+    assert rows[-1]["val_acc"] > rows[0]["val_acc"] and rows[-1]["test_acc"] > 0.8
 
 
 def test_its_ranges_are_taken(tmp_path: Path) -> None:
