@@ -28,6 +28,8 @@ NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
 
 _JSON = json.JSONDecoder()
 
+SEARCHED = 4096  # characters of a line that patterns are tried on: some take the square of its length
+
 
 class Figure(NamedTuple):
     """A value of a metric as it came."""
@@ -208,6 +210,8 @@ class _Pattern:
 
     def found(self, line: str) -> list[tuple[str | None, str]]:
         """The rounds (None if the pattern has none) and values in a line."""
+        if len(line) > SEARCHED:  # without its last word, which may be cut, and a number that is cut is another
+            line = line[:SEARCHED].rpartition(" ")[0]
         found = list(self._pattern.finditer(line))
         if self._lax and NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
             found = list(self._lax.finditer(line)) or found

@@ -8,7 +8,7 @@ import pytest
 from support.programs import made
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.programs.rows import Rows
+from fedtune.programs.rows import SEARCHED, Rows
 
 ONE = "[metrics.val_acc]\npattern = 'acc: (\\S+)'\n"
 TWO = f"{ONE}[metrics.loss]\npattern = 'loss: (\\S+)'\nmode = 'min'\n"
@@ -65,6 +65,12 @@ def test_rows_are_reported_behind_a_mark_wherever_it_stands(tmp_path: Path) -> N
     )
     found = rows(tmp_path, NAMED, lines)
     assert found == [{"round": 1, "val_acc": 0.5, "test_acc": 0.4}, {"round": 2, "val_acc": 0.6, "test_acc": 0.5}]
+
+
+def test_a_very_long_line_takes_no_time_and_no_number_is_cut(tmp_path: Path) -> None:
+    pattern = "[metrics.val_acc]\npattern = '.*x acc: (\\S+)'\n"
+    assert rows(tmp_path, pattern, "x" * 60_000 + " acc: 0.5\n" + "x" * (SEARCHED - 7) + " acc: 0.51") == []
+    assert accuracies(rows(tmp_path, pattern, "x acc: 0.5 " + "y" * 60_000)) == [0.5]
 
 
 WRONG = {
