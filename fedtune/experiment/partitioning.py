@@ -9,7 +9,7 @@ import numpy as np
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.data import datasets, partitions, skews, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, partitions, skews, user_data, user_partition, user_rows
 from fedtune.data.assignment import Partition, by_split
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
@@ -140,6 +140,9 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         if s.partition == "domains":
             return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
         return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names)
+    if flwr_partitions.is_named(s.partition):
+        owner = None if data.owner is None else data.owner[rows]
+        return flwr_partitions.partition(s.partition, y, owner, s.clients, s.val_share, s.test_share, rng)
     if s.partition == "shards":
         return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
     if s.partition == "quantity":

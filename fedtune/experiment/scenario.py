@@ -10,14 +10,14 @@ from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import check_all, hyper, plain
-from fedtune.data import datasets, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
 
 OWN = {  # fields that also accept a user's own file, by its canonical name
     "dataset": "; or your own: FILE.npz, FILE.csv(y=COLUMN), a folder of pictures, a function FILE.py:NAME, …",
-    "partition": "; or your own: FILE.npz",
+    "partition": "; or your own: FILE.npz; or flwr:DirichletPartitioner(alpha=0.3), … of flwr-datasets",
 }
 # partition -> the fields that it uses, besides clients
 USES: dict[str, tuple[str, ...]] = {
@@ -142,6 +142,9 @@ class Scenario:
         check_all(self)
         if user_partition.is_own(self.partition):
             object.__setattr__(self, "clients", user_partition.clients(self.partition))
+        if flwr_partitions.is_named(self.partition):
+            object.__setattr__(self, "partition", flwr_partitions.canonical(self.partition))
+            object.__setattr__(self, "clients", flwr_partitions.clients(self.partition) or self.clients)
         for name, kind, known in (
             ("dataset", "data set", datasets.names()),
             ("partition", "partition", PARTITIONS),
@@ -152,6 +155,7 @@ class Scenario:
             ("pretrained", "pretrained body", ("none", *pretrained.names())),
         ):
             own = name in OWN and user_files.is_reference(getattr(self, name), known)
+            own = own or (name == "partition" and flwr_partitions.is_named(self.partition))
             if not own and getattr(self, name) not in known:
                 raise UserError(f"{unknown(kind, getattr(self, name), known)}{OWN.get(name, '')}")
         catalogue.members(self.model)

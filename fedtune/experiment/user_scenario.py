@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import datasets, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
 from fedtune.data.allocation import rounded_down
 from fedtune.data.user_pictures import PICTURES
 from fedtune.experiment import scenarios
@@ -52,6 +52,8 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
         own = user_data.described(given["dataset"], own)
     if user_files.is_own(given.get("partition", "")):
         own = user_partition.described(given["partition"], own)
+    if flwr_partitions.is_named(given.get("partition", "")):
+        flwr_partitions.require(given["partition"])
     return Taken(base.override(**(defaults(given) | given)), given, own)
 
 
@@ -112,13 +114,20 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
             found["clients"] = max(1, math.ceil(pool / max(1.0, _number(fields, "owners", 1.0))))
         if about.owners and partition == "domains":
             found["clients"] = max(1, enough)
-    if user_partition.is_own(partition):
-        found["clients"] = clients = user_partition.clients(partition)
+    if (clients := _clients(partition)) is not None:
+        found["clients"] = clients
         if str(fields.get("clients", clients)) != str(clients):
             raise UserError(
                 f"{partition} has {clients} clients, but clients was given as {fields['clients']}; leave it out"
             )
     return {n: v for n, v in found.items() if n not in fields}
+
+
+def _clients(partition: str) -> int | None:
+    """The number of clients that a partition says by itself, if it does."""
+    if user_partition.is_own(partition):
+        return user_partition.clients(partition)
+    return flwr_partitions.clients(partition) if flwr_partitions.is_named(partition) else None
 
 
 def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int:

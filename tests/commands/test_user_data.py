@@ -83,7 +83,7 @@ nan = np.where(np.arange(240)[:, None] == 17, np.nan, X)
 # a data set -> what its one line says
 WRONG: dict[str, tuple[Callable[[Path], str], str]] = {
     "no file": (lambda folder: f"{folder}/none.npz", "none.npz cannot be read: No such file or directory"),
-    "a table": (lambda folder: "table.xls", "or your own: FILE.npz, a folder of pictures"),
+    "a table": (lambda folder: "table.xls", "or your own: FILE.npz, FILE.csv(y=COLUMN), a folder of pictures"),
     "no zip": (file(b"text"), "w.npz cannot be read as an .npz"),
     "cut off": (lambda folder: file(Path(npz()(folder)).read_bytes()[:900])(folder), "cannot be read as an .npz"),
     "empty file": (file(b""), "w.npz cannot be read as an .npz"),
