@@ -296,7 +296,9 @@ def _ranges(
 def _prepared(options: ExperimentOptions, workload: Workload) -> Any:
     """The data of a workload's seed, as runs take them."""
     trains = trainer(workload)
-    return trains.prepare(workload, trains.load(workload, options.data_dir, options.download), workload.seed)
+    data = trains.load(workload, options.data_dir, options.download)
+    trains.report(workload, data)
+    return trains.prepare(workload, data, workload.seed)
 
 
 def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:
