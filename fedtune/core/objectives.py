@@ -57,8 +57,8 @@ class Objective(NamedTuple):
     @property
     def tested(self) -> str:
         """The test metric that matches this objective; test accuracy if there is no such test metric."""
-        name = TEST + self.name.removeprefix("val_")
-        return name if self.name.startswith("val_") and (name in METRICS or self.name not in METRICS) else "test_acc"
+        name = self.name if self.name.startswith(TEST) else TEST + self.name.removeprefix("val_")
+        return name if name in METRICS or self.name not in METRICS else "test_acc"
 
     def reported(self, columns: Collection[str]) -> str:
         """The column that tables of fresh-seed runs compare: the matching test metric; else test accuracy; where there
@@ -178,9 +178,11 @@ def _require_known(name: str, what: str, known: Collection[str]) -> None:
     if name in known:
         return
     if name.startswith(TEST):
+        of_validation = f"val_{name.removeprefix(TEST)}"
+        advice = f"use {of_validation}" if of_validation in known else f"use one of {', '.join(known)}"
         raise UserError(
             f"a search must not use test data, or test figures would no longer estimate new data, but got {name}; "
-            f"use val_{name.removeprefix(TEST)}"
+            f"{advice}"
         )
     raise unknown(what, name, list(known))
 

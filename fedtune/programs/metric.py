@@ -7,6 +7,7 @@ import re
 from typing import NamedTuple
 
 from fedtune.core.metrics import METRICS, limits
+from fedtune.core.metrics import Metric as Declared
 from fedtune.programs.entries import Entry
 
 KEYS = ("pattern", "column", "split", "skip", "every", "divide", "mode", "worst")
@@ -77,11 +78,16 @@ def read(name: str, entry: Entry, file: bool) -> Metric:
         given["worst"].number() if "worst" in given else None,
     )
     _require_sense(found, entry, given)
-    known = METRICS.get(name)
+    known = _declared(name)
     if known is None:
         return found
     worst = known.worst if found.worst is None and known.goal == "max" else found.worst
     return found._replace(mode=found.mode or known.goal, worst=worst)
+
+
+def _declared(name: str) -> Declared | None:
+    """fedtune's own metric of this name; of one on test rows, its counterpart on validation rows, which has a goal."""
+    return METRICS.get(name.replace("test_", "val_", 1) if name.startswith("test_") else name)
 
 
 def bounds(name: str) -> tuple[float, float]:
@@ -95,7 +101,7 @@ def bounds(name: str) -> tuple[float, float]:
 
 def _require_sense(found: Metric, entry: Entry, given: dict[str, Entry]) -> None:
     """UserError for what contradicts the metric's name."""
-    name, known = found.name, METRICS.get(found.name)
+    name, known = found.name, _declared(found.name)
     if not found.divide:
         raise given["divide"].refuse("a number other than 0", "100 makes a share of a percentage")
     if name.startswith("test_") and found.split in ("train", "validation"):

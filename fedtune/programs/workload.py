@@ -89,8 +89,8 @@ class ProgramWorkload:
         return self.program.conditions
 
     def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """All its metrics, and those of the final check."""
-        return list(dict.fromkeys([*self.program.metrics, *self.program.checking().metrics]))
+        """The metrics of what runs on fresh seeds."""
+        return list(self.program.checking().metrics)
 
     def knobs(self) -> dict[str, Knob]:
         """Its hyperparameters."""
@@ -189,7 +189,10 @@ class ProgramWorkload:
 
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""
-        metrics = {n: {"split": m.split or "", "mode": m.mode} for n, m in self.program.metrics.items()}
+        of_tests = {name: "test" for name, m in self.program.metrics.items() if m.tests}
+        metrics = {
+            n: {"split": of_tests.get(n, m.split or ""), "mode": m.mode} for n, m in self.program.metrics.items()
+        }
         return {
             "algorithm": self.name,
             "program": self.program.fingerprint() | {"path": self.program.path, "folder": self.program.folder},

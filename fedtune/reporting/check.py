@@ -31,6 +31,7 @@ class Check:
 
     runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason and other metrics
     objective: Objective = ACCURACY  # what was searched for
+    repeatable: bool = True  # whether runs have seeds; otherwise they are repetitions
 
     @property
     def column(self) -> str:
@@ -81,7 +82,7 @@ class Check:
             return "The tuned configuration is the default one"
         difference = self.paired
         if math.isnan(difference.mean):
-            return "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown"
+            return f"Runs diverged {self.where}, so whether tuning gained anything over the default is unknown"
         what = self.what[:1].lower() + self.what[1:] if self.column == "test_acc" else self.what
         if math.isnan(difference.half):
             return (
@@ -95,8 +96,25 @@ class Check:
         return f"{self._on} the tuned configuration {'beats' if gain > 0 else 'is worse than'} the default ({by})"
 
     @property
+    def run_word(self) -> str:
+        """What tells runs of one configuration apart."""
+        return "seed" if self.repeatable else "repetition"
+
+    @property
+    def where(self) -> str:
+        """Where its figures were found, in words."""
+        return "on fresh seeds" if self.repeatable else "when repeated"
+
+    @property
+    def on_all(self) -> str:
+        """The same with how many there are."""
+        return (
+            f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
+        )
+
+    @property
     def _on(self) -> str:
-        return f"On {several(self.seeds, 'fresh seed')}"
+        return self.on_all[:1].upper() + self.on_all[1:]
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
@@ -108,8 +126,13 @@ class Check:
         """The headings of `spread`."""
         return [text for column, text in SPREAD.items() if column in self.runs]
 
+    @property
+    def sends(self) -> bool:
+        """Whether it is known what runs send."""
+        return "comm_mb" in self.runs
+
     def _megabytes(self, name: str) -> str:
-        return number(self.of(name, "comm_mb").mean(), ".2f") if "comm_mb" in self.runs else ""
+        return number(self.of(name, "comm_mb").mean(), ".2f") if self.sends else ""
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
@@ -120,7 +143,8 @@ class Check:
                 for n in self.names
             ]
         if len(self.names) > 1:
-            rows.append(("best − default, by seed", self.difference(), _listed(self.each, "+"), ""))
+            how = "best − default, by seed" if self.repeatable else "best − default"
+            rows.append((how, self.difference(), _listed(self.each, "+"), ""))
         return rows
 
 

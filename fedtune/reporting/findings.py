@@ -117,6 +117,15 @@ class Findings:
         known = self.record.get("reason") if self.state == "nothing found" else ""
         return str(known or messages.nothing(self.goal, unit, self.trials))
 
+    @property
+    def test_said(self) -> str:
+        """The best trial's test accuracy, in words; "" without one."""
+        value = math.nan if self.best is None else float(self.best.get("last_test_acc", math.nan))
+        if math.isnan(value):
+            return ""
+        used = "reported and never used" if "test_acc" not in self.goal.names else "which has selected it"
+        return f"test accuracy {value:.4f}, {used}"
+
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
         name = self.goal.first.name
@@ -131,11 +140,16 @@ class Findings:
         except UserError:
             data = None
         where = ["--data-dir", data] if data else []
+        if "program" in self.record:
+            return str(_read_best(RunFiles(self.run).best_file).get("command", ""))
         return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
 
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
-        return [*of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
+        own = [self.record["algorithm"]]
+        of_program = [*caveats.on_test_rows(self.record), *caveats.unseeded(self.record)]
+        of_run = of_state(self.run, self.state, self.record)
+        return [*(sentence(line, own) for line in of_program), *of_run, *_of_check(self), *_of_trials(self)]
 
 
 def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
@@ -164,7 +178,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         text,
         str(best_file.get("scenario") or record.get("scenario_name", "")),
         record.get("defaults", {}),
-        Check(pd.DataFrame(rows), Goal.from_record(record).first) if rows else None,
+        Check(pd.DataFrame(rows), Goal.from_record(record).first, record.get("repeatable", True)) if rows else None,
     )
 
 
@@ -227,11 +241,13 @@ def _of_check(f: Findings) -> list[str]:
         ]
     found = []
     if f.check.seeds == 1:
-        found.append("The check used one fresh seed only, so how much results vary between seeds is unknown.")
+        what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
+        found.append(f"The check used one {what} only, so how much results {vary} is unknown.")
     for name in f.check.names:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
-            found.append(f"On fresh seeds the {name} configuration diverged in {bad} of {several(len(values), 'run')}.")
+            runs = several(len(values), "run")
+            found.append(sentence(f"{f.check.where} the {name} configuration diverged in {bad} of {runs}"))
     return found
 
 
@@ -279,6 +295,6 @@ def _of_constraints(f: Findings) -> str:
     for c in f.goal.constraints:
         if f.check and c.name in f.check.runs:
             values = f.check.of("best", c.name)
-            on_fresh = int((values.map(c.excess) <= 0).sum())
-            text += f"; on fresh seeds {on_fresh} of {several(len(values), 'run')} satisfy {c}"
+            on_fresh, runs = int((values.map(c.excess) <= 0).sum()), several(len(values), "run")
+            text += f"; {f.check.where} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
     return text + "."

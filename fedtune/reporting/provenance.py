@@ -45,6 +45,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
             if v
         ),
         "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
+        "program": _program(r.get("program") or {}),
         "own files": ", ".join(f"{o['name']} ({o['sha256'][:10]})" for o in r.get("own") or []),
         "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
@@ -72,6 +73,15 @@ def _command(r: dict[str, Any]) -> str:
     return shlex.join(map(str, r.get("command") or []))
 
 
+def _program(said: dict[str, Any]) -> str:
+    """A program's command, folder and commit."""
+    if not said:
+        return ""
+    command = said.get("command")
+    words = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
+    return f"{words}, in {said.get('folder')}" + (f", commit {_commit(said['commit'])}" if said.get("commit") else "")
+
+
 def _times(r: dict[str, Any]) -> str:
     # a killed driver could not record its working time
     named = {"search_seconds": "the search", "seconds": "in total at least" if r.get("resumed") else "in all"}
@@ -82,6 +92,8 @@ def _seeds(r: dict[str, Any], f: Findings | None) -> str:
     first, count = r.get("seed"), r.get("seeds_per_trial") or 1
     if first is None:
         return ""
+    if not r.get("repeatable", True):
+        return "none: the program has no seed"
     used = f"{first}" if count == 1 else f"{first} to {first + count - 1}, each trial on all"
     if f is None:
         return f"searches on {used}; {r.get('seeds')} fresh ones"

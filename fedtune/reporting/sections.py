@@ -207,8 +207,8 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if evaluations is not None and found:
-        first, spaces = found[0].record, {f.record["algorithm"]: f.record.get("space") or {} for f in found}
-        said = comparison_text.caveats(str(first.get("searcher")), int(first.get("trials") or 0), spaces, evaluations)
+        records = {f.record["algorithm"]: f.record for f in found}
+        said = comparison_text.caveats(records, int(found[0].record.get("trials") or 0), evaluations)
         warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
@@ -231,7 +231,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
 def _evaluations(run: Path) -> pd.DataFrame | None:
     """The runs on fresh seeds; None if they have not all ended."""
     file = RunFiles(run).evaluations_file
-    return reading.table(file, ("algorithm", "configuration", "seed", "test_acc")) if file.exists() else None
+    return reading.table(file, ("algorithm", "configuration", "seed")) if file.exists() else None
 
 
 def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:

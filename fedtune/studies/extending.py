@@ -117,8 +117,8 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
         )
     if p.workload.depends_on_horizon:
         raise UserError(
-            f"{p.workload.name} schedules over all its rounds, so a longer trial differs from the "
-            "start; search again with "
+            f"{p.workload.name} may depend on how many rounds a trial has, so a longer one may differ from the start; "
+            "search again with "
             f"--rounds {p.workload.rounds}"
         )
     trials, rounds = frames.trials_table(run), frames.rounds_table(run)

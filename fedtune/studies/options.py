@@ -38,7 +38,8 @@ class ComparisonOptions(SearchOptions):
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         if algorithm.endswith(PROGRAM):  # what is said of the setting is for the others
-            shared = {name: value for name, value in shared.items() if name not in (*OF_ENGINE, "fields")}
+            shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
+            shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
         name = user_files.plain_name(canonical(algorithm))
         then = self.recorded and {**self.recorded, "defaults": self.recorded["defaults_of"][name]}
         return SearchOptions(

@@ -53,6 +53,11 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
             "replay the first search"
         )
     planned = plan.make(options)
+    if not planned.workload.repeatable:
+        raise UserError(
+            f"a replay compares every number, but {planned.workload.name} has no seed and gives others each time; "
+            "write {seed} in its command if it takes one"
+        )
     planned = dataclasses.replace(
         planned,
         again=tuple(tried),

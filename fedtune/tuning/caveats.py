@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
 from fedtune.tuning import domains, searchers
 
@@ -14,6 +15,27 @@ ENOUGH = 32  # a search's default number of trials
 def of_search(searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
     """The caveats of one search.  config: its best.  space: domains, as a record has them."""
     return as_random(searcher, trials, "this as a random search") + at_edges("the best", config, space)
+
+
+def on_test_rows(record: Mapping[str, Any]) -> list[str]:
+    """What to know of a search that selected by figures of test rows, as --selects-on-test allows it."""
+    splits = {name: dict(said).get("split") for name, said in (record.get("metrics") or {}).items()}
+    if not (names := [name for name in Goal.from_record(record).names if splits.get(name) == "test"]):
+        return []
+    return [
+        f"SELECTED ON TEST ROWS: {' and '.join(names)} of {record['algorithm']} is measured on test rows and has "
+        "selected its configuration (--selects-on-test), so all its figures are too good and say nothing about new data"
+    ]
+
+
+def unseeded(record: Mapping[str, Any]) -> list[str]:
+    """What to know of a search of a program that cannot be seeded."""
+    if record.get("repeatable", True):
+        return []
+    return [
+        f"{record['algorithm']} has no seed, so its trials cannot be repeated, and its runs on fresh seeds are "
+        "repetitions"
+    ]
 
 
 def as_random(searcher: str, trials: int, which: str) -> list[str]:

@@ -191,7 +191,7 @@ def _innermost(tuner: tune.Tuner) -> Any:
 
 def _replaying(p: Plan) -> tuple[Any, Any]:
     """The searcher and scheduler that run another search's trials once more."""
-    searcher = ReplaySearcher([t.config for t in p.again])
+    searcher = ReplaySearcher([t.config for t in p.again], p.goal)
     return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.again])
 
 

@@ -67,56 +67,68 @@ def conclude(
 ) -> None:
     """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
-    trials = several(sum(counts.values()), "trial")
+    trials, tested = several(sum(counts.values()), "trial"), tables.tested(best)
     say(f"\nbest of {trials} ({ended}): trial {best['trial']}, " + listed(config, short))
     say(
         "in the search: "
         + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
         + (f"val_acc {best['last_val_acc']:.4f}, " if "last_val_acc" in best else "")
-        + said_of_test(tables.tested(best))
-        + " "
-        f"after {several(best['rounds'], 'round')}" + (f", means of {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
+        + (f"{said_of_test(tested)}, " if tested or "test_acc" in p.workload.figures({}) else "")
+        + f"after {several(best['rounds'], 'round')}"
+        + (f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
     )
     if len(checked):
-        other = p.goal.first.reported(checked)
-        main = "test_acc" if "test_acc" in checked else other
-        what = "test accuracy" if main == "test_acc" else main
-        table = Table(title=f"{what} on fresh seeds ({p.final_seeds}), last round", title_justify="left")
-        shown = () if other == main else (other,)
-        costs = ["MB a run"] * ("comm_mb" in checked)
-        for column in ("configuration", "mean ± std", "each seed", *shown, *costs):
-            table.add_column(column, justify="left" if column == "configuration" else "right")
-        for name, runs in checked.groupby("configuration"):
-            accuracy = runs[main]
-            mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
-            if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
-                mean = f"diverged in {lost} of {len(runs)}"
-            each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
-            more = [short(float(runs[column].mean(skipna=False))) for column in shown]
-            table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
-        console().print(table)
-        if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
-            by_seed = checked.pivot(index="seed", columns="configuration", values=other)
-            gain = statistics.mean_difference(by_seed["best"], by_seed["default"])
-            said = statistics.interval(gain.mean, gain.half, "+z.4f")
-            say(
-                f"best − default{f' in {other}' if other != 'test_acc' else ''}: {said} (95 % interval, paired by seed)"
-            )
-        for constraint in p.goal.constraints:
-            mine = checked[checked["configuration"] == "best"][constraint.name]
-            kept = int((mine.map(constraint.excess) <= 0).sum())
-            say(f"{constraint} holds on {kept} of {several(len(mine), 'fresh seed')}")
-        if "default" not in set(checked["configuration"]):
-            say("the best configuration is the default one")
+        _say_checked(p, checked)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # if everything was tried, nothing was sampled
     for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
+    record = p.files.record
+    for caveat in caveats.unseeded(record):
+        say(f"note: {caveat}")
+    for caveat in caveats.on_test_rows(record):
+        say(f"WARNING: {caveat}")
     say(f"folder: {p.shown}")
     say(f"report: {command_line('report', p.shown)}")
     lie = ("--data-dir", data_dir) if data_dir else ()
     say(f"again: {p.workload.again(config, p.shown / p.files.best_file.name, *lie)}")
+
+
+def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
+    """Print the final check: each configuration's figures, their difference, and which constraints hold."""
+    other = p.goal.first.reported(checked)
+    main = "test_acc" if "test_acc" in checked else other
+    what = "test accuracy" if main == "test_acc" else main
+    many = f"on fresh seeds ({p.final_seeds})" if p.workload.repeatable else f"in {p.final_seeds} repetitions"
+    table = Table(title=f"{what} {many}, last round", title_justify="left")
+    shown = () if other == main else (other,)
+    costs = ["MB a run"] * ("comm_mb" in checked)
+    for column in ("configuration", "mean ± std", f"each {p.run_word}", *shown, *costs):
+        table.add_column(column, justify="left" if column == "configuration" else "right")
+    for name, runs in checked.groupby("configuration"):
+        accuracy = runs[main]
+        mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
+        if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
+            mean = f"diverged in {lost} of {len(runs)}"
+        each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
+        more = [short(float(runs[column].mean(skipna=False))) for column in shown]
+        table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
+    console().print(table)
+    if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
+        by_seed = checked.pivot(index="seed", columns="configuration", values=other)
+        gain = statistics.mean_difference(by_seed["best"], by_seed["default"])
+        said = statistics.interval(gain.mean, gain.half, "+z.4f")
+        how = "paired by seed" if p.workload.repeatable else "over repetitions"
+        say(f"best − default{f' in {other}' if other != 'test_acc' else ''}: {said} (95 % interval, {how})")
+    for constraint in p.goal.constraints:
+        mine = checked[checked["configuration"] == "best"][constraint.name]
+        kept = int((mine.map(constraint.excess) <= 0).sum())
+        runs = several(len(mine), "fresh seed" if p.workload.repeatable else "repetition")
+        known = constraint.name in p.workload.figures({}) or mine.notna().any()
+        say(f"{constraint} {f'holds on {kept}' if known else 'is not known on any'} of {runs}")
+    if "default" not in set(checked["configuration"]):
+        say("the best configuration is the default one")
 
 
 def said_of_test(tested: dict[str, Any]) -> str:
@@ -130,7 +142,7 @@ def _length(p: Plan) -> str:
     rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
-    return most + (f", each on {several(p.seeds, 'seed')}" if p.seeds > 1 else "")
+    return most + (f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
 
 
 def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
@@ -140,7 +152,7 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
         points = points[points[constraint.name].map(constraint.excess) <= 0]
     names = [o.name for o in p.goal.objectives]
     found = pareto.front(points, p.goal.objectives)
-    columns = ["trial", "round", *names, "test_acc"]
+    columns = ["trial", "round", *names, *["test_acc"] * ("test_acc" in found)]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(found, p.files.front_file)

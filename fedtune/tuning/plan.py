@@ -89,6 +89,11 @@ class Plan:
         return min(self.trials, self.concurrent or self.trials)
 
     @property
+    def run_word(self) -> str:
+        """What tells runs of one configuration apart: their seeds, or nothing but that they are repeated."""
+        return "seed" if self.workload.repeatable else "repetition"
+
+    @property
     def files(self) -> RunFiles:
         """The files in the run's folder."""
         return RunFiles(self.folder)
@@ -164,6 +169,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     known = workload.selectable
     goal = Goal(parse(options.objective or workload.objective, known), constraints(options.subject_to, known))
     searchers.require_goal(goal, searcher, options.scheduler)
+    _require_checked(goal, workload)
     budget, grace = _budget(options, space, workload)
     storage, name = Path(options.storage_path), options.name or _name(workload, options.scenario)
     if not resumed:
@@ -233,6 +239,16 @@ def _require_from_the_start(scheduler: str, workload: Workload, moves: bool) -> 
             f"--scheduler {scheduler} copies trials' states, but {workload.name} keeps none; {advice}, or take asha"
         )
     say(f"note: a trial that {scheduler} pauses begins again later, silently until where it was; {advice}")
+
+
+def _require_checked(goal: Goal, workload: Workload) -> None:
+    """UserError unless runs on fresh seeds report what the search goes for, or its test metric."""
+    figures, first = [*workload.figures({}), "seconds"], goal.first
+    if first.reported(figures) not in figures:
+        raise UserError(
+            f"the final check must report {first.name} or {first.tested}, but that of {workload.name} reports "
+            f"{', '.join(figures[:-1])}; name its metric so in [check]"
+        )
 
 
 def _note_defaults(options: SearchOptions, space: Space) -> None:

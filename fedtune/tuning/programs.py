@@ -17,15 +17,17 @@ from fedtune.tuning.space_types import When
 from fedtune.user_code import user_files
 
 
-def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | None) -> Program:
+def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | None, folder: str | None) -> Program:
     """The program of a command line; UserError for whatever is wrong with it.
 
-    patterns: `[NAME=]PATTERN` of each metric.  space: a space file, by whose names the command has braces.
+    patterns: `[NAME=]PATTERN` of each metric.  space: a space file, by whose names the command has braces.  folder:
+    where it runs, if not in the current one.
     """
     if rounds is None or not patterns:
         missing = "--rounds" if rounds is None else "--metric-pattern"
         raise UserError(f"--program with a command needs {missing}, but it was not given; or write a program file")
-    return Program.from_command(command, dict(_metric(text) for text in patterns), _space(space), rounds)
+    metrics, where = dict(_metric(text) for text in patterns), folder or str(Path.cwd())
+    return Program.from_command(command, metrics, _space(space), rounds, folder=where)
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:

@@ -7,16 +7,16 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from fedtune.core.objectives import ACCURACY
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.tuning.space_types import Config
 
 
 class ReplaySearcher(Searcher):
     """Suggests what another search tried, in its order."""
 
-    def __init__(self, configs: list[Config]) -> None:
-        """configs: what the other search tried, in its order."""
-        super().__init__(metric=ACCURACY.name, mode=ACCURACY.mode)
+    def __init__(self, configs: list[Config], goal: Goal = BY_ACCURACY) -> None:
+        """configs: what the other search tried, in its order.  goal: what it went for."""
+        super().__init__(metric=goal.attribute, mode=goal.first.mode)
         self.configs = configs
         self.places: dict[str, int] = {}  # trial -> its place in that order
 

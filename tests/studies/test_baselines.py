@@ -117,8 +117,8 @@ def test_a_comparison_goes_on_with_the_baselines_that_joined_it():
 
 def test_a_tuned_value_near_an_edge_is_told():
     plan = planned("--algos gfpl,fedper --trials 4 --baselines none")
-    spaces = {name: p.space.text() for name, p in plan.plans.items()}
-    random, note = comparison_text.caveats("tpe", 4, spaces, evaluations())
+    records = {n: {"algorithm": n, "searcher": "tpe", "space": p.space.text()} for n, p in plan.plans.items()}
+    random, note = comparison_text.caveats(records, 4, evaluations())
     begun = "with 4 trials tpe has hardly begun to learn (its first 10 are random)"
     assert random == f"{begun}: read these as random searches, or give --trials 32"
     assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")
@@ -131,7 +131,7 @@ def test_what_was_chosen_anew_on_fresh_seeds_is_told():
         for c in ("default", "top 1", "top 2", "top 3")
         for s in (1, 2)
     ]
-    (note,) = comparison_text.caveats("random", 40, {}, pd.DataFrame(runs))
+    (note,) = comparison_text.caveats({}, 40, pd.DataFrame(runs))
     assert "the tuned configuration of gfpl (trial gfpl-3), [own] (trial [own]-2) is not its search's best" in note
     kept = pd.DataFrame(runs).assign(chosen=lambda f: f["configuration"] == "top 1")
-    assert not comparison_text.caveats("random", 40, {}, kept)
+    assert not comparison_text.caveats({}, 40, kept)

@@ -61,13 +61,15 @@ class ComparisonPlan:
         p = self.first
         every = ",".join(q.options.algo for q in self.plans.values())
         algos = self.options.algos if self.options.algos == "all" else every
-        typed = dataclasses.replace(self.options, algos=algos, fields=p.options.fields, set=p.options.set)
+        fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
+        typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set)
         return {
             "options": typed.to_record(),
             "algorithms": list(self.plans),
             "pinned": p.workload.pinned,
             "defaults_of": {plain_name(n): q.workload.configuration({}) for n, q in self.plans.items()},
             "seed": p.workload.seed,
+            "rounds": max(q.workload.rounds for q in self.plans.values()),
             "trials": p.trials,
             "seeds": self.options.seeds,
             "top_k": self.options.top_k,
@@ -90,17 +92,18 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     folder = folder or _new_folder(options)
     searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
     with terminal.silent():  # it is planned again below, and reports the error then
-        spaces_of = {algo: _planned(search).space for algo, search in searches.items()}
-        trials = {_planned(search).trials for search in searches.values()}
+        first = {algo: _planned(search) for algo, search in searches.items()}
+    spaces_of, trials = {algo: p.space for algo, p in first.items()}, {p.trials for p in first.values()}
+    common = {algo: p.workload.common for algo, p in first.items()}
     baselines = _baselines(options, names)
     for algo, typed in baselines.items():
-        if algo not in names and (space := _space_of_baseline(search := options.of_search(typed, folder), trials)):
-            searches[algo], spaces_of[algo] = search, space
+        if algo not in names and (p := _plan_of_baseline(search := options.of_search(typed, folder), trials)):
+            searches[algo], spaces_of[algo], common[algo] = search, p.space, p.workload.common
     if joined := [algo for algo in baselines if algo in searches and algo not in names]:
         say(f"note: also tuned, as baselines for the others: {', '.join(joined)} (--baselines none leaves them out)")
     plans = {}
     for algo, search in searches.items():
-        if also := _also(algo, spaces_of, search):
+        if also := _also(algo, spaces_of, common, search):
             search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
             say(
                 f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as other "
@@ -111,6 +114,11 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         raise UserError(
             "a fair comparison gives every algorithm the same number of trials, but their grids have "
             f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
+        )
+    if len({p.workload.rounds for p in plans.values()}) > 1 and options.budget_unit == "rounds":
+        raise UserError(
+            "a fair comparison gives every algorithm the same number of rounds, but there are "
+            f"{', '.join(f'{n} {p.workload.rounds}' for n, p in plans.items())}; give --rounds"
         )
     if len({str(p.goal) for p in plans.values()}) > 1:
         raise UserError(
@@ -156,7 +164,7 @@ def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, s
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
 
 
-def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space | None:
+def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> Plan | None:
     """The search of an automatic baseline; None, with a line that says why, if it cannot join."""
     try:
         with terminal.silent():
@@ -168,7 +176,7 @@ def _space_of_baseline(search: SearchOptions, trials: set[int]) -> spaces.Space 
         points = several(p.trials, "point")
         say(f"note: {search.algo} cannot be a baseline here: its grid has {points}, unlike the others' budget")
         return None
-    return p.space
+    return p
 
 
 def _named(text: str, flag: str) -> dict[str, str]:
@@ -199,13 +207,15 @@ def _planned(search: SearchOptions) -> Plan:
     return plan.make(search, resumed=run.exists())
 
 
-def _also(algo: str, spaces_of: dict[str, spaces.Space], search: SearchOptions) -> list[str]:
+def _also(
+    algo: str, spaces_of: dict[str, spaces.Space], common: dict[str, set[str]], search: SearchOptions
+) -> list[str]:
     """The scenario's hyperparameters that other algorithms search and this one does not: either all tune them or none.
 
     Otherwise an algorithm whose space lacks the learning rate would keep the default while others tune it.
     """
     workload = search.workload()
-    shared = {n: d for s in spaces_of.values() for n, d in s.domains.items() if n in workload.common}
+    shared = {n: d for a, s in spaces_of.items() for n, d in s.domains.items() if n in workload.common & common[a]}
     if spaces_of[algo].is_grid:
         return []
     idle = workload.idle({})

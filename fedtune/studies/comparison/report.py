@@ -47,8 +47,8 @@ def report(
     unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
-    searched = {name: p.space.text() for name, p in c.plans.items()}
-    caveats = comparison_text.caveats(c.first.searcher, c.first.trials, searched, evaluations)
+    records = {name: RunFiles(run).record for name, run in runs.items()}
+    caveats = comparison_text.caveats(records, c.first.trials, evaluations)
     titled = _titled(c, table, pairs, against)
     _show(titled, {PUBLISHED: notes, "of the searches": caveats})
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
@@ -90,7 +90,7 @@ def _titled(
     goal = c.first.goal
     what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {messages.said(goal)}, on"
     unit = "in %, " if comparison_text.in_percent(table) else ""
-    over = f"{c.options.seeds} fresh seeds, each with its own partition"
+    over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
         (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),

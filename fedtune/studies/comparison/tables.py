@@ -84,7 +84,7 @@ def table(
             name: statistics.mean(tuned[f"test_acc_{name}"] if f"test_acc_{name}" in tuned else [])
             for name in ("all", "foreign")
         }
-        lost = {f"{n}_diverged": int(of["test_acc"].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
+        lost = {f"{n}_diverged": int(of[tested].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
         rows.append(
             {
                 "algorithm": name,
@@ -153,7 +153,8 @@ def _family(
 def spent(run: Path) -> dict[str, float]:
     """A search's actual cost, from the logs of its trials rather than from its options."""
     trials = frames.trials_table(RunFiles(run))
-    totals = {c: trials[c].sum() if c in trials else 0 for c in ("rounds", "comm_mb", "seconds")}
+    # of what no trial reported there is no sum
+    totals = {c: trials[c].sum(min_count=1) if c in trials else math.nan for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
         "seconds": totals["seconds"]
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -54,16 +55,19 @@ def _differing(pairs: pd.DataFrame, all_: str, whom: str) -> str:
     return said + (f", and {untested} could not be tested" if untested else "")
 
 
-def caveats(
-    searcher: str, trials: int, spaces: Mapping[str, Mapping[str, str]], evaluations: pd.DataFrame
-) -> list[str]:
-    """What to know before you trust a comparison: searches that were almost random, values at the end of their range.
+def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: pd.DataFrame) -> list[str]:
+    """What to know before you trust a comparison.
 
-    trials: of each search.  spaces: what each searched, as a record has it.  evaluations: the runs on fresh seeds.
+    Searches that used test rows, programs without a seed, searches that were almost random, values at the end of their
+    range.  records: of each search.  trials: of each.  evaluations: the runs on fresh seeds.
     """
-    found = tuning_caveats.as_random(searcher, trials, "these as random searches")
+    found = [line for record in records.values() for line in tuning_caveats.on_test_rows(record)]
+    found += [line for record in records.values() for line in tuning_caveats.unseeded(record)]
+    searcher = next((str(record.get("searcher")) for record in records.values()), "")
+    found += tuning_caveats.as_random(searcher, trials, "these as random searches")
     chosen = evaluations[evaluations["chosen"]]
-    for name, space in spaces.items():
+    for name, record in records.items():
+        space = record.get("space") or {}
         mine = chosen[chosen["algorithm"] == name]
         if len(mine):
             values = {n: mine.iloc[0].get(tables.CONFIG + n) for n in space}
@@ -107,13 +111,13 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "gap (default's)": gap,
         "published %": table["published"].astype(object).fillna(""),
     }
-    none = {"published %": "", "all classes %": "–", "foreign %": "–"}
-    return pd.DataFrame(found).drop(columns=[n for n, text in none.items() if set(found[n]) <= {text}])
+    none = dict.fromkeys(("all classes %", "foreign %", "std over clients", "worst tenth"), "–") | {"published %": ""}
+    return _without(none, pd.DataFrame(found))
 
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
     """What the tuned configurations cost and what each search used up, as text."""
-    return pd.DataFrame(
+    found = pd.DataFrame(
         {
             "algorithm": table["algorithm"],
             "round with 95 % of final accuracy": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
@@ -126,6 +130,13 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
             "s": table["search_seconds"].map(lambda v: number(v, ".0f")),
         }
     )
+    unknown = ("round with 95 % of final accuracy", "MB to that round", "MB a round", "MB")
+    return _without(dict.fromkeys(unknown, "–"), found)
+
+
+def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
+    """The table without those of these columns that have nothing but this text."""
+    return frame.drop(columns=[name for name, text in none.items() if set(frame[name]) <= {text}])
 
 
 def searched(table: pd.DataFrame) -> pd.DataFrame:

@@ -331,13 +331,15 @@ class SearchOptions(ExperimentOptions):
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
         if not self.is_program:
+            self._require_of_engine()
             return super().workload()
         from fedtune.programs import workload
         from fedtune.tuning import programs
 
         rounds, then = self.fields.get("rounds"), (self.seed, self.set, self.selects_on_test)
         if self.program:
-            found = programs.of_command(self.program, self.metric_pattern, self.space, rounds)
+            folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
+            found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
             return workload.of_program(found, *then)
         if self.metric_pattern:
             raise UserError(
@@ -345,10 +347,17 @@ class SearchOptions(ExperimentOptions):
             )
         return workload.of_file(self.algo, *then, rounds)
 
+    def _require_of_engine(self) -> None:
+        """UserError for an option that only programs have."""
+        if given := [name for name in ("metric_pattern", "selects_on_test") if getattr(self, name)]:
+            raise UserError(
+                f"{flag(given[0])} is for a program of yours, but {self.algo or 'no --program'} was given; leave it out"
+            )
+
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the setting, by its fields, of defaults and of what was searched."""
-    return {name: content[name] for name in ("scenario", "defaults", "space") if name in content}
+    """What a record says of the setting, by its fields, of defaults, of what was searched, and of a program."""
+    return {name: content[name] for name in ("scenario", "defaults", "space", "program") if name in content}
 
 
 def _plain(value: Any) -> Any:

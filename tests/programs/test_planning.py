@@ -1,0 +1,111 @@
+"""What a search or a comparison of programs is refused for, and planned as, before anything starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtune.core.errors import UserError
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import plan
+from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.plan import Plan
+
+SPACE = "from ray import tune\nSPACE = {'lr': tune.loguniform(0.001, 0.3)}\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def file(folder: Path, name: str = "own", metrics: str = "[metrics.val_acc]", more: str = "") -> str:
+    """A program file that is never run."""
+    words = f"{sys.executable} own.py {{lr}} {{rounds}} {{seed}}"
+    (folder / "own.py").touch()
+    text = f"name = '{name}'\ncommand = '{words}'\nrounds = 5\n[space]\nlr = '0.001..0.3 log'\nbatch = '1..8'\n"
+    text = text.replace(" {seed}", " {seed} {batch}")
+    path = folder / f"{name}.toml"
+    path.write_text(f"{text}{metrics}\n{more}")
+    return str(path)
+
+
+def planned(**options: Any) -> Plan:
+    return plan.make(SearchOptions(**options))
+
+
+def compared(**options: Any) -> comparison_plan.ComparisonPlan:
+    return comparison_plan.make(ComparisonOptions(**options))
+
+
+def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "space.py").write_text(SPACE)
+    command = f"{sys.executable} -c pass {{lr}} {{rounds}}"
+    p = planned(program=command, metric_pattern=("acc: (.*)",), space="space.py", fields={"rounds": "4"})
+    assert (p.workload.rounds, p.goal.first.name, p.space.names) == (4, "val_acc", ["lr"])
+    record = {"defaults": {}, **p.to_record(), **p.workload.to_record()}
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    again = plan.make(SearchOptions.from_record(record))
+    assert again.workload.to_plain() == p.workload.to_plain() and again.space.text() == p.space.text()
+
+
+def test_a_commands_space_is_of_ranges(tmp_path: Path) -> None:
+    (tmp_path / "grid.py").write_text("SPACE = [{'lr': 0.1}]")
+    with pytest.raises(UserError, match="must be a dict of Ray Tune's ranges and choices"):
+        planned(program="true {lr}", metric_pattern=("a(.*)",), space="grid.py", fields={"rounds": 2})
+
+
+@pytest.mark.parametrize("given", [{"metric_pattern": ("a(.)",)}, {"selects_on_test": True}])
+def test_what_only_programs_have_is_refused_for_algorithms(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is for a program of yours, but fedavg"):
+        planned(algo="fedavg", **given)
+
+
+def test_test_figures_select_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    own = file(tmp_path, metrics="[metrics.test_acc]")
+    with pytest.raises(UserError, match="must not use test data.*--selects-on-test"):
+        planned(algo=own)
+    p = planned(algo=own, selects_on_test=True)
+    assert str(p.goal.first) == "test_acc:max" and p.workload.to_record()["metrics"]["test_acc"]["split"] == "test"
+    assert any("test_acc may select" in line for line in p.workload.describe())
+
+
+@pytest.mark.parametrize(("objective", "of_check", "column"), [("f1", "test_f1", "test_f1"), ("f1", "f1", "f1")])
+def test_the_final_check_compares_the_metric_that_reports_the_objective(
+    tmp_path: Path, objective: str, of_check: str, column: str
+) -> None:
+    metric = f"[metrics.{objective}]\nmode = 'max'\n"
+    p = planned(algo=file(tmp_path, metrics=metric, more=f"[check]\nmetrics.{of_check} = {{mode = 'max'}}\n"))
+    assert p.goal.first.reported(p.workload.figures({})) == column
+
+
+def test_a_final_check_without_such_a_metric_is_refused(tmp_path: Path) -> None:
+    metric = "[metrics.f1]\nmode = 'max'\n"
+    with pytest.raises(UserError, match="must report f1 or test_f1, but that of own reports real"):
+        planned(algo=file(tmp_path, metrics=metric, more="[check]\nmetrics.real = {mode = 'max'}\n"))
+
+
+def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: Path) -> None:
+    own = file(tmp_path)
+    with pytest.raises(UserError, match="same number of rounds, but there are own 5, fedavg 30"):
+        compared(algos=f"{own},fedavg", trials=2, baselines="none", scenario="digits-shards")
+    with_clients = {"rounds": "7", "clients": "4"}
+    c = compared(algos=f"{own},fedavg", trials=2, baselines="none", scenario="digits-w4", fields=with_clients)
+    assert {p.workload.rounds for p in c.plans.values()} == {7} and c.to_record()["rounds"] == 7
+    assert "batch" in c.plans["own"].space.names and "batch" not in c.plans["fedavg"].space.names  # each has its own
+    again = comparison_plan.make(ComparisonOptions.from_record(c.to_record()))
+    assert {n: p.workload.to_plain() for n, p in again.plans.items()} == {
+        n: p.workload.to_plain() for n, p in c.plans.items()
+    }
+
+
+def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) -> None:
+    c = compared(algos=f"{file(tmp_path)},{file(tmp_path, 'other')}", trials=2)
+    assert list(c.plans) == ["own", "other"] and not c.baselines and c.setting == "their own data"
