@@ -33,10 +33,11 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
-        elif _size(Path(file.path)) <= LARGEST:  # a driver that died early may have left an incomplete copy
-            for one, there in copies.copied(Path(file.path), copy).items():
+        elif _size(data := user_files.path_of(file.name)) <= LARGEST:  # an earlier copy may be incomplete
+            for one, there in copies.copied(data, copy).items():
                 there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(one, there)
+                if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
+                    shutil.copyfile(one, there)
 
 
 def _size(path: Path) -> int:

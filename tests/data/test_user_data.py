@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.foreign_data import pfllib
 from support.user_algorithms import as_in_another_process
 from support.user_data import made, pictures, saved, taken, wards
 
@@ -277,11 +278,13 @@ def test_a_worker_needs_the_description_and_not_the_file(tmp_path: Path, monkeyp
         partitioning.make(scenario, 0)
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("kind", ["file", "folder", "pfllib"])
 def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = saved(tmp_path / "w.npz", **wards()) if kind == "file" else pictures(tmp_path / "w")
+    data = saved(tmp_path / "w.npz", **wards()) if kind == "file" else tmp_path / "w"
+    if kind != "file":
+        pictures(data) if kind == "folder" else pfllib(data)
     options = ExperimentOptions(
         algo="fedavg", fields={"dataset": str(data), "partition": "iid", "clients": 3, "model": "mlp"}
     )
@@ -295,7 +298,11 @@ def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
     again = options.experiment()
     assert again == experiment
     np.testing.assert_array_equal(made(again.scenario).x, before.x)
-    copy = tmp_path / "run" / "own" / ("w.npz" if kind == "file" else "w/cat/00.png")
+    for run in ("run", "replay"):  # it is resumed, and replayed elsewhere
+        user_copies.keep(again.own, tmp_path / run)
+    inside = {"file": "w.npz", "folder": "w/cat/00.png", "pfllib": "w/train/0.npz"}[kind]
+    assert (tmp_path / "replay" / "own" / inside).read_bytes() == (tmp_path / "run" / "own" / inside).read_bytes()
+    copy = tmp_path / "run" / "own" / inside
     copy.write_bytes(b"another")
     with pytest.raises(UserError, match="is a copy of .*, but it was changed"):
         user_copies.restore(tmp_path / "run", record)
