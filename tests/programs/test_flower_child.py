@@ -5,8 +5,10 @@ Most tests use the small part of Flower in support/fake_flower; test_flower_real
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,18 @@ def test_what_the_run_needed_is_removed(tmp_path: Path) -> None:
     finally:
         short.unlink()
     assert lock and [p.name for p in (tmp_path / "tmp").iterdir()] == [used.name]
+
+
+def test_it_needs_python_3_9_and_flower_only() -> None:
+    text = Path(flower_child.__file__).read_text()
+    ast.parse(text, feature_version=(3, 9))
+    assert {name.split(".")[0] for name in imported(text)} <= {*sys.stdlib_module_names, "flwr", "tomli"}
+
+
+def imported(text: str) -> set[str]:
+    nodes = [*ast.walk(ast.parse(text))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
 def test_check_imports_the_app_and_tells_versions(tmp_path: Path) -> None:
