@@ -15,6 +15,8 @@ from typing import Any
 
 from fedtune.core.errors import UserError, shown
 
+OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
+NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash"}
 
 

@@ -1,4 +1,4 @@
-"""A Flower app as a program: `--flower APPDIR` needs no edit of the app.
+"""A Flower app as a program: `flower = "APPDIR"` in a program file, or --flower APPDIR.  The app needs no edit.
 
 Its run config is the space, its rounds are the run config's `num-server-rounds`, and every round's metrics come from
 Flower's own results.  `flower_child.py` runs it, in the interpreter that has Flower.
@@ -6,6 +6,7 @@ Flower's own results.  `flower_child.py` runs it, in the interpreter that has Fl
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -13,13 +14,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.programs import flower_child, metric, program_file
-from fedtune.programs.program_file import Program
+from fedtune.programs import command as commands
+from fedtune.programs import flower_child, metric
+from fedtune.programs.entries import Entry
 
 SIDES = {  # who has measured a metric, with the words for it
     "client": "what clients evaluate on",
@@ -30,83 +31,82 @@ DIRECTIONS = {"loss": "min", "accuracy": "max", "acc": "max"}  # by the last wor
 SEEDS = ("seed", "random-seed", "random_seed")  # run-config keys
 CHECKED = 300.0  # seconds in which the app must be imported
 CHILD = flower_child.__file__
+CLIENT = {"client_cpus": 0.0, "client_gpus": -1e-300}  # what a client uses, with what it must be above
+KEYS = ("flower", "python", "rounds_key", "seed_key", "clients", *CLIENT, "federation", "tolerate_failed_clients")
+KEPT = (
+    "name",
+    "rounds",
+    "metrics",
+    "space",
+    "defaults",
+    "stall",
+    "longest_round",
+    "isolate",
+    "gpu",
+)  # of a program file
 WHOLE = re.compile(r"\s*[+-]?\d+\s*\.\.\s*[+-]?\d+(\s+log)?\s*")
 
 
-def of_app(
-    folder: str | Path,
-    metrics: Sequence[str],
-    python: str | None = None,
-    *,
-    space: Mapping[str, Any] | None = None,
-    fixed: Mapping[str, Any] | None = None,
-    modes: Mapping[str, str] | None = None,
-    rounds: int | None = None,
-    rounds_key: str = "num-server-rounds",
-    seed_key: str | None = None,
-    clients: int | None = None,
-    client_cpus: float | None = None,
-    client_gpus: float | None = None,
-    federation: str | None = None,
-    tolerate_failed_clients: bool = False,
-    **options: Any,
-) -> Program:
-    """The program that runs a Flower app; UserError in one line for what cannot be.  The app is imported once.
+def entries(top: Entry, base: Path) -> tuple[dict[str, Any], list[str]]:
+    """The entries of a program file in place of those that describe a Flower app, and notes for the user.
 
-    folder          the app's, with [tool.flwr.app] in its pyproject.toml
-    metrics         `client:NAME`, `server:NAME` or `train:NAME`, in rows client_NAME and so on; the first is optimised
-    python          the interpreter that has Flower; default: the app's .venv, else python on the PATH
-    space           run-config keys with ranges or choices in words, as in a program file
-    fixed           run-config keys with values that replace the app's own
-    modes           metrics that are neither a loss nor an accuracy with their direction, max or min
-    rounds          default: the app's own
-    rounds_key      the run-config key that means the number of rounds
-    seed_key        the run-config key that is given the trial's seed; default: `seed` or `random-seed`, if it has one
-    clients         default, as for what clients use: the federation's options
-    options         of a program file: stall, isolate and so on
+    UserError in one line for what cannot be.  The app is imported once.
     """
-    space, fixed = space or {}, fixed or {}
-    app = _app(folder)
-    interpreter = _interpreter(app, python)
+    given = top.table((*KEYS, *KEPT))
+    app = _app(given["flower"], base)
+    interpreter = _interpreter(app, given["python"].text('".venv/bin/python"') if "python" in given else None, base)
+    names = {name: given[name].text('"rounds"') for name in ("rounds_key", "seed_key", "federation") if name in given}
+    rounds_key = names.get("rounds_key", "num-server-rounds")
     own_rounds = _rounds(app, rounds_key)
     count, backend = _told(
-        flower_child.simulation, _told(app.options, federation), clients, None, client_cpus, client_gpus
+        flower_child.simulation,
+        _told(app.options, names.get("federation")),
+        given["clients"].whole(1) if "clients" in given else None,
+        None,
+        *(given[name].number(least) if name in given else None for name, least in CLIENT.items()),
     )
-    seeds = _seed_keys(app, seed_key)
-    for name in (*space, *fixed):
-        _require_key(app, name, rounds_key, seeds)
-    values = {key: value for key, value in (app.config | dict(fixed)).items() if key not in (rounds_key, *seeds)}
-    hyper = {key: _of_type(app, key, value) for key, value in values.items() if _is_free(key)}
-    searched = {key: _words(app, key, words) for key, words in space.items()}
-    defaults = _inside(searched, hyper)
-    made = Program.from_command(
-        [
-            *(interpreter, CHILD, str(app.folder), "--seed", "{seed}", "--clients", str(count)),
-            *_resources(backend["client_resources"]),
-            *(["--tolerate-failed-clients"] if tolerate_failed_clients else []),
-            *("--set", f"{rounds_key}={{rounds}}"),
-            *(word for key in seeds for word in ("--set", f"{key}={{seed}}")),
-            *(word for key in hyper for word in ("--set", f"{key}={{{key}}}")),
-        ],
-        {metric_name(name): _metric(name, modes or {}) for name in metrics},
-        searched,
-        own_rounds if rounds is None else rounds,
-        "--flower",
-        name=_name(app),
-        folder=str(app.folder),
-        seed="{seed}",
-        defaults=defaults,
-        environment=flower_child.ENVIRONMENT,
-        **options,
-    )
-    notes = [_check(app, interpreter, count, backend["client_resources"]), *map(_selects, metrics[:1])]
-    moved = [
-        f"{key} is {hyper[key]!r} in the app, outside of what is searched; {made.hyper[key].default!r} is taken instead"
-        for key in searched
-        if key not in defaults
+    seeds = _seed_keys(app, names.get("seed_key"))
+    taken = (rounds_key, *seeds)
+    own = {key: value for key, value in app.config.items() if key not in taken and _is_free(key)}
+    searched = _of_keys(app, given.get("space"), taken, _words)
+    fixed = _of_keys(app, given.get("defaults"), taken, _of_type)
+    hyper = own | fixed
+    tolerant = "tolerate_failed_clients" in given and given["tolerate_failed_clients"].flag()
+    command = [
+        *(interpreter, CHILD, str(app.folder), "--seed", "{seed}", "--clients", str(count)),
+        *_resources(backend["client_resources"]),
+        *(["--tolerate-failed-clients"] if tolerant else []),
+        *("--set", f"{rounds_key}={{rounds}}"),
+        *(word for key in seeds for word in ("--set", f"{key}={{seed}}")),
+        *(word for key in hyper for word in ("--set", f"{key}={{{key}}}")),
     ]
-    seeded = [f"{key} of the run config is the seed of each trial" for key in seeds]
-    return replace(made, notes=(*moved, *seeded, *notes))
+    defaults = {key: value for key, value in hyper.items() if key not in searched or _lies_in(value, searched[key])}
+    made: dict[str, Any] = {
+        "name": _name(app),
+        "command": command,
+        "folder": str(app.folder),
+        "rounds": own_rounds,
+        "seed": "{seed}",
+        "space": searched,
+        "defaults": defaults,
+        "environment": flower_child.ENVIRONMENT,
+    }
+    made |= {name: entry.value for name, entry in given.items() if name in KEPT and name not in made}
+    made |= {name: given[name].value for name in ("name", "rounds") if name in given}
+    notes = [
+        *(
+            f"{key} is {hyper[key]!r} in the app, outside of what is searched"
+            for key in searched
+            if key not in defaults
+        ),
+        *(f"{key} of the run config is the seed of each trial" for key in seeds),
+        _check(str(app.folder), interpreter, count, **backend["client_resources"]),
+    ]
+    if "metrics" in given:
+        metrics = given["metrics"].table(example="for example [metrics.client_accuracy]")
+        made["metrics"] = {metric_name(name): _metric(name, entry) for name, entry in metrics.items()}
+        notes += map(_selects, [*metrics][:1])
+    return made, notes
 
 
 # the folder
@@ -120,9 +120,10 @@ def _told(function: Any, *args: Any) -> Any:
         raise UserError(str(error)) from None
 
 
-def _app(folder: str | Path) -> flower_child.App:
-    if not Path(folder).is_dir():
-        raise UserError(f"--flower needs the folder of a Flower app, but {shown(str(folder))} is none")
+def _app(entry: Entry, base: Path) -> flower_child.App:
+    folder = base / Path(entry.text('"quickstart"')).expanduser()
+    if not folder.is_dir():
+        raise entry.refuse("the folder of a Flower app", "there is no such folder")
     return _told(flower_child.App, folder)
 
 
@@ -130,29 +131,29 @@ def _name(app: flower_child.App) -> str:
     return re.sub(r"[^\w.-]", "-", app.folder.name) or "flower"
 
 
-def _interpreter(app: flower_child.App, python: str | None) -> str:
+def _interpreter(app: flower_child.App, python: str | None, base: Path) -> str:
     """The whole path of the interpreter; links stay, because a virtual environment is known by its link."""
     own = app.folder / ".venv" / "bin" / "python"
     asked = python or (str(own) if own.exists() else "python")
+    asked = str(base / asked) if "/" in asked else asked
     found = shutil.which(asked) or (None if python else shutil.which("python3"))
     if not found:
-        raise UserError(f"--python must be an interpreter that has Flower, but {shown(asked)} is not found")
+        raise UserError(f"python must be an interpreter that has Flower, but {shown(asked)} is not found")
     return os.path.abspath(found)
 
 
-def _check(app: flower_child.App, interpreter: str, clients: int, client: Mapping[str, Any]) -> str:
+@functools.cache
+def _check(folder: str, interpreter: str, clients: int, num_cpus: float, num_gpus: float) -> str:
     """Import the app once, before anything starts; what was found, for the user."""
-    words = [interpreter, CHILD, str(app.folder), "--clients", str(clients), "--check"]
+    words = [interpreter, CHILD, folder, "--clients", str(clients), "--check"]
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=CHECKED, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"{app.folder} must be imported within {CHECKED:g} seconds, but was not") from None
+        raise UserError(f"{folder} must be imported within {CHECKED:g} seconds, but was not") from None
     except OSError as error:
-        raise UserError(
-            f"--python must be an interpreter that has Flower, but {interpreter}: {error.strerror}"
-        ) from None
+        raise UserError(f"python must be an interpreter that has Flower, but {interpreter}: {error.strerror}") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise UserError(
@@ -160,7 +161,7 @@ def _check(app: flower_child.App, interpreter: str, clients: int, client: Mappin
         )
     versions = json.loads(done.stdout.splitlines()[-1])
     listed = ", ".join(f"{package} {number}" for package, number in versions.items())
-    return f"{clients} clients, each with {client['num_cpus']:g} CPU and {client['num_gpus']:g} GPU; {listed}"
+    return f"{clients} clients, each with {num_cpus:g} CPU and {num_gpus:g} GPU; {listed}"
 
 
 # the run config
@@ -170,7 +171,7 @@ def _rounds(app: flower_child.App, key: str) -> int:
     found = app.config.get(key)
     if key not in app.config:
         hint = unknown("run-config key", key, app.config)
-        raise UserError(f"{hint}; name the one that means the number of rounds with --rounds-key")
+        raise UserError(f"{hint}; name the one that means the number of rounds by rounds_key")
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise UserError(f"{key} must be a whole number of rounds in {app.file}, but is {shown(found)}")
     return found
@@ -189,19 +190,31 @@ def _seed_keys(app: flower_child.App, key: str | None) -> list[str]:
     return found
 
 
-def _require_key(app: flower_child.App, name: str, rounds_key: str, seeds: Sequence[str]) -> None:
-    if name == rounds_key:
-        raise UserError(f"{name} is the length of a run, which --rounds gives; it can be neither searched nor fixed")
-    if name in seeds:
-        raise UserError(f"{name} is given the seed of each trial (--seed); it can be neither searched nor fixed")
+def _require_key(app: flower_child.App, name: str, taken: Sequence[str]) -> None:
+    """taken: the key that means the rounds, and those that are seeds."""
+    if name in taken:
+        what = "the length of a run (--rounds)" if name == taken[0] else "the seed of each trial (--seed)"
+        raise UserError(f"{name} is given {what}; it can be neither searched nor fixed")
     if name not in app.config:
         raise unknown("run-config key", name, app.config, where=f"[tool.flwr.app.config] of {app.file}")
     if not _is_free(name):
         raise UserError(f"{name} is a name that fedtune gives itself; search and fix other keys")
 
 
+def _of_keys(app: flower_child.App, part: Entry | None, taken: Sequence[str], typed: Any) -> dict[str, Any]:
+    """What [space] or [defaults] says of run-config keys, in the types that the app declares."""
+    found = {}
+    for key, entry in part.table().items() if part else ():
+        try:
+            _require_key(app, key, taken)
+            found[key] = typed(app, key, entry.value)
+        except UserError as error:
+            raise entry.source.error(entry.key, error) from None
+    return found
+
+
 def _is_free(key: str) -> bool:
-    return bool(re.fullmatch(program_file.NAME, key)) and key not in program_file.OWN and key not in metric.TAKEN
+    return bool(re.fullmatch(commands.NAME, key)) and key not in commands.OWN and key not in metric.TAKEN
 
 
 def _of_type(app: flower_child.App, key: str, value: Any) -> Any:
@@ -237,11 +250,6 @@ def _words(app: flower_child.App, key: str, words: Any) -> Any:
     return words
 
 
-def _inside(space: Mapping[str, Any], hyper: Mapping[str, Any]) -> dict[str, Any]:
-    """The app's own values, less those that lie outside the space."""
-    return {key: value for key, value in hyper.items() if key not in space or _lies_in(value, space[key])}
-
-
 def _lies_in(value: Any, words: Any) -> bool:
     if isinstance(words, Mapping):
         words = words.get("range", words.get("choices"))
@@ -273,11 +281,15 @@ def _parts(name: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _metric(name: str, modes: Mapping[str, str]) -> dict[str, str]:
+def _metric(name: str, entry: Entry) -> dict[str, Any]:
     side, own = _parts(name)
-    said = {"split": "train"} if side == "train" else {}
-    mode = modes.get(name) or DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
-    return said | ({"mode": mode} if mode else {})
+    split = {"split": "train"} if side == "train" else {}
+    mode = DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
+    return (
+        split
+        | ({"mode": mode} if mode else {})
+        | {key: part.value for key, part in entry.table(("mode", "split")).items()}
+    )
 
 
 def _selects(name: str) -> str:

@@ -154,7 +154,7 @@ def simulation(
     count = nodes if nodes is not None else options.get("num-supernodes", options.get("num_supernodes"))
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise Wrong(
-            f"the number of clients must be said, 1 or more: --clients N, or options.num-supernodes; got {count!r}"
+            f"the number of clients must be said, 1 or more, by clients = N or by options.num-supernodes; got {count!r}"
         )
     backend = _underscored(options.get("backend", {}))
     client = {"num_cpus": 1, "num_gpus": 0.0, **backend.get("client_resources", {})}
@@ -170,7 +170,7 @@ def simulation(
     if limit is not None and client["num_cpus"] > limit:
         raise Wrong(
             f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
-            "(--client-cpus)"
+            "by client_cpus"
         )
     if 0 < share < 1 < client["num_gpus"]:
         raise Wrong(
@@ -563,7 +563,7 @@ def import_flower() -> Any:
     except ImportError as error:
         raise Wrong(
             f"{sys.executable} cannot import Flower's simulation ({error}); install it there: "
-            "pip install 'flwr[simulation]', or name another interpreter with --python"
+            "pip install 'flwr[simulation]', or name another interpreter by python = PATH"
         ) from None
     return run_simulation
 

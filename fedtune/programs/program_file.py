@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob
 from fedtune.core.terminal import one_line
-from fedtune.programs import command, fingerprint, metric, space_words
+from fedtune.programs import command, fingerprint, flower, metric, space_words
 from fedtune.programs.entries import Entry, Source
 from fedtune.programs.metric import Metric
 
 LARGEST = 2**20  # bytes of a program file
-OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
-NAME = r"[A-Za-z_][\w.-]{0,59}"
 KEYS = (
     *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
     *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "reuse", "gpu", "resume_arguments"),
@@ -128,16 +126,21 @@ class Program:
         metrics: Mapping[str, Any],
         space: Mapping[str, Any],
         rounds: int,
-        option: str = "--program",
         **options: Any,
     ) -> Program:
-        """A program from a command line, in the current folder: as from a file with these entries.
-
-        option: the one that gives the program, for messages.
-        """
+        """A program from a command line, in the current folder: as from a file with these entries."""
         given = {"command": command if isinstance(command, str) else list(command), "rounds": rounds}
         text = _toml(given | options | {"metrics": metrics, "space": space})
-        return parse(text, option, Path.cwd(), "program")
+        return parse(text, "--program", Path.cwd(), "program")
+
+    @classmethod
+    def from_flower(
+        cls, folder: str | Path, metrics: Iterable[str], space: Mapping[str, Any], **options: Any
+    ) -> Program:
+        """A Flower app from a command line: as from a file with these entries; those that are None are left out."""
+        given = {"flower": str(Path(folder).absolute()), "metrics": {name: {} for name in metrics}, "space": space}
+        given |= {name: value for name, value in options.items() if value is not None}
+        return parse(_toml(given), "--flower", Path.cwd(), "flower")
 
 
 def read(path: str | Path) -> Program:
@@ -169,9 +172,12 @@ def parse(text: str, path: str, base: Path, stem: str) -> Program:
         at = re.search(r"at line (\d+)", said)
         line = int(at[1]) if at else text.rstrip().count("\n") + 1
         raise UserError(f"{path}:{line}: a program file must be TOML, but: {one_line(said)}") from None
-    made = _made(raw, _source(path, text), base, stem)
+    source, notes = _source(path, text), list[str]()
+    if "flower" in raw:
+        raw, notes = flower.entries(Entry(source, "", raw), base)
+    made = _made(raw, source, base, stem)
     check = made.check and replace(made.check, path=path, text=text)
-    return replace(made, path=path, text=text, check=check)
+    return replace(made, path=path, text=text, check=check, notes=(*made.notes, *notes))
 
 
 def _source(path: str, text: str) -> Source:
@@ -248,8 +254,8 @@ def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
 def _hyper(space: Mapping[str, Entry], given: Mapping[str, Entry], source: Source) -> tuple[dict[str, Knob], list[str]]:
     found, notes = {}, []
     for name, entry in (*space.items(), *given.items()):
-        if not re.fullmatch(NAME, name) or name in OWN or name in metric.TAKEN:
-            rule = "be a letter, then letters, digits, _ . and -" if not re.fullmatch(NAME, name) else "be free"
+        if not re.fullmatch(command.NAME, name) or name in command.OWN or name in metric.TAKEN:
+            rule = "be a letter, then letters, digits, _ . and -" if not re.fullmatch(command.NAME, name) else "be free"
             what = "; fedtune gives it itself" if rule == "be free" else "; for example lr"
             raise source.error(entry.key, f"a hyperparameter's name must {rule}, but got {name!r}{what}")
     for name, entry in space.items():
@@ -307,7 +313,7 @@ def _file(given: Mapping[str, Entry]) -> str | None:
 
 def _require_names(program: Program, given: Mapping[str, Entry], source: Source) -> None:
     """UserError for an unknown name in braces, a hyperparameter that nothing uses, or a file that trials share."""
-    known = [*program.hyper, *OWN]
+    known = [*program.hyper, *command.OWN]
     if program.file is not None and "file" in given:
         of_file = {*given["file"].names([program.file], known)}
         if not program.isolate and not of_file & {"trial", "folder", "checkpoint"}:

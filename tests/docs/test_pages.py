@@ -167,7 +167,9 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
 def check_names(arguments: dict[str, Any]) -> None:
     """Algorithms and settings that a command line names are there; capitals are place holders, files a page's own."""
     for value in (arguments.get("algo"), arguments.get("algos")):
-        names = {name for name in (value or "").split(",") if not user_files.is_reference(name)}
+        names = {
+            name for name in (value or "").split(",") if not (user_files.is_reference(name) or name.endswith(".toml"))
+        }
         assert not value or value.isupper() or names <= set(registry.names()), value
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS

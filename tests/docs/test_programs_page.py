@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from fedtune.programs import metric, program_file
+from fedtune.programs import command, metric, program_file
 from fedtune.programs.run import ProgramRun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
@@ -21,7 +21,7 @@ def cells(title: str) -> list[str]:
 def test_every_key_is_described() -> None:
     assert sorted(cells("key")) == sorted(program_file.KEYS)
     assert sorted(cells("key of a metric")) == sorted(metric.KEYS)
-    assert sorted(cells("name")) == sorted(f"{{{name}}}" for name in program_file.OWN)
+    assert sorted(cells("name")) == sorted(f"{{{name}}}" for name in command.OWN)
 
 
 def blocks(language: str) -> list[str]:

@@ -11,7 +11,7 @@ from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
 from support.programs import finish, start
 
 from fedtune.core.errors import UserError
-from fedtune.programs import flower, workload
+from fedtune.programs import program_file, workload
 from fedtune.programs.program_file import Program
 
 
@@ -25,8 +25,8 @@ def app(tmp_path: Path) -> Path:
     return flower_app(tmp_path / "app")
 
 
-def of_app(app: Path, *metrics: str, python: str | None = sys.executable, **more: Any) -> Program:
-    return flower.of_app(app, metrics or ["client:eval-acc"], python, **more)
+def of_app(app: Path, *metrics: str, python: str | None = sys.executable, space: Any = (), **more: Any) -> Program:
+    return Program.from_flower(app, metrics or ["client:eval-acc"], dict(space), python=python, **more)
 
 
 def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
@@ -36,7 +36,10 @@ def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
     assert (knobs["lr"].low, knobs["lr"].high, knobs["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
     assert knobs["local-epochs"].integer and knobs["local-epochs"].default == 2 and knobs["opt"].default == "sgd"
     assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
-    assert any("lr is 0.5 in the app, outside of what is searched; 3.0 is taken" in note for note in program.notes)
+    assert program.notes[:2] == (
+        "lr has no default; 3.0 is taken, the middle of its range",
+        "lr is 0.5 in the app, outside of what is searched",
+    )
 
 
 def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
@@ -44,25 +47,53 @@ def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
 
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
-    program = of_app(app, fixed={"lr": 2, "opt": "adam", "fair": "false"})
+    program = of_app(app, defaults={"lr": 2, "opt": "adam", "fair": "false"})
     assert program.defaults() == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
 
 
 def test_metrics_have_names_splits_and_directions(app: Path) -> None:
     metrics = ("client:eval-acc", "server:loss", "train:accuracy", "client_f1", "client:test_acc")
-    program = of_app(app, *metrics, modes={"client_f1": "max"})
+    program = of_app(app, *metrics)
     found = {name: (m.mode, m.split, m.tests) for name, m in program.metrics.items()}
     assert found == {
         "client_eval_acc": ("max", None, False),
         "server_loss": ("min", None, False),
         "train_accuracy": ("max", "train", False),
-        "client_f1": ("max", None, False),
+        "client_f1": ("", None, False),
         "client_test_acc": ("max", None, True),
     }
     assert {"client_test_acc"} == {*program.reported}
     said = "client:eval-acc selects: it is measured on what clients evaluate on, which the app chooses"
     assert any(note.startswith(said) for note in program.notes)
-    assert of_app(app, "client:f1").selectable() == {"client_f1": ""}  # the direction must be given
+
+
+FILE = """
+flower = "app"
+name = "digits"
+rounds = 9
+client_cpus = 0.5
+[metrics."client:eval-acc"]
+[metrics.client_f1]
+mode = "max"
+split = "validation"
+[space]
+lr = "0.1..1"
+local-epochs = {range = "1..4", when = {opt = "adam"}}
+[defaults]
+opt = "adam"
+"""
+
+
+def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f"python = {sys.executable!r}\n{FILE}")
+    program = program_file.read(file)
+    assert program.name == "digits" and program.rounds == 9 and program.folder == str(app)
+    assert program.selectable() == {"client_eval_acc": "max", "client_f1": "max"}
+    assert program.searched == ("lr", "local-epochs") and program.defaults()["opt"] == "adam"
+    file.write_text(FILE.replace("local-epochs", "epochs"))
+    with pytest.raises(UserError, match=r"own.toml:12: unknown run-config key 'epochs'"):
+        program_file.read(file)
 
 
 def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
@@ -108,20 +139,27 @@ def test_the_interpreter_of_the_apps_own_environment_is_found(app: Path) -> None
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"space": {"lrr": "0.1..1"}}, "unknown run-config key 'lrr': did you mean 'lr'? known are fair"),
-    "an unknown fixed key": ({"fixed": {"epochs": 3}}, "unknown run-config key 'epochs': did you mean 'local-epochs'"),
-    "rounds are searched": ({"space": {"num-server-rounds": "1..9"}}, "is the length of a run, which --rounds gives"),
-    "no key of rounds": ({"rounds_key": "rounds"}, "name the one that means the number of rounds with --rounds-key"),
+    "an unknown fixed key": (
+        {"defaults": {"epochs": 3}},
+        "unknown run-config key 'epochs': did you mean 'local-epochs'",
+    ),
+    "rounds are searched": (
+        {"space": {"num-server-rounds": "1..9"}},
+        "is given the length of a run (--rounds)",
+    ),
+    "no key of rounds": ({"rounds_key": "rounds"}, "name the one that means the number of rounds by rounds_key"),
     "rounds that are no number": ({"rounds_key": "opt"}, "opt must be a whole number of rounds"),
     "a range for text": ({"space": {"opt": "1..2"}}, "opt needs a list of choices, as it is 'sgd' in"),
     "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2 in"),
     "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "local-epochs must be of type int, as 2 in"),
-    "a fixed value of another type": ({"fixed": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
+    "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
     "no range": ({"space": {"lr": "fast"}}, "--flower: space.lr must be a range or a list of choices"),
     "no interpreter": (
         {"python": "/none/python"},
-        "--python must be an interpreter that has Flower, but '/none/python'",
+        "python must be an interpreter that has Flower, but '/none/python'",
     ),
-    "no clients": ({"clients": 0}, "the number of clients must be said, 1 or more"),
+    "no clients": ({"clients": 0}, "clients must be a whole number of 1 or more, but got 0"),
+    "another key of the file": ({"pty": True}, "unknown key 'pty'"),
     "no federation": ({"federation": "there"}, "has no federation 'there'; it has here"),
     "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed, but is 'sgd'"),
 }
@@ -142,7 +180,7 @@ def test_a_metric_needs_who_measures_it(name: str, app: Path) -> None:
 
 
 def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="--flower needs the folder of a Flower app, but .* is none"):
+    with pytest.raises(UserError, match="flower must be the folder of a Flower app, but got '.*'; there is"):
         of_app(tmp_path / "none")
     with pytest.raises(UserError, match=r"own/client\.py:1: ZeroDivisionError: division by zero$"):
         of_app(flower_app(tmp_path / "broken", client="1 / 0\n"))

@@ -24,7 +24,7 @@ from support.programs import start
 from support.waiting import wait_for
 
 from fedtune.core.errors import UserError
-from fedtune.programs import flower
+from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun
 
 FLOWER = "flwr[simulation]==1.42.0"
@@ -64,7 +64,8 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def trial(
     python: str, app: str, folder: Path, rounds: int = 5, cpus: int = 1, seed: int = 3, **config: Any
 ) -> ProgramRun:
-    program = flower.of_app(APPS[app], ["client:accuracy", "train:loss", "server:accuracy"], python, rounds=rounds)
+    metrics = ["client:accuracy", "train:loss", "server:accuracy"]
+    program = Program.from_flower(APPS[app], metrics, {}, python=python, rounds=rounds)
     return start(program, folder / app.replace(" ", "-"), config, seed=seed, threads=cpus)
 
 
