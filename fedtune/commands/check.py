@@ -1,12 +1,19 @@
-"""fedtune check: whether your algorithm or model passes the checks that all built-in ones pass."""
+"""fedtune check: whether your algorithm or model passes the checks that all built-in ones pass.
+
+A program file is checked by short runs of its program.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from typing import Any
 
+from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import say
+from fedtune.core.terminal import printable, say
+from fedtune.programs import program_check, workload
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
 
@@ -15,10 +22,14 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune check`."""
     p = arguments.Parser(
         prog="fedtune check",
-        description="Check an algorithm or a model: one line a check, with what fails, where, and how to fix it.",
+        description="Check an algorithm, a model or a program: one line a check, with what fails and how to fix it.",
     )
     p.add_argument(
-        "what", nargs="?", default="", metavar="FILE.py[:NAME]", help="your algorithm or model, or a built-in's name"
+        "what",
+        nargs="?",
+        default="",
+        metavar="WHAT",
+        help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, or a program file (FILE.toml)",
     )
     p.add_argument(
         "--model", default="", metavar="FILE.py:NAME", help="your model; with an algorithm, the clients' model"
@@ -38,6 +49,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="what its rows are (image, tokens, …), where type and shape leave it open",
     )
+    p.add_argument(
+        "--check-rounds",
+        type=int,
+        metavar="N",
+        help=f"rounds of each run of a program (default: {program_check.ROUNDS})",
+    )
     return p
 
 
@@ -46,6 +63,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if no check fails, 1 if one does."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
+    if workload.is_program(args.what):
+        return _check_program(args, given)
+    if args.check_rounds is not None:
+        raise UserError(f"--check-rounds goes with a program file, but got {args.what or args.model or 'none'}")
     with quick_imports():
         import torch
 
@@ -62,3 +83,26 @@ def main(argv: list[str] | None = None) -> int:
         verdicts.append(verdict)
     say(f"{summary(verdicts)} ({time.perf_counter() - began:.1f} s)")
     return int(any(verdict.status == "failed" for verdict in verdicts))
+
+
+def _check_program(args: argparse.Namespace, given: dict[str, Any]) -> int:
+    """Exit status 0 if nothing was found that makes a search of the program wrong, 1 if something was."""
+    other = {"scenario": given.get("scenario"), "model": args.model, "dataset": args.dataset, "x-as": args.x_as}
+    for option in (name for name, value in other.items() if value):
+        raise UserError(
+            f"--{option} goes with an algorithm or a model, but {args.what} is a program file; leave it out"
+        )
+    began = time.perf_counter()
+    rounds = program_check.ROUNDS if args.check_rounds is None else args.check_rounds
+    check = program_check.ProgramCheck(args.what, rounds, given.get("set", {}), tell=_progress)
+    for line in check.title():
+        say(line)
+    for finding in check.judge():
+        for line in program_check.lines(finding):
+            say(line)
+    say(f"{check.summary()} ({program_check.lasting(time.perf_counter() - began)})")
+    return int(check.failed)
+
+
+def _progress(words: str) -> None:
+    print(printable(words), file=sys.stderr, flush=True)

@@ -121,6 +121,11 @@ class Child:
         with suppress(OSError):  # it ended, which its reader tells
             os.write(self._lines, line + b"\n")
 
+    @property
+    def processes(self) -> list[int]:
+        """The program and all that it started, with their keeper."""
+        return keeper.below(self._keeper.pid)
+
     def pause(self) -> bool:
         """Stop its processes for a moment, with all that they printed read; whether that was possible."""
         self._paused.clear()

@@ -194,13 +194,13 @@ def _wait_until_gone(seconds: float) -> bool:
 
 
 def _signal_all(number: int) -> None:
-    for pid in _below():
+    for pid in below(os.getpid()):
         with suppress(OSError):
             os.kill(pid, number)
 
 
-def _below() -> list[int]:
-    """Every process below this one, whatever its group or session."""
+def below(process: int) -> list[int]:
+    """Every process below another, whatever its group or session."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -208,7 +208,7 @@ def _below() -> list[int]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found = list(children.get(os.getpid(), []))
+    found = list(children.get(process, []))
     for pid in found:
         found += children.get(pid, [])
     return found

@@ -96,6 +96,12 @@ class ProgramRun:
         """The last line that the program printed."""
         return output.last_line(self.folder / LOG)
 
+    @property
+    def processes(self) -> list[int]:
+        """The processes of the program; none before it starts and after its end."""
+        child = self._child
+        return child.processes if child and child.exit_status is None else []
+
     def step(self) -> dict[str, Any]:
         """The next round's row; the program starts with the first.  After the last round it has ended."""
         if self._done >= self.rounds:

@@ -1,0 +1,356 @@
+"""What `fedtune check PROGRAM.toml` says of programs: each line with a program for which it is true."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.programs import toml
+
+from fedtune.commands import check as command
+from fedtune.programs import keeper, program_check
+from fedtune.programs.program_check import ProgramCheck
+
+METRICS = """
+[metrics.val_acc]
+pattern = '^acc: ([0-9.]+)'
+split = "validation"
+[metrics.test_acc]
+pattern = 'test_acc: ([0-9.]+)'
+"""
+SPACE = '[space]\nlr = "0.1..1"\nlam = "1..9"\n[defaults]\nlr = 0.2\nlam = 2\n'
+SEEDED = """
+import random, sys
+lr, lam, seed, rounds = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+random.seed(seed)
+for i in range(rounds):
+    print(f"acc: {lr * random.random() / lam}\\ntest_acc: 0.5")
+"""
+PLAIN = "for i in range(4): print(f'acc: 0.{i}\\ntest_acc: 0.5')\n"
+
+
+def written(folder: Path, script: str, words: str = "", more: str = "", rounds: int = 4) -> str:
+    """A program file for this script.  more: what else it says, in place of the usual metrics if it has any."""
+    (folder / "own.py").write_text(script)
+    top, bar, tables = more.partition("[")
+    metrics = "" if "[metrics." in more else METRICS
+    python = f"{sys.executable} -S own.py {words}"
+    return str(toml(folder, f'command = "{python}"\nrounds = {rounds}\n{top}\n{metrics}\n{bar}{tables}'))
+
+
+def found(path: str, rounds: int = 2, until: str = "") -> dict[str, str]:
+    """What is found, by name: the status and what is said; no more after the finding `until`."""
+    check = ProgramCheck(path, rounds)
+    said: dict[str, str] = {}
+    with closing(check.judge()) as findings:
+        for finding in findings:
+            said[finding.name] = f"{said.get(finding.name, '')}{finding.status}: {finding.says}\n"
+            if finding.name == until:
+                break
+    assert check.failed == any("failed: " in text for text in said.values())
+    return said
+
+
+def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also its page: what runs, what is found, and how much is left."""
+    script = SEEDED.replace("for i", "import time\nfor i").replace("    print", "    time.sleep(0.03)\n    print")
+    path = written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE, rounds=30)
+    assert command.main([path, "--check-rounds", "2"]) == 0
+    page, told = capsys.readouterr()
+    title, runs, where, *lines, end = page.splitlines()
+    assert title == "own (your program): about 6 runs of 2 rounds (of 30)"
+    assert runs.startswith("runs: ") and where == f"in: {tmp_path}"
+    passed = {line[9:26].strip(): line[26:] for line in lines if line.startswith("passed ")}
+    assert list(passed) == [
+        *("selection", "rounds", "figures", "same seed", "noise", "files", "hyperparameters", "stopping"),
+        "final check",
+    ]
+    assert passed["selection"] == (
+        "val_acc selects, measured on validation rows; test_acc only reported, because of test rows"
+    )
+    assert passed["rounds"].startswith("2 rounds came, the first after ")
+    assert "of a whole run of 30 rounds (about " in passed["rounds"]
+    assert passed["same seed"] == "the same seed gives the same figures"
+    assert passed["noise"].startswith("seeds 0 and 1 differ: val_acc 0.0")
+    assert "in round 2, 0.0" in passed["noise"]
+    assert passed["hyperparameters"] == "lr, lam: another value gives other figures"
+    assert passed["stopping"].startswith("it ended 0.") and "left nothing running" in passed["stopping"]
+    assert passed["final check"] == "it reports test_acc, of test rows"
+    assert [line for line in lines if not line.startswith("passed ")] == [
+        "skipped  checkpoint       it has none: a trial that is interrupted begins again"
+    ]
+    assert end.startswith("nothing here would make a search go wrong (")
+    first, left, *others = told.splitlines()
+    assert first == "run 1: the defaults" and left.startswith("about 5 more runs like this one: ")
+    assert others == [
+        *("run 2: the same again", "run 3: another seed", "run 4: lr = 1.0", "run 5: lam = 9"),
+        "run 6: stopped after its first round",
+    ]
+
+
+# --- chance
+
+
+def test_a_program_without_a_seed_has_a_noise_floor(tmp_path: Path) -> None:
+    script = "import random\nfor i in range(4): print(f'acc: {random.random()}\\ntest_acc: 0.5')"
+    said = found(written(tmp_path, f"lr = 1\n{script}", "{lr} {lam}", SPACE))
+    assert said["noise"].startswith("advice: two runs without a seed differ: val_acc 0.")
+    assert "in round 2" in said["noise"] and "same seed" not in said
+    assert said["hyperparameters"].startswith("skipped: figures differ from run to run")
+
+
+def test_a_program_that_seeds_itself_would_show_no_noise(tmp_path: Path) -> None:
+    said = found(written(tmp_path, PLAIN), until="noise")
+    assert said["noise"].startswith("advice: two runs give the same figures although the program is given no seed")
+
+
+def test_a_seed_that_is_not_used_is_told(tmp_path: Path) -> None:
+    assert "seeds 0 and 1 give the same figures" in found(written(tmp_path, PLAIN, "{seed}"), until="noise")["noise"]
+
+
+def test_a_seed_that_does_not_determine_the_figures_is_told(tmp_path: Path) -> None:
+    script = "import random\nfor i in range(4): print(f'acc: {random.random()}\\ntest_acc: 0.5')"
+    said = found(written(tmp_path, script, "{seed}"), until="same seed")
+    assert said["same seed"].startswith("advice: the same seed gives other figures: val_acc 0.")
+
+
+# --- figures
+
+
+def test_no_row_is_a_failure_with_what_the_program_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "print('accuracy = 0.1')")
+    assert list(found(path)) == ["selection", "rounds"]
+    assert command.main([path]) == 1
+    *_, failed, output, end = capsys.readouterr().out.splitlines()
+    assert failed.startswith("FAILED   rounds           own must report 4 rounds, but ended after 0 rounds")
+    assert output == "  accuracy = 0.1" and end.startswith("a search would go wrong: 1 of 2 failed (")
+
+
+BUFFERS = "import time\nfor i in range(4):\n    time.sleep(0.1)\n    print(f'acc: 0.{i}\\ntest_acc: 0.5')\n"
+
+
+def test_output_that_is_buffered_is_told_with_what_mends_it(tmp_path: Path) -> None:
+    path = written(tmp_path, BUFFERS)
+    Path(path).write_text(Path(path).read_text().replace("-S own.py", "-I -S own.py"))  # it ignores the environment
+    said = found(path, rounds=3, until="figures")
+    assert said["figures"].startswith("advice: val_acc, test_acc of all rounds came at once") and (
+        "write pty = true (with a terminal they came round by round)" in said["figures"]
+    )
+
+
+def test_output_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal does not help where a program prints all its figures when it is done."""
+    monkeypatch.setattr(program_check, "QUICK", 0.1)
+    script = f"import time\ntime.sleep(0.2)\n{PLAIN}"
+    said = found(written(tmp_path, script), until="figures")
+    assert said["figures"].startswith("advice: val_acc, test_acc of 2 rounds came at once after ")
+
+
+def test_start_up_that_is_most_of_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_check, "QUICK", 0.1)
+    said = found(written(tmp_path, f"import time\ntime.sleep(0.2)\n{PLAIN}"), until="rounds")
+    assert said["rounds"].startswith("advice: ") and "each trial pays for that" in said["rounds"]
+
+
+# --- hyperparameters
+
+
+def test_a_hyperparameter_that_changes_nothing_is_told(tmp_path: Path) -> None:
+    script = SEEDED.replace(" / lam", "")
+    said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
+    assert said == (
+        "passed: lr: another value gives other figures\n"
+        "advice: lam changed nothing in 2 rounds: 2 and 9 give the same figures; see whether the program uses it, or "
+        "try more rounds by --check-rounds\n"
+    )
+
+
+def test_a_value_with_which_the_program_fails_is_told(tmp_path: Path) -> None:
+    script = SEEDED + "assert lam != 9, 'too large'\n"
+    said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
+    assert "advice: lam = 9 fails, and so would trials with such a value: own failed with status 1" in said
+    assert "AssertionError: too large" in said
+
+
+def test_a_value_that_makes_the_program_slow_has_an_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not waited for."""
+    monkeypatch.setattr(program_check, "AND", 0.5)
+    script = SEEDED.replace(" / lam", "") + "    while lam == 9: pass\n"
+    said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
+    assert said == "passed: lr, lam: another value gives other figures\n"
+
+
+def test_a_hyperparameter_is_tried_where_it_exists(tmp_path: Path) -> None:
+    space = '[space]\nopt = ["adam", "sgd"]\nmomentum = {range = "0..0.9", when = {opt = "sgd"}}\n'
+    script = "import sys\nfor i in range(4): print('acc:', float(sys.argv[2]) if sys.argv[1] == 'sgd' else 0.3)"
+    metrics = "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
+    said = found(written(tmp_path, script, "{opt} {momentum}", metrics + space))
+    assert said["hyperparameters"] == "passed: opt, momentum: another value gives other figures\n"
+
+
+def test_hyperparameters_that_are_not_tried_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_check, "TRIED", 1)
+    said = found(written(tmp_path, SEEDED, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
+    assert "skipped: lam: not tried" in said
+    check = ProgramCheck(str(tmp_path / "own.toml"), 2, {"lr": 0.2})
+    assert "lam: another value gives other figures" in [f.says for f in check.judge() if f.name == "hyperparameters"]
+
+
+# --- files
+
+
+def saves(path: str) -> str:
+    """A program that writes to this path, an expression."""
+    return f"import os, sys\nos.makedirs('results', exist_ok=True)\nopen({path}, 'a').write('x')\n{PLAIN}"
+
+
+def test_a_file_that_all_trials_write_is_a_failure(tmp_path: Path) -> None:
+    said = found(written(tmp_path, saves("'results/out.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
+    assert said == (
+        "failed: results/out.csv is written by every trial, so two at once spoil it; write {trial} or {folder} in its "
+        'name, or isolate = "copy"\n'
+    )
+
+
+def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
+    """As PFLlib's `../results`; and one that is elsewhere, while it is open."""
+    elsewhere = tmp_path / "elsewhere"
+    inner = tmp_path / "project" / "inner"
+    inner.mkdir(parents=True)
+    elsewhere.mkdir()
+    (tmp_path / "project" / "system").mkdir()
+    script = f"import time\nfile = open({str(elsewhere / 'all.txt')!r}, 'w')\ntime.sleep(0.3)\n{saves(repr('../out'))}"
+    path = written(tmp_path / "project", script, more="folder = 'system'\n")
+    (tmp_path / "project" / "own.py").rename(tmp_path / "project" / "system" / "own.py")
+    path = Path(path).rename(tmp_path / "own.toml")
+    path.write_text(path.read_text().replace("'system'", "'project/system'"))
+    said = found(str(path), until="files")["files"]
+    assert said.startswith(f"failed: ../out, {elsewhere / 'all.txt'} is written by every trial")
+
+
+def test_a_file_that_is_named_by_hyperparameters_is_advice(tmp_path: Path) -> None:
+    said = found(written(tmp_path, saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
+    assert said.startswith("advice: results/0.2.csv would be written by two trials with the same values; write {trial}")
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "more"),
+    [
+        ("f'results/{sys.argv[1]}'", "{trial}", ""),
+        ("os.path.join(sys.argv[1], 'out')", "{folder}", ""),
+        ("'results/out.csv'", "", 'isolate = "copy"\n'),
+    ],
+)
+def test_files_of_a_trials_own_are_fine(tmp_path: Path, path: str, words: str, more: str) -> None:
+    said = found(written(tmp_path, saves(path), words, more), until="files")["files"]
+    assert said == (
+        "passed: no file is written by two trials (of those in its folder and of those that it held open)\n"
+    )
+
+
+def test_a_program_that_runs_only_once_is_a_failure(tmp_path: Path) -> None:
+    said = found(written(tmp_path, f"import os\nos.mkdir('results')\n{PLAIN}"))
+    assert said["noise"].startswith("failed: the same run fails when it is repeated: own failed with status 1")
+    assert "stopping" not in said
+
+
+# --- stopping, going on, test rows
+
+
+def test_a_program_that_ignores_sigterm_is_told(tmp_path: Path) -> None:
+    script = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    script += (
+        "import sys\nfor i in range(int(sys.argv[1])):\n    print('acc: 0.1\\ntest_acc: 0.5')\n    time.sleep(i * 60)\n"
+    )
+    said = found(written(tmp_path, script, "{rounds}"), rounds=1, until="stopping")["stopping"]
+    assert said.startswith(f"advice: it did not end within {keeper.POLITE:g} s of SIGTERM and was killed")
+
+
+CONTINUES = """
+import os, random, sys, time
+state = os.path.join(sys.argv[1], 'state')
+done = int(open(state).read()) if os.path.exists(state) else 0
+for i in range(done + 1, 5):
+    print(f'round {i} acc: 0.{i}{DRIFT}')
+    open(state + '.new', 'w').write(str(i))
+    os.replace(state + '.new', state)
+    time.sleep(0.2)
+"""
+WITH_ROUND = "[metrics.val_acc]\npattern = 'round (?P<round>[0-9]+) acc: ([0-9.]+)'\n"
+
+
+@pytest.mark.parametrize(
+    ("drift", "says"),
+    [
+        ("", "passed: it goes on after round 2, with the figures of an undisturbed run\n"),
+        (
+            "{done}",
+            "advice: it goes on after round 2 with other figures than an undisturbed run: val_acc 0.30 and 0.32 ",
+        ),
+    ],
+)
+def test_whether_it_goes_on_from_its_checkpoint(tmp_path: Path, drift: str, says: str) -> None:
+    script = CONTINUES.replace("{DRIFT}", drift)
+    said = found(written(tmp_path, script, "{checkpoint}", WITH_ROUND), rounds=3)["checkpoint"]
+    assert said.startswith(says.replace("0.30", "0.3"))
+
+
+def test_a_checkpoint_that_is_never_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_check, "WRITES", 0.1)
+    script = "for i in range(1, 5): print(f'round {i} acc: 0.{i}')"
+    said = found(written(tmp_path, script, "{checkpoint}", WITH_ROUND))["checkpoint"]
+    assert said.startswith("advice: nothing was in {checkpoint} after 1 round")
+
+
+def test_test_figures_that_would_select_are_a_failure(tmp_path: Path) -> None:
+    path = written(tmp_path, PLAIN, more="[metrics.acc]\npattern = 'test_acc: ([0-9.]+)'\n")
+    said = found(path, until="rounds")
+    assert said["selection"].startswith(f"failed: {path}:5: a search must not use test data")
+    assert said["rounds"].startswith("passed: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("", 'does not say on which rows it is measured: write split = "validation" if it is so'),
+        ('split = "train"\n', "it is measured on training rows"),
+    ],
+)
+def test_what_selects_and_is_not_said_to_be_validation_is_advice(tmp_path: Path, more: str, says: str) -> None:
+    said = found(written(tmp_path, PLAIN, more=f"[metrics.gain]\npattern = '^acc: ([0-9.]+)'\n{more}"))
+    assert said["selection"].startswith("advice: gain selects; ") and says in said["selection"]
+    assert "the file does not say its direction" in said["selection"]
+    assert said["final check"].startswith("advice: it can only report what selected")
+
+
+def test_the_final_checks_command_runs_too(tmp_path: Path) -> None:
+    check = f"[check]\ncommand = '''{sys.executable} -S -c \"print('acc: 0.5')\"'''\nmetrics.best.pattern = '(0.5)'\n"
+    path = written(tmp_path, PLAIN.replace("4", "1"), more=check, rounds=1)
+    assert found(path)["final check"] == "passed: [check]'s command runs, and reports best\n"
+    Path(path).write_text(Path(path).read_text().replace("(0.5)", "(0.6)"))
+    assert found(path)["final check"].startswith("failed: [check]'s command: own must report 1 round, but ended")
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("no.toml", "a program file must be readable, but no.toml: No such file or directory"),
+        ("own.toml --check-rounds 0", "--check-rounds must be 1 or more, but got 0"),
+        ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program file"),
+        ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
+        ("fedavg --check-rounds 2", "--check-rounds goes with a program file, but got fedavg"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, PLAIN)
+    assert command.main(arguments.split()) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1 and says in error
