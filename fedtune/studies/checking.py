@@ -18,6 +18,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
+from fedtune.programs.workload import is_program
 from fedtune.tuning import space_conformance
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files
@@ -113,6 +114,8 @@ def summary(verdicts: list[Verdict]) -> str:
 def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     """The algorithm and the model by their canonical names, either of which may be empty."""
     known = registry.names()
+    if is_program(what):
+        raise UserError(f"a program is checked on the command line, by `fedtune check {what}`")
     if model:
         model = user_files.take_each(model, catalogue.names())[0]
     if not what:
