@@ -97,8 +97,8 @@ class ProgramCheck:
             return
         more = self._expected
         self._tell(f"about {several(more, 'more run')} like this one: {lasting(more * first.seconds)}")
-        yield self._when()
         again = self._runs.run("the same again", self._short)
+        yield self._when()
         self._repeats = again.figures == first.figures
         yield self._repetition(again)
         if again.error:

@@ -253,7 +253,7 @@ class ProgramRun:
 
     def _process(self, place: Path, environment: Mapping[str, str]) -> Any:
         """What a process must have been started with to be used again."""
-        return self.program.command, str(place), {n: v for n, v in environment.items() if n != TRIAL}
+        return self.program.command, self.program.pty, str(place), {n: v for n, v in environment.items() if n != TRIAL}
 
     def _values(self) -> dict[str, Any]:
         """What names in braces stand for."""
