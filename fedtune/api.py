@@ -240,9 +240,9 @@ class Objective:
                     raise optuna.TrialPruned
         except Diverged as error:
             trial.set_user_attr("diverged", str(error))
-            if self.objective.worst is None:
+            if (worst := self.workload.worst(self.objective.name)) is None:
                 raise optuna.TrialPruned from error
-            return self.objective.worst
+            return worst
         finally:
             run.close()
             for name, figure in row.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import UserError, shown, unknown
@@ -22,6 +22,11 @@ FAR = 1e12  # stands for the worst value: schedulers need one, and infinity woul
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
+
+
+def worst(name: str) -> float | None:
+    """The worst possible value of a metric; None if there is none."""
+    return METRICS[name].worst if name in METRICS else None
 
 
 class Objective(NamedTuple):
@@ -48,11 +53,6 @@ class Objective(NamedTuple):
     def column(self) -> str:
         """The column of the table of trials with its last value."""
         return final(self.name)
-
-    @property
-    def worst(self) -> float | None:
-        """The worst possible value; None if there is none."""
-        return METRICS[self.name].worst if self.name in METRICS else None
 
     @property
     def tested(self) -> str:
@@ -238,11 +238,14 @@ class Goal(NamedTuple):
         broken = sum(max(0.0, e) for e in excesses)
         return -self.first.sign * (FAR + broken) if broken else float(result[self.first.attribute])
 
-    def of_diverged(self, chance: float | None) -> dict[str, float]:
+    def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
         """What a diverged trial reports: accuracy at chance level if that is known, and the worst value of all other
         metrics that decide.
+
+        worst_of: the worst value of a metric; None if there is none.
         """
-        worst = {o.name: o.worst if o.worst is not None else -o.sign * FAR for o in self.objectives}
+        known = {o.name: worst_of(o.name) for o in self.objectives}
+        worst = {o.name: -o.sign * FAR if (value := known[o.name]) is None else value for o in self.objectives}
         last = {JUDGED: -self.first.sign * 2 * FAR} if self.constraints else {}
         return worst | last | ({} if chance is None else {METRIC: chance})
 

@@ -65,6 +65,9 @@ class Workload(Protocol):
     def selectable(self) -> Mapping[str, str]:
         """The metrics that may select, with their directions; "" if the direction must be given."""
 
+    def worst(self, metric: str) -> float | None:
+        """The worst possible value of a metric that may select; None if there is none."""
+
     def figures(self, last: Mapping[str, Any]) -> list[str]:
         """The metrics of a run's last row that tables of fresh-seed runs keep."""
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from fedtune.core import randomness
+from fedtune.core import objectives, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRIC, OBJECTIVES, figures
@@ -154,6 +154,10 @@ class Experiment:
     def title(self, scenario: str) -> str:
         """What is trained, in words."""
         return f"{self.algorithm} on {scenario}"
+
+    def worst(self, metric: str) -> float | None:
+        """The worst possible value of a metric that may select; None if there is none."""
+        return objectives.worst(metric)
 
     def figures(self, last: Mapping[str, Any]) -> list[str]:
         """The declared metrics that say so, and your own."""

@@ -88,6 +88,10 @@ class ProgramWorkload:
         """Where a hyperparameter exists: with which values of others."""
         return self.program.conditions
 
+    def worst(self, metric: str) -> float | None:
+        """What the file says of it: a program's val_loss may be larger than fedtune's own."""
+        return self.program.metrics[metric].worst if metric in self.program.metrics else None
+
     def figures(self, last: Mapping[str, Any]) -> list[str]:
         """The metrics of what runs on fresh seeds."""
         return list(self.program.checking().metrics)
@@ -242,7 +246,8 @@ def of_program(
 ) -> ProgramWorkload:
     """The workload of a program.  rounds: if other than the program's own."""
     if rounds is not None:
-        if "{rounds}" not in " ".join((*program.command, *program.environment.values())):
+        asked = "{rounds}" in " ".join((*program.command, *program.environment.values()))
+        if not (asked or program.reuse):  # a program that is reused reads them from stdin
             raise UserError(
                 f"--rounds needs {{rounds}} in the command, or {program.name} would not know, but got {rounds}; write "
                 "it there, or leave out --rounds"

@@ -233,7 +233,7 @@ def _outcomes(
             with local_ray.spoken_to():
                 shared = [ray.put(each) for each in dealt]
         with local_ray.spoken_to():
-            own = at._replace(name=file_name(pack[0].label))
+            own = at._replace(name=file_name(pack[0].label).replace(",", ""))
             waiting[task.remote(w, pack[0].config, seeds, at.cpus, budget, objective, own, *shared)] = pack
         if len(waiting) >= room:
             yield from _next(waiting)

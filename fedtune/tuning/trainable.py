@@ -119,7 +119,8 @@ class FederatedTrainable(tune.Trainable):
 
     def _worst(self) -> dict[str, Any]:
         """The row of a trial that ends for good."""
-        return self.goal.of_diverged(trainer(self.workload).chance(self.data[0])) | {"diverged": True, "done": True}
+        chance = trainer(self.workload).chance(self.data[0])
+        return self.goal.of_diverged(chance, self.workload.worst) | {"diverged": True, "done": True}
 
     def _judged(self, row: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Under constraints: by how much this trial breaks each, and what schedulers are to compare."""
