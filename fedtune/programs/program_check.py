@@ -125,16 +125,17 @@ class ProgramCheck:
         except UserError as error:
             return _failed("selection", str(error))
         metric = self.program.metrics[name]
+        validates = metric.split == "validation" or name.startswith("val_")
         advice = []
-        if metric.split is None:
+        if metric.split is None and not validates:
             advice.append('the file does not say on which rows it is measured: write split = "validation" if it is so')
         if metric.split == "train":
             advice.append("it is measured on training rows, and says little about new data: report validation figures")
         if not metric.mode:
             advice.append('the file does not say its direction: write mode = "max" or "min"')
-        says = f"{name} selects" + ", measured on validation rows" * (metric.split == "validation")
+        says = f"{name} selects" + ", measured on validation rows" * validates
         if self.program.reported:
-            says += f"; {few(self.program.reported)} only reported, because of test rows"
+            says += f"; measured on test rows, and only reported: {few(self.program.reported)}"
         return _advice("selection", "; ".join([says, *advice])) if advice else _passed("selection", says)
 
     def _came(self) -> Finding:
@@ -242,7 +243,7 @@ class ProgramCheck:
 
     def _files(self, both: set[Path]) -> Finding:
         if not both:
-            return _passed("files", f"no file is written by two trials ({self._places()})")
+            return _passed("files", f"two trials write no file in common ({self._places()})")
         fix = "write {trial} or {folder} in its name" + ', or isolate = "copy"' * (not self.program.isolate)
         always = both
         if self._searched:
@@ -251,16 +252,16 @@ class ProgramCheck:
             other = self._runs.run("other values", self._short, near)
             always = both if other.error else both & other.written
         if not always:
-            says = "would be written by two trials with the same values"
-            return _advice("files", f"{self._paths(both)} {says}; {fix} if there can be such")
-        return _failed("files", f"{self._paths(always)} is written by every trial, so two at once spoil it; {fix}")
+            says = f"two trials with the same values would both write {self._paths(both)}"
+            return _advice("files", f"{says}; {fix} if there can be such")
+        return _failed("files", f"every trial writes {self._paths(always)}, so two at once spoil it; {fix}")
 
     def _places(self) -> str:
         """Where files were looked at, in words."""
         places = [os.path.relpath(place, self.program.folder) for place in touched.folders(self.program)]
         where = "its folder" if places == ["."] else ", ".join(places)
-        some = "" if self._runs.looked_at_all else f"the first {touched.MOST:,} of "
-        return f"of {some}those in {where} and of those that it held open"
+        some = "" if self._runs.looked_at_all else f", only the first {touched.MOST:,} files"
+        return f"looked at: {where}{some}, and files that it held open"
 
     def _paths(self, paths: set[Path]) -> str:
         folder, places = Path(self.program.folder).resolve(), touched.folders(self.program)
@@ -406,6 +407,8 @@ def lines(finding: Finding) -> list[str]:
 
 def lasting(seconds: float) -> str:
     """A duration in words."""
+    if seconds < 0.001:
+        return "less than 1 ms"
     if seconds < 100:
         return f"{seconds:.2g} s"
     minutes = round(seconds / 60)

@@ -10,7 +10,7 @@ import pytest
 from support.programs import toml
 
 from fedtune.commands import check as command
-from fedtune.programs import keeper, program_check
+from fedtune.programs import keeper, program_check, touched
 from fedtune.programs.program_check import ProgramCheck
 
 METRICS = """
@@ -68,7 +68,7 @@ def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixt
         "final check",
     ]
     assert passed["selection"] == (
-        "val_acc selects, measured on validation rows; test_acc only reported, because of test rows"
+        "val_acc selects, measured on validation rows; measured on test rows, and only reported: test_acc"
     )
     assert passed["rounds"].startswith("2 rounds came, the first after ")
     assert "of a whole run of 30 rounds (about " in passed["rounds"]
@@ -209,7 +209,7 @@ def saves(path: str) -> str:
 def test_a_file_that_all_trials_write_is_a_failure(tmp_path: Path) -> None:
     said = found(written(tmp_path, saves("'results/out.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
     assert said == (
-        "failed: results/out.csv is written by every trial, so two at once spoil it; write {trial} or {folder} in its "
+        "failed: every trial writes results/out.csv, so two at once spoil it; write {trial} or {folder} in its "
         'name, or isolate = "copy"\n'
     )
 
@@ -227,12 +227,12 @@ def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
     path = Path(path).rename(tmp_path / "own.toml")
     path.write_text(path.read_text().replace("'system'", "'project/system'"))
     said = found(str(path), until="files")["files"]
-    assert said.startswith(f"failed: ../out, {elsewhere / 'all.txt'} is written by every trial")
+    assert said.startswith(f"failed: every trial writes ../out, {elsewhere / 'all.txt'}, so two at once")
 
 
 def test_a_file_that_is_named_by_hyperparameters_is_advice(tmp_path: Path) -> None:
     said = found(written(tmp_path, saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
-    assert said.startswith("advice: results/0.2.csv would be written by two trials with the same values; write {trial}")
+    assert said.startswith("advice: two trials with the same values would both write results/0.2.csv; write {trial}")
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,13 @@ def test_a_file_that_is_named_by_hyperparameters_is_advice(tmp_path: Path) -> No
 )
 def test_files_of_a_trials_own_are_fine(tmp_path: Path, path: str, words: str, more: str) -> None:
     said = found(written(tmp_path, saves(path), words, more), until="files")["files"]
-    assert said == (
-        "passed: no file is written by two trials (of those in its folder and of those that it held open)\n"
-    )
+    assert said == ("passed: two trials write no file in common (looked at: its folder, and files that it held open)\n")
+
+
+def test_files_that_were_not_looked_at_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touched, "MOST", 1)
+    said = found(written(tmp_path, PLAIN), until="files")["files"]
+    assert "looked at: its folder, only the first 1 files, and files that it held open" in said
 
 
 def test_a_program_that_runs_only_once_is_a_failure(tmp_path: Path) -> None:
@@ -266,6 +270,13 @@ def test_a_program_that_ignores_sigterm_is_told(tmp_path: Path) -> None:
     )
     said = found(written(tmp_path, script, "{rounds}"), rounds=1, until="stopping")["stopping"]
     assert said.startswith(f"advice: it did not end within {keeper.POLITE:g} s of SIGTERM and was killed")
+
+
+def test_processes_that_are_left_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ones that not even SIGKILL ends: they wait for a broken disk, say."""
+    monkeypatch.setattr(touched, "begun", lambda processes: {77: "1"})
+    said = found(written(tmp_path, PLAIN), until="stopping")["stopping"]
+    assert said.startswith("failed: it does not end when it is stopped; still running: 77")
 
 
 CONTINUES = """
@@ -351,6 +362,14 @@ for line in sys.stdin:
     assert said["hyperparameters"] == "passed: lr: another value gives other figures\n"
     keeps = found(written(tmp_path, script.replace("KEPT", "kept / 10"), more=space), until="noise")
     assert "two runs without a seed differ: val_acc 0.1 and 0.2 in round 2, 0.1 apart" in keeps["noise"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1e-5, "less than 1 ms"), (0.0321, "0.032 s"), (42.4, "42 s"), (150, "2 min"), (7500, "2 h 5 min")],
+)
+def test_a_duration_in_words(seconds: float, words: str) -> None:
+    assert program_check.lasting(seconds) == words
 
 
 # --- what is refused
