@@ -40,6 +40,11 @@ class ProgramWorkload:
         return self.program.name
 
     @property
+    def path(self) -> str:
+        """The program file's whole path, or the option of a command line."""
+        return str(Path(self.program.path).resolve()) if is_program(self.program.path) else self.program.path
+
+    @property
     def rounds(self) -> int:
         """The rounds of a whole run."""
         return self.program.rounds
@@ -175,7 +180,7 @@ class ProgramWorkload:
 
     def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The options that describe it; none if it came from a command line, which does that itself."""
-        return {"algo": str(Path(self.program.path).resolve())} if is_program(self.program.path) else {}
+        return {"algo": self.path} if is_program(self.program.path) else {}
 
     def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
         """The program's own command with the best configuration."""
@@ -199,7 +204,7 @@ class ProgramWorkload:
         }
         return {
             "algorithm": self.name,
-            "program": self.program.fingerprint() | {"path": self.program.path, "folder": self.program.folder},
+            "program": self.program.fingerprint() | {"path": self.path, "folder": self.program.folder},
             "rounds": self.rounds,
             "metrics": metrics,
             "pinned": self.pinned,
@@ -213,12 +218,12 @@ class ProgramWorkload:
         """What best.yaml holds of it, with a configuration: above all the filled-in command."""
         return {
             "algorithm": self.name,
-            "program": self.program.path,
+            "program": self.path,
             "folder": self.program.folder,
             "command": self.filled(config, rounds),
             "seed": self.seed,
             "hyperparameters": self.configuration(config),
-        }
+        } | ({"selects_on_test": True} if self.selects_on_test else {})
 
 
 def is_program(algo: str) -> bool:

@@ -118,7 +118,7 @@ class Check:
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
-        known = [column for column in SPREAD if column in self.runs]
+        known = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
         return [(n, [number(self.of(n, c).mean(), ".4f") for c in known]) for n in self.names] if known else []
 
     @property

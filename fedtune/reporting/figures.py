@@ -55,6 +55,11 @@ def _progress(f: Findings) -> list[Shown]:
         "Short lines are stopped trials. If lines still rise at the end, more rounds would help. If lines cross, early "
         "stopping can drop good trials.",
     )
+    by_megabytes = _drawn(
+        "Best so far against megabytes",
+        lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
+        "The same against what all clients sent and received: the communication that the search would cost in reality.",
+    )
     return [
         _sampled(curves, f),
         _drawn(
@@ -62,12 +67,7 @@ def _progress(f: Findings) -> list[Shown]:
             lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
             "If the line has been flat for long, more trials would hardly improve the result.",
         ),
-        _drawn(
-            "Best so far against megabytes",
-            lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
-            "The same against what all clients sent and received: the communication that the search would cost "
-            "in reality.",
-        ),
+        *[by_megabytes] * f.sends,
         _drawn(
             "Best so far against seconds",
             lambda: plots.best_so_far(f.rounds, "seconds", f.trials, first),
@@ -84,7 +84,7 @@ def _progress(f: Findings) -> list[Shown]:
 def _fronts(f: Findings) -> list[Shown]:
     """The objective against its cost: communication, and a second objective if there was one."""
     first, *others = f.goal.objectives
-    against = dict.fromkeys([*parse("comm_mb"), *others])
+    against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
     return [
         _drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
@@ -136,6 +136,8 @@ def _clients(f: Findings) -> list[Shown]:
     if not file.exists():
         return []
     last = frames.clients(f.run).query("scored == 'last'")
+    if last.empty:  # nothing is known of a program's clients
+        return []
     sentence = (
         "All clients of all fresh seeds, after the last round. A steep left end means that some clients do much worse."
     )

@@ -78,6 +78,11 @@ class Findings:
         return METRICS[name].label or name if (name := self.goal.first.name) in METRICS else name
 
     @property
+    def sends(self) -> bool:
+        """Whether it is known, or may become known, how much trials send."""
+        return self.rounds.empty or bool(self.rounds["comm_mb"].notna().any())
+
+    @property
     def searched(self) -> list[str]:
         """The hyperparameters that were searched."""
         space = self.record.get("space")
@@ -141,7 +146,8 @@ class Findings:
             data = None
         where = ["--data-dir", data] if data else []
         if "program" in self.record:
-            return str(_read_best(RunFiles(self.run).best_file).get("command", ""))
+            best = _read_best(RunFiles(self.run).best_file)
+            return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}"
         return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
 
     def warnings(self) -> list[str]:

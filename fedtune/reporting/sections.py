@@ -32,6 +32,8 @@ from fedtune.studies.comparison.text import shown_pairs
 from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.user_code import user_files
 
+METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
+
 
 class TextColumn(NamedTuple):
     """A column of a table of text."""
@@ -148,6 +150,8 @@ def _trials(f: Findings) -> Markup:
     if (f.trials["reason"] != "").any():
         named.append(("reason", "reason", None))
     columns, cells, some = [], [], sampling.listed(f)
+    none = {name for name in METRICS_SHOWN if len(some) and some[name].isna().all()} - {first.column}
+    named = [column for column in named if column[1] not in none]
     for name, source, digits in named:
         values = [_value(v) for v in some[source]]
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)

@@ -26,7 +26,7 @@ def check(p: Plan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
-        (name, seed): ray_tasks.SeededRun(f"{name}, seed {seed}", p.workload.with_seed(seed), values)
+        (name, seed): ray_tasks.SeededRun(f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed), values)
         for seed in p.fresh(p.final_seeds)
         for name, values in candidates.items()
     }

@@ -78,7 +78,7 @@ def evaluate(
     entries = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
     runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
     for p, c, seed in entries:
-        label = f"{p.workload.name} {c.name} seed {seed}"
+        label = f"{p.workload.name} {c.name} {p.run_word} {seed}"
         runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
     first = plans[0]
     outcomes = ray_tasks.run_all(

@@ -146,5 +146,6 @@ class TabulationOptions(ExperimentOptions):
     @property
     def folder(self) -> Path:
         """Where its runs lie, a file each."""
-        algo, scenario = map(user_files.plain_name, (self.algo, self.scenario))
-        return Path(self.storage_path) / (self.name or f"table-{algo}-{scenario}")
+        what = [Path(self.algo).stem if self.is_program else self.algo, self.scenario]
+        default = "-".join(["table", *map(user_files.plain_name, filter(None, what))])
+        return Path(self.storage_path) / (self.name or default)

@@ -69,14 +69,11 @@ def conclude(
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best)
     say(f"\nbest of {trials} ({ended}): trial {best['trial']}, " + listed(config, short))
-    say(
-        "in the search: "
-        + "".join(f"{n} {short(float(best[tables.final(n)]))}, " for n in p.goal.names if n != METRIC)
-        + (f"val_acc {best['last_val_acc']:.4f}, " if "last_val_acc" in best else "")
-        + (f"{said_of_test(tested)}, " if tested or "test_acc" in p.workload.figures({}) else "")
-        + f"after {several(best['rounds'], 'round')}"
-        + (f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
-    )
+    figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
+    figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
+    figures += [said_of_test(tested)] if tested or "test_acc" in p.workload.figures({}) else []
+    means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
+    say(f"in the search: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}")
     if len(checked):
         _say_checked(p, checked)
     if schedulers.find(p.scheduler).moves_hyperparameters:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray.tune.search.sample import Categorical, Domain, LogUniform
+from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
@@ -60,5 +60,6 @@ def _words(name: str, value: Domain | When) -> Any:
         return {kind: words, "when": {other: list(values) for other, values in value.condition.items()}}
     if isinstance(value, Categorical):
         return list(value.categories)
-    low, high = domains.ends(name, value)
+    ends = domains.ends(name, value)
+    low, high = map(int if isinstance(value, Integer) else float, ends)  # 0..1 would be whole numbers
     return f"{low!r}..{high!r}" + " log" * isinstance(value.get_sampler(), LogUniform)

@@ -15,7 +15,10 @@ from fedtune.tuning import plan
 from fedtune.tuning.options.options import SearchOptions
 from fedtune.tuning.plan import Plan
 
-SPACE = "from ray import tune\nSPACE = {'lr': tune.loguniform(0.001, 0.3)}\n"
+SPACE = """
+from ray import tune
+SPACE = {'lr': tune.loguniform(0.001, 0.3), 'mu': tune.uniform(0, 1), 'k': tune.randint(1, 9)}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +49,10 @@ def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "space.py").write_text(SPACE)
-    command = f"{sys.executable} -c pass {{lr}} {{rounds}}"
+    command = f"{sys.executable} -c pass {{lr}} {{mu}} {{k}} {{rounds}}"
     p = planned(program=command, metric_pattern=("acc: (.*)",), space="space.py", fields={"rounds": "4"})
-    assert (p.workload.rounds, p.goal.first.name, p.space.names) == (4, "val_acc", ["lr"])
+    assert (p.workload.rounds, p.goal.first.name, p.space.names) == (4, "val_acc", ["lr", "mu", "k"])
+    assert [type(value) for value in p.default().values()] == [float, float, int]
     record = {"defaults": {}, **p.to_record(), **p.workload.to_record()}
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
@@ -93,7 +97,7 @@ def test_a_final_check_without_such_a_metric_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: Path) -> None:
-    own = file(tmp_path)
+    own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
     with pytest.raises(UserError, match="same number of rounds, but there are own 5, fedavg 30"):
         compared(algos=f"{own},fedavg", trials=2, baselines="none", scenario="digits-shards")
     with_clients = {"rounds": "7", "clients": "4"}
@@ -104,6 +108,12 @@ def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: 
     assert {n: p.workload.to_plain() for n, p in again.plans.items()} == {
         n: p.workload.to_plain() for n, p in c.plans.items()
     }
+
+
+def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
+    own, other = file(tmp_path), file(tmp_path, "other", "[metrics.val_acc]\n[metrics.test_acc]")
+    with pytest.raises(UserError, match="one figure of all on fresh seeds, but there are own val_acc, other test_acc"):
+        compared(algos=f"{own},{other}", trials=2)
 
 
 def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) -> None:

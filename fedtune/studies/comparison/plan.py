@@ -125,6 +125,12 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             "a comparison needs one objective, but there are "
             f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
         )
+    figures = {n: p.goal.first.reported(p.workload.figures({})) for n, p in plans.items()}
+    if len(set(figures.values())) > 1:
+        raise UserError(
+            "a comparison needs one figure of all on fresh seeds, but there are "
+            f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
+        )
     made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))
     user_files.register(made.own)
     return made

@@ -74,8 +74,8 @@ class Tabulated:
 
     @property
     def name(self) -> str:
-        """Algorithm and scenario."""
-        return f"{self.about['algorithm']} on {self.about['scenario_name']}"
+        """Algorithm and scenario; of a program its name alone."""
+        return " on ".join(filter(None, (self.about["algorithm"], self.about["scenario_name"])))
 
     def space(self) -> Space:
         """The grid as a search sees it: the place among the levels of what has an order, else a choice of them."""

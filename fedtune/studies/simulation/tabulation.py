@@ -32,6 +32,8 @@ def run(options: TabulationOptions, output: Path) -> int:
         raise UserError("--space, the grid of the table, is needed, but none was given; docs/simulate.md has one")
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     workload = options.workload()
+    if METRIC not in workload.figures({}):
+        raise UserError(f"a table holds {METRIC} of every round, but {workload.name} does not report it")
     space = spaces.load(options.space, workload)
     levels = tabulated.of_points(_points(space))
     if not RunFiles(options.folder).runs_folder.exists():

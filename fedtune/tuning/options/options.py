@@ -151,6 +151,11 @@ class ExperimentOptions:
         from fedtune.experiment import initial_weights, registry, user_metrics, user_scenario
         from fedtune.experiment.experiment import Experiment
 
+        if self.is_program:
+            raise UserError(
+                f"this command is for algorithms that fedtune trains itself, but got {self.algo}, a program; "
+                "take fedtune search or compare"
+            )
         if not self.algo:
             raise UserError(f"--algo is needed, but none was given; there are {', '.join(registry.names())}")
         algo, own = user_files.take_each(self.algo, registry.names())
@@ -190,12 +195,18 @@ class ExperimentOptions:
 
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
-        return self.experiment()
+        return self._of_program_file() if self.is_program else self.experiment()
 
     @property
     def is_program(self) -> bool:
         """Whether a program of the user's is trained."""
-        return False
+        return self.algo.endswith(PROGRAM)
+
+    def _of_program_file(self, on_test: bool = False) -> Workload:
+        """The program of a file.  on_test: whether its figures on test rows may select."""
+        from fedtune.programs import workload
+
+        return workload.of_file(self.algo, self.seed, self.set, on_test, self.fields.get("rounds"))
 
     def _require_of_program(self) -> None:
         """UserError for an option that says how fedtune itself trains: a program does as it wants."""
@@ -326,26 +337,26 @@ class SearchOptions(ExperimentOptions):
     @property
     def is_program(self) -> bool:
         """Whether a program of the user's is trained."""
-        return bool(self.program) or self.algo.endswith(PROGRAM)
+        return bool(self.program) or super().is_program
 
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
         if not self.is_program:
             self._require_of_engine()
             return super().workload()
+        if not self.program:
+            if self.metric_pattern:
+                raise UserError(
+                    f"--metric-pattern goes with a command, but {self.algo} is a program file; write the pattern there"
+                )
+            return self._of_program_file(self.selects_on_test)
         from fedtune.programs import workload
         from fedtune.tuning import programs
 
-        rounds, then = self.fields.get("rounds"), (self.seed, self.set, self.selects_on_test)
-        if self.program:
-            folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
-            found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
-            return workload.of_program(found, *then)
-        if self.metric_pattern:
-            raise UserError(
-                f"--metric-pattern goes with a command, but {self.algo} is a program file; write the pattern there"
-            )
-        return workload.of_file(self.algo, *then, rounds)
+        rounds = self.fields.get("rounds")
+        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
+        found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
+        return workload.of_program(found, self.seed, self.set, self.selects_on_test, rounds)
 
     def _require_of_engine(self) -> None:
         """UserError for an option that only programs have."""

@@ -1,0 +1,107 @@
+"""Searches of a program: their figures are the program's, whatever stops it on the way, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.processes import kill, lives
+from support.searches import command, logged_rounds, searched
+from support.waiting import wait_for
+
+from fedtune.commands import report, resume, status
+
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+# figures follow from values, so any search can be judged by them; the second process is in a session of its own
+SCRIPT = """
+import subprocess, sys, time
+lr, rounds, seed, seconds = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+open(sys.argv[5], "a").write(str(subprocess.Popen(["sleep", "999"], start_new_session=True).pid) + "\\n")
+for t in range(1, rounds + 1):
+    time.sleep(seconds)
+    print(f"round {t}: acc {lr * t / (1 + seed)!r}")
+    print(f"of test rows {lr * t / 2!r}")
+"""
+FILE = """
+command = "{python} -S own.py {{lr}} {{rounds}} {{seed}} {seconds} pids"
+rounds = 9
+[metrics.val_acc]
+pattern = 'round (?P<round>[0-9]+): acc (.*)'
+split = "validation"
+[metrics.test_acc]
+pattern = 'of test rows (.*)'
+[space]
+lr = "0.001..0.1 log"
+[defaults]
+lr = 0.01
+{more}
+"""
+
+
+def file(folder: Path, seconds: float = 0.0, more: str = "") -> Path:
+    """A program's file with its script beside it."""
+    (folder / "own.py").write_text(SCRIPT)
+    path = folder / "own.toml"
+    path.write_text(FILE.format(python=sys.executable, seconds=seconds, more=more))
+    return path
+
+
+def assert_its_figures(run: Path, seeds: int = 1) -> None:
+    """Every round once, each with the figure that its configuration has there."""
+    trials, rounds = (pd.read_parquet(run / f"{name}.parquet") for name in ("trials", "rounds"))
+    lr = rounds["trial"].map(trials.set_index("trial")["config/lr"])
+    over_seeds = sum(1 / (1 + seed) for seed in range(seeds)) / seeds
+    assert not rounds.duplicated(["trial", "round"]).any() and len(rounds)
+    for row, value in zip(rounds.to_dict("records"), lr, strict=True):
+        assert math.isclose(row["val_acc"], value * row["round"] * over_seeds, rel_tol=1e-12)
+    assert (trials["rounds"][trials["status"] == "finished"] == 9).all()
+
+
+def pids(folder: Path) -> list[int]:
+    """The processes that programs started, of which each is to end with its program."""
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 2 --no-dashboard"
+    found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
+    assert_its_figures(found.folder, seeds=2)
+    assert {"stopped", "finished"} == set(found.trials["status"])  # those that went on had been paused
+    said = capsys.readouterr().out
+    assert "test accuracy on fresh seeds (2)" in said and "paired by seed" in said and "MB" not in said
+    best = found.trials.set_index("trial").loc[re.search(r"trial (\w+), lr", said)[1]]
+    assert [row["test_acc"] for row in found.record["final"] if row["configuration"] == "best"] == pytest.approx(
+        [best["config/lr"] * 9 / 2] * 2
+    )
+    assert report.main([str(found.folder), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text().partition("<script>")[0]
+    assert "own (a program)" in page and "MB a run" not in page and "selection gap" in page
+    assert not any(map(lives, pids(tmp_path)))
+
+
+def test_a_killed_driver_leaves_nothing_of_a_program_and_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = "--trials 3 --scheduler none --searcher random --max-concurrent 2 --final-seeds 0 --no-dashboard"
+    where = ["--storage-path", str(tmp_path), "--name", "run"]
+    process = command("fedtune", "search", "--program", str(file(tmp_path, 0.2)), *words.split(), *where)
+    wait_for(lambda: logged_rounds(tmp_path / "run") >= 5)
+    assert status.main([str(tmp_path / "run")]) == 0 and re.search(r"says: \S", capsys.readouterr().out)
+    killed, began = time.monotonic(), pids(tmp_path)
+    assert any(map(lives, began))
+    kill(process)
+    wait_for(lambda: not any(map(lives, began)), 60)
+    assert time.monotonic() - killed < 60  # 5 s on an idle machine
+    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    assert_its_figures(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "finished"
+    assert not any(map(lives, pids(tmp_path)))
