@@ -244,7 +244,6 @@ class ProgramCheck:
     def _files(self, both: set[Path]) -> Finding:
         if not both:
             return _passed("files", f"two trials write no file in common ({self._places()})")
-        fix = "write {trial} or {folder} in its name" + ', or isolate = "copy"' * (not self.program.isolate)
         always = both
         if self._searched:
             config = self.workload.configuration({})
@@ -253,8 +252,15 @@ class ProgramCheck:
             always = both if other.error else both & other.written
         if not always:
             says = f"two trials with the same values would both write {self._paths(both)}"
-            return _advice("files", f"{says}; {fix} if there can be such")
-        return _failed("files", f"every trial writes {self._paths(always)}, so two at once spoil it; {fix}")
+            return _advice("files", f"{says}; {self._own_files(both)} if there can be such")
+        says = f"every trial writes {self._paths(always)}, so two at once spoil it"
+        return _failed("files", f"{says}; {self._own_files(always)}")
+
+    def _own_files(self, paths: set[Path]) -> str:
+        """How each trial gets files of its own; a copy of the folder helps for what is in it."""
+        folder = Path(self.program.folder).resolve()
+        copies = not self.program.isolate and all(path.is_relative_to(folder) for path in paths)
+        return "write {trial} or {folder} in its name" + ', or isolate = "copy"' * copies
 
     def _places(self) -> str:
         """Where files were looked at, in words."""

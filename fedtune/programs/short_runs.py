@@ -68,7 +68,7 @@ class ShortRuns:
         """A run that has not started."""
         self._number += 1
         self._tell(f"run {self._number}: {what}")
-        values = {**self._pinned, **(config or {})}
+        values = {**(config or {}), **self._pinned}
         return ProgramRun(program, values, seed, self._root / f"check-{self._number}", selects=program.selectable())
 
     def run(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> Trial:

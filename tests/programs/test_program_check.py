@@ -55,7 +55,7 @@ def found(path: str, rounds: int = 2, until: str = "") -> dict[str, str]:
 
 def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also its page: what runs, what is found, and how much is left."""
-    script = SEEDED.replace("for i", "import time\nfor i").replace("    print", "    time.sleep(0.03)\n    print")
+    script = SEEDED.replace("for i", "import time\nfor i").replace("    print", "    time.sleep(0.08)\n    print")
     path = written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE, rounds=30)
     assert command.main([path, "--check-rounds", "2"]) == 0
     page, told = capsys.readouterr()
@@ -76,7 +76,7 @@ def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixt
     assert passed["noise"].startswith("seeds 0 and 1 differ: val_acc 0.0")
     assert "in round 2, 0.0" in passed["noise"]
     assert passed["hyperparameters"] == "lr, lam: another value gives other figures"
-    assert passed["stopping"].startswith("it ended 0.") and "left nothing running" in passed["stopping"]
+    assert passed["stopping"].startswith("it ended ") and "left nothing running" in passed["stopping"]
     assert passed["final check"] == "it reports test_acc, of test rows"
     assert [line for line in lines if not line.startswith("passed ")] == [
         "skipped  checkpoint       it has none: a trial that is interrupted begins again"
@@ -143,6 +143,7 @@ def test_output_that_is_buffered_is_told_with_what_mends_it(tmp_path: Path) -> N
 def test_output_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal does not help where a program prints all its figures when it is done."""
     monkeypatch.setattr(program_check, "QUICK", 0.1)
+    monkeypatch.setattr(program_check, "BURST", 0.1)
     script = f"import time\ntime.sleep(0.2)\n{PLAIN}"
     said = found(written(tmp_path, script), until="figures")
     assert said["figures"].startswith("advice: val_acc, test_acc of 2 rounds came at once after ")
@@ -186,8 +187,10 @@ def test_a_hyperparameter_is_tried_where_it_exists(tmp_path: Path) -> None:
     space = '[space]\nopt = ["adam", "sgd"]\nmomentum = {range = "0..0.9", when = {opt = "sgd"}}\n'
     script = "import sys\nfor i in range(4): print('acc:', float(sys.argv[2]) if sys.argv[1] == 'sgd' else 0.3)"
     metrics = "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
-    said = found(written(tmp_path, script, "{opt} {momentum}", metrics + space))
-    assert said["hyperparameters"] == "passed: opt, momentum: another value gives other figures\n"
+    path = written(tmp_path, script, "{opt} {momentum}", metrics + space)
+    assert found(path)["hyperparameters"] == "passed: opt, momentum: another value gives other figures\n"
+    fixed = [f.says for f in ProgramCheck(path, 2, {"opt": "adam"}).judge() if f.name == "hyperparameters"]
+    assert len(fixed) == 1 and fixed[0].startswith("momentum changed nothing in 2 rounds")
 
 
 def test_hyperparameters_that_are_not_tried_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +231,7 @@ def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("'system'", "'project/system'"))
     said = found(str(path), until="files")["files"]
     assert said.startswith(f"failed: every trial writes ../out, {elsewhere / 'all.txt'}, so two at once")
+    assert said.endswith("; write {trial} or {folder} in its name\n")  # a copy of its folder would not help
 
 
 def test_a_file_that_is_named_by_hyperparameters_is_advice(tmp_path: Path) -> None:
