@@ -30,6 +30,19 @@ def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | 
     return Program.from_command(command, metrics, _space(space), rounds, folder=where)
 
 
+def of_flower(
+    folder: str, metrics: Sequence[str], space: str, rounds: int | None, python: str, fixed: Mapping[str, Any]
+) -> Program:
+    """The Flower app of a command line; UserError for whatever is wrong with it.
+
+    metrics: client:NAME, server:NAME or train:NAME.  space: a space file, by keys of the app's run config.
+    """
+    if not metrics:
+        raise UserError("--flower needs --metric client:NAME, the figure that selects, but none was given")
+    kept = dict(fixed) or None
+    return Program.from_flower(folder, metrics, _space(space), rounds=rounds, python=python or None, defaults=kept)
+
+
 def _metric(text: str) -> tuple[str, dict[str, Any]]:
     """A metric from `NAME=PATTERN`, or from a pattern alone, which is validation accuracy."""
     name, equals, pattern = text.partition("=")

@@ -13,6 +13,7 @@ from support.programs import finish, start
 from fedtune.core.errors import UserError
 from fedtune.programs import program_file, workload
 from fedtune.programs.program_file import Program
+from fedtune.tuning.options.options import SearchOptions
 
 
 @pytest.fixture(autouse=True)
@@ -187,3 +188,18 @@ def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypa
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(UserError, match=r"cannot import Flower's simulation \(No module named 'flwr'\)"):
         of_app(flower_app(tmp_path / "app"))
+
+
+def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path) -> None:
+    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.loguniform(0.01, 0.5)}\n")
+    given: dict[str, Any] = {"flower": str(app), "metric": ("client:eval-acc",), "python": sys.executable}
+    found = SearchOptions(**given, space=str(tmp_path / "space.py")).workload()
+    assert found.searched() == ["lr"] and "client_eval_acc" in found.selectable
+    with pytest.raises(UserError, match="--flower needs --metric"):
+        SearchOptions(**given | {"metric": ()}, space=str(tmp_path / "space.py")).workload()
+    with pytest.raises(UserError, match="one of --algo, --program and --flower"):
+        SearchOptions(**given, algo="fedavg")
+    with pytest.raises(UserError, match="--preset is for algorithms that fedtune trains itself"):
+        SearchOptions(**given, preset="as_text")
+    with pytest.raises(UserError, match="--python is for a program"):
+        SearchOptions(algo="fedavg", python="python3").workload()

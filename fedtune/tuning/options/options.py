@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fedtune.core.budget import UNITS
@@ -208,15 +209,20 @@ class ExperimentOptions:
 
         return workload.of_file(self.algo, self.seed, self.set, on_test, self.fields.get("rounds"))
 
+    @property
+    def _program(self) -> str:
+        return self.algo or str(getattr(self, "flower", "") or getattr(self, "program", ""))
+
     def _require_of_program(self) -> None:
         """UserError for an option that says how fedtune itself trains: a program does as it wants."""
-        given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in OF_ENGINE]
+        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # there it names figures
+        given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in of_engine]
         of_scenario = [n for n in self.fields if n != "rounds"]
         if given or of_scenario:
             option = flag(given[0].name if given else of_scenario[0])
             raise UserError(
-                f"{option} is for algorithms that fedtune trains itself, but {self.algo} is a program; say it in the "
-                "program's command"
+                f"{option} is for algorithms that fedtune trains itself, but {self._program} is a program; say it in "
+                "the program's command"
             )
         if "rounds" in self.fields:
             object.__setattr__(self, "fields", {"rounds": positive_int(self.fields["rounds"])})
@@ -260,6 +266,10 @@ class SearchOptions(ExperimentOptions):
         "[NAME=]PATTERN",
         texts,
     )
+    flower: str = option(
+        "", "a Flower app in place of --algo, with --metric client:NAME and a --space of its run config", "APPDIR"
+    )
+    python: str = option("", "the interpreter that has Flower (default APPDIR/.venv, else python)", "PATH")
     selects_on_test: bool = option(
         False, "let a program's metric on test rows select: what is found is then too good, and every report says so"
     )
@@ -327,6 +337,13 @@ class SearchOptions(ExperimentOptions):
 
     def __post_init__(self) -> None:
         """As for an experiment; --program FILE.toml is another way to say --algo FILE.toml."""
+        if self.flower:
+            if self.algo or self.program:
+                raise UserError(
+                    f"one of --algo, --program and --flower says what is trained, but got {self.flower} and "
+                    f"{self.algo or self.program}"
+                )
+            object.__setattr__(self, "flower", str(Path(self.flower).expanduser().absolute()))
         if self.program and self.algo not in ("", self.program):
             raise UserError(f"either --algo or --program says what is trained, but got {self.algo} and {self.program}")
         if self.program.endswith(PROGRAM):
@@ -337,14 +354,14 @@ class SearchOptions(ExperimentOptions):
     @property
     def is_program(self) -> bool:
         """Whether a program of the user's is trained."""
-        return bool(self.program) or super().is_program
+        return bool(self.program or self.flower) or super().is_program
 
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
         if not self.is_program:
             self._require_of_engine()
             return super().workload()
-        if not self.program:
+        if not (self.program or self.flower):
             if self.metric_pattern:
                 raise UserError(
                     f"--metric-pattern goes with a command, but {self.algo} is a program file; write the pattern there"
@@ -354,13 +371,16 @@ class SearchOptions(ExperimentOptions):
         from fedtune.tuning import programs
 
         rounds = self.fields.get("rounds")
+        if self.flower:
+            found = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
+            return workload.of_program(found, self.seed, {}, self.selects_on_test)
         folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
         found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
         return workload.of_program(found, self.seed, self.set, self.selects_on_test, rounds)
 
     def _require_of_engine(self) -> None:
         """UserError for an option that only programs have."""
-        if given := [name for name in ("metric_pattern", "selects_on_test") if getattr(self, name)]:
+        if given := [name for name in ("metric_pattern", "python", "selects_on_test") if getattr(self, name)]:
             raise UserError(
                 f"{flag(given[0])} is for a program of yours, but {self.algo or 'no --program'} was given; leave it out"
             )
