@@ -30,6 +30,7 @@ SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",  # by the node: as many workers as it has CPUs, also for two trials at once
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # by Tuner.fit: TensorBoard's files alone halve the driver's throughput
     "RAY_AIR_NEW_OUTPUT": "0",  # by Tuner.fit: we show a search's progress ourselves
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # by the driver: of several runs that fail one is told, by us
     # by ray.init and the node: a busy machine takes longer to start a service, or a worker
     "RAY_gcs_server_port_wait_time_s": f"{PATIENCE:.0f}",  # Ray's own: 30 s
     "RAY_worker_register_timeout_seconds": f"{PATIENCE:.0f}",  # Ray's own: 60 s

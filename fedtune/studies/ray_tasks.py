@@ -249,9 +249,12 @@ def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outc
         with local_ray.spoken_to():
             outcomes = ray.get(done)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from error  # its line alone
-        raise
+        if not isinstance(error.cause, UserError):
+            raise
+        first, _, output = str(error.cause).partition("\n")  # what a program printed last has its own lines
+        if output:
+            say(f"{waiting[done][0].label} failed; the last that it printed:\n{output}")
+        raise UserError(first) from error
     yield from zip(waiting.pop(done), outcomes, strict=True)
 
 

@@ -189,7 +189,7 @@ def _broken(reported: Reported) -> dict[str, list[str]]:
 
 def _at_length(stacks: list[str], debug: bool) -> str:
     """The first trial's stack, if it is asked for, or what its program printed last."""
-    return f"\n{stacks[0]}" if debug or "Traceback" not in stacks[0].splitlines()[0] else ""
+    return f"\n{stacks[0]}" if debug or not stacks[0].startswith("Traceback") else ""
 
 
 def _nothing_found(
@@ -203,11 +203,13 @@ def _nothing_found(
         run.write("interrupted")
         return 130
     if broken and sum(map(len, broken.values())) == len(trials):
-        (reason, stacks), *more = broken.items()
-        others = f" (and {len(more)} other reasons)" if more else ""
+        (reason, stacks), *unlike = broken.items()
+        others = f" (and {len(unlike)} other reasons)" if unlike else ""
         failed = f"every trial failed: {reason}{others}"
         run.write("nothing found", reason=failed)
-        raise UserError(failed + _at_length(stacks, p.options.debug))
+        if more := _at_length(stacks, p.options.debug):
+            say(f"a trial's last lines:{more}")
+        raise UserError(failed)
     why = hopeless or messages.nothing(p.goal, p.budget.unit, trials)
     run.write("nothing found", reason=why)
     say(why)

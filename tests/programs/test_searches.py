@@ -15,7 +15,7 @@ from support.processes import kill, lives
 from support.searches import command, logged_rounds, searched
 from support.waiting import wait_for
 
-from fedtune.commands import report, resume, status
+from fedtune.commands import report, resume, search, status
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -86,6 +86,17 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     page = (tmp_path / "page.html").read_text().partition("<script>")[0]
     assert "own (a program)" in page and "MB a run" not in page and "selection gap" in page
     assert not any(map(lives, pids(tmp_path)))
+
+
+def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    own = file(tmp_path)
+    (tmp_path / "own.py").write_text("raise ValueError('no\\nluck')")
+    words = f"--program {own} --trials 2 --final-seeds 0 --no-dashboard --storage-path {tmp_path}"
+    assert search.main(words.split()) == 2
+    said, error = capsys.readouterr()
+    assert "  ValueError: no\n  luck" in said and said.count("Traceback") == 1
+    last = error.splitlines()[-1]
+    assert last.startswith("error: every trial failed: own failed with status 1 after 0 rounds") and "luck" not in last
 
 
 def test_a_killed_driver_leaves_nothing_of_a_program_and_is_resumed(
