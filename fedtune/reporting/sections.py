@@ -319,6 +319,6 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
         budget = "each tuned, but with unequal budgets"
     else:
         budget = "each tuned with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
-    return (
-        f"{names}, {budget}, selected on validation rows, and trained again on fresh seeds together with the defaults."
-    )
+    on_test = (record.get("options") or {}).get("selects_on_test")
+    selected = "" if on_test else ", selected on validation rows"
+    return f"{names}, {budget}{selected}, and trained again on fresh seeds together with the defaults."

@@ -72,6 +72,11 @@ def test_what_only_programs_have_is_refused_for_algorithms(given: dict[str, Any]
         planned(algo="fedavg", **given)
 
 
+def test_rounds_are_counted(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^--rounds must be a whole number"):
+        planned(algo=file(tmp_path), fields={"rounds": "0"})
+
+
 def test_test_figures_select_only_where_that_is_asked_for(tmp_path: Path) -> None:
     own = file(tmp_path, metrics="[metrics.test_acc]")
     with pytest.raises(UserError, match="must not use test data.*--selects-on-test"):

@@ -225,7 +225,10 @@ class ExperimentOptions:
                 "the program's command"
             )
         if "rounds" in self.fields:
-            object.__setattr__(self, "fields", {"rounds": positive_int(self.fields["rounds"])})
+            try:
+                object.__setattr__(self, "fields", {"rounds": positive_int(self.fields["rounds"])})
+            except UserError as error:
+                raise UserError(f"--rounds {error}") from None
 
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
