@@ -7,7 +7,7 @@ from typing import Any
 from analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
-from fedtune.runs.provenance import rounds_of
+from fedtune.runs.reading import rounds_of
 from fedtune.tuning.messages import said
 
 SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"

@@ -23,7 +23,7 @@ from fedtune.core.terminal import say
 from fedtune.runs import logs, reading, tables
 from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
-from fedtune.runs.provenance import rounds_of
+from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import ended
 
 CONFIG = tables.CONFIG

@@ -18,7 +18,7 @@ from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.logs import logged
-from fedtune.runs.provenance import rounds_of
+from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import ALIVE, ended, trained
 from fedtune.user_code import user_files
 

@@ -45,11 +45,6 @@ def origin() -> dict[str, Any]:
     }
 
 
-def rounds_of(record: Mapping[str, Any]) -> int:
-    """The rounds of a whole run, from the record of a search."""
-    return int(record.get("rounds") or record["scenario"]["rounds"])
-
-
 def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
     """What a run's numbers, or their last bits, depend on besides its options, as far as its record says."""
     versions, hardware = record.get("versions") or {}, record.get("hardware") or {}

@@ -199,3 +199,8 @@ def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[
                     continue  # truncated when its writer died
     except bounded.Unfit as error:
         raise damaged(file, error) from error
+
+
+def rounds_of(record: Mapping[str, Any]) -> int:
+    """The rounds of a whole run, from the record of a search."""
+    return int(record.get("rounds") or record["scenario"]["rounds"])

@@ -17,7 +17,7 @@ from fedtune.runs import frames, tables
 from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
-from fedtune.runs.provenance import rounds_of
+from fedtune.runs.reading import rounds_of
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import finite, plan, schedulers
 from fedtune.tuning import space as spaces

@@ -722,7 +722,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has none of trial ab12"):
         models.of_trial(tmp_path, "ab12")
     (folder := tmp_path / "fedproto-ab12" / "checkpoint_000000").mkdir(parents=True)
-    both.save(folder / "state.pt")
+    both.save(folder)
     opened = [models.of_trial(tmp_path, "ab12", seed) for seed in (0, 1)]
     assert np.mean([m.evaluate()["test_acc"] for m in opened]) == pytest.approx(row["test_acc"], abs=1e-12)
     assert opened[1].setting.algorithm.lam == 3.0 and opened[1].experiment.seed == 1

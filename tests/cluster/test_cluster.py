@@ -158,7 +158,9 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     words = tmp_path / "words"
     words.mkdir()
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
-    light = SimpleNamespace(algorithm="local", scenario=SimpleNamespace(rounds=1), seed=0)
+    light = SimpleNamespace(
+        trainer="fedtune.engine.built_in", name="local", rounds=1, seed=0, title=lambda setting: f"local on {setting}"
+    )
     monkeypatch.setattr(driver, "FederatedTrainable", waiting(words))
     seen: dict[str, Any] = {}
 

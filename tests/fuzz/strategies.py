@@ -141,7 +141,7 @@ RUN = ("run", "folder", "plain-file", "nowhere", "a" * 300, "", ".", "run/run.js
 @cache
 def actions(command: str) -> tuple[argparse.Action, ...]:
     """The arguments that a command declares."""
-    parser = importlib.import_module(f"fedtune.commands.{command}").parser()
+    parser = importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}").parser()
     return tuple(a for a in parser._actions if a.dest not in ("help", "debug", "watch"))
 
 

@@ -542,7 +542,11 @@ def test_after_a_whole_table_comes_a_comparison_that_can_be_pasted(name: str, mo
     asked = ComparisonOptions(**arguments.given(compare.parser().parse_args(words), ComparisonOptions))
     made = comparison_plan.make(asked)
     first = requested(options).panels[0].columns[0].setting()
-    assert line.startswith("tuned: ") and made.scenario == first and asked.data_dir == more.get("data_dir")
+    assert (
+        line.startswith("tuned: ")
+        and made.setting_record["scenario"] == vars(first)
+        and asked.data_dir == more.get("data_dir")
+    )
 
 
 @pytest.mark.parametrize(
