@@ -151,7 +151,7 @@ def test_emnist_s_columns_have_the_generators_rate_of_the_text() -> None:
         rates = {}
         for spot in reproduction_plan.planned(grid, "ours", "cpu"):
             run = spot.runs[0]
-            rate = run.experiment.configuration(run.config).get("gen_lr")
+            rate = run.workload.configuration(run.config).get("gen_lr")
             rates.setdefault((spot.column.label.startswith("EMNIST"), spot.row.algorithm), set()).add(rate)
         for (emnist, name), found in rates.items():
             wanted = {None} if name in ("fedavg", "fedprox", "fedensemble", "fedhkd") else {1e-4 if emnist else 3e-4}
