@@ -116,8 +116,10 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
 
 
 def _last_lines(files: RunFiles, how: dict[str, str]) -> dict[str, str]:
-    """What the programs of running trials printed last, by trial."""
-    logs = {trial: sorted(files.outputs_folder.glob(f"{trial}*/{LOG}")) for trial, h in how.items() if h == "running"}
+    """What the programs of trials that have not ended printed last, by trial; Ray's list of what runs may be old."""
+    logs = {
+        trial: sorted(files.outputs_folder.glob(f"{trial}*/{LOG}")) for trial, h in how.items() if h in ALIVE.values()
+    }
     found = {trial: last_line(of[-1]) for trial, of in logs.items() if of}
     return {trial: line for trial, line in found.items() if line}
 
