@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     """
     _require_comparable(options)
     names = _algorithms(options)
-    folder = folder or _new_folder(options)
+    folder = folder or _new_folder(options, names)
     searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
     with terminal.silent():  # it is planned again below, and reports the error then
         first = {algo: _planned(search) for algo, search in searches.items()}
@@ -196,10 +197,12 @@ def _named(text: str, flag: str) -> dict[str, str]:
     return names
 
 
-def _new_folder(options: ComparisonOptions) -> Path:
+def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
     """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = options.name or f"compare-{user_files.plain_name(options.scenario)}-{stamp}"
+    alone = all(typed.endswith(PROGRAM) for typed in names.values())
+    place = "programs" if alone else user_files.plain_name(options.scenario)
+    name = options.name or f"compare-{place}-{stamp}"
     plan.require_folder(storage, name, options.name)
     return storage.absolute() / name
 
