@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+READ = (".py", ".sh", ".r", ".jl", ".yaml", ".yml", ".toml", ".cfg", ".ini")  # what programs read, and do not write
+LARGEST = 10_000_000  # bytes of a file that is hashed
 SECONDS = 10  # for a question to git or to an interpreter
 
 
@@ -18,11 +20,20 @@ def of(text: str, command: Sequence[str], folder: Path, search_path: str | None)
     found: dict[str, Any] = {"command": list(command)}
     if text:
         found["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    if files := scripts(command, folder):
+        found["scripts"] = files
     if commit := _commit(folder):
         found["commit"] = commit
     if interpreter := _interpreter(command[0], folder, search_path):
         found["interpreter"] = interpreter
     return found
+
+
+def scripts(command: Sequence[str], folder: Path) -> dict[str, str]:
+    """The hashes of the code and settings that the command names, by name: above all the script that trains."""
+    named = {word: folder / word for word in command if Path(word).suffix.lower() in READ and "{" not in word}
+    small = {word: file for word, file in named.items() if file.is_file() and file.stat().st_size <= LARGEST}
+    return {word: hashlib.sha256(file.read_bytes()).hexdigest() for word, file in small.items()}
 
 
 def _commit(folder: Path) -> str:

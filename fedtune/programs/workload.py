@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob
-from fedtune.programs import command, program_file
+from fedtune.programs import command, fingerprint, program_file
 from fedtune.programs.program_file import Program
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
@@ -146,8 +146,18 @@ class ProgramWorkload:
         return self
 
     def as_recorded(self, record: Mapping[str, Any]) -> ProgramWorkload:
-        """The same: nothing is chosen for it."""
+        """The same; UserError if the script that its command names has changed since, as trials would not be alike."""
+        then, now = dict(record.get("program") or {}).get("scripts", {}), self._scripts()
+        for name, digest in then.items():
+            if now.get(name) != digest:
+                raise UserError(
+                    f"a search goes on with the program that it began with, but {name} has changed since; restore it, "
+                    "or start a new search"
+                )
         return self
+
+    def _scripts(self) -> dict[str, str]:
+        return fingerprint.scripts(self.program.command, Path(self.program.folder))
 
     def folder_name(self, setting: str) -> str:
         """The program's name."""
@@ -194,7 +204,10 @@ class ProgramWorkload:
 
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""
-        return {"program": asdict(replace(self.program, notes=(), path="")), "seed": self.seed, "pinned": self.pinned}
+        program = asdict(replace(self.program, notes=(), path=""))
+        check = self.program.checking()
+        scripts = {**self._scripts(), **fingerprint.scripts(check.command, Path(check.folder))}
+        return {"program": program, "scripts": scripts, "seed": self.seed, "pinned": self.pinned}
 
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""

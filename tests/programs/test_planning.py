@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedtune.core.errors import UserError
+from fedtune.programs import workload
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
@@ -125,3 +126,15 @@ def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) 
     c = compared(algos=f"{file(tmp_path)},{file(tmp_path, 'other')}", trials=2)
     assert c.folder.name.startswith("compare-programs-")
     assert list(c.plans) == ["own", "other"] and not c.baselines and c.setting == "their own data"
+
+
+def test_a_changed_script_is_another_program(tmp_path: Path) -> None:
+    before = workload.of_file(file(tmp_path))
+    record, plain = before.to_record(), before.to_plain()
+    assert before.as_recorded(record) == before and before.to_plain() == plain
+    (script,) = record["program"]["scripts"]
+    with (tmp_path / script).open("a") as f:
+        f.write("# changed\n")
+    assert before.to_plain() != plain  # so no outcome of the earlier one is taken for its own
+    with pytest.raises(UserError, match=f"but {script} has changed since"):
+        before.as_recorded(record)
