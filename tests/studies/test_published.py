@@ -234,6 +234,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "ditto",
         "fedadam",
         "fedavgft",
+        "fedavgm",
         "fedbabu",
         "fedbn",
         "feddyn",

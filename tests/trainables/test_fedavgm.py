@@ -1,0 +1,77 @@
+"""FedAvgM: rounds by numpy; without momentum it is FedAvg; it is FedAdam's rule "sgd" by another name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    copied,
+    numbers,
+    play,
+    random_federation,
+    record_uploads,
+    simulate,
+)
+from torch.testing import assert_close
+
+from fedtune.core.hyper import knobs
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from trainables.fedavgm import FedAvgM
+
+BETA, LR = 0.8, 0.6
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+def test_without_momentum_it_is_fedavg(scenario: Scenario, executor: str) -> None:
+    data = random_federation([5, 9, 7])
+    still = simulate("fedavgm", scenario, data, executor=executor, beta1=0.0, server_lr=1.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    play(still, 3), play(avg, 3)
+    assert_close_numbers(still.state.server["shared"], avg.state.server["shared"])
+
+
+def test_it_is_fedadams_rule_without_a_second_moment() -> None:
+    data = random_federation([5, 9, 7])
+    named, rule = (
+        simulate(name, BATCHNORM, data, beta1=BETA, server_lr=LR, **more)
+        for name, more in (("fedavgm", {}), ("fedadam", {"rule": "sgd"}))
+    )
+    assert play(named, 3) == play(rule, 3)
+    got, want = ({n: t for n, t in numbers(s.state).items() if "second" not in n} for s in (named, rule))
+    assert_same_numbers(got, want)
+
+
+def test_three_rounds_of_the_server_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("fedavgm", BATCHNORM, random_federation([3, 17]), beta1=BETA, server_lr=LR, lr=0.1)
+    seen, w = record_uploads(sim, monkeypatch), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
+    m = {n: np.zeros_like(t) for n, t in w.items()}
+    for t in range(3):
+        play(sim, 1)
+        for name, sent in seen[t]["shared"].items():
+            mean = np.average(sent.double().numpy(), axis=0, weights=[3, 17])
+            if name.endswith(("running_mean", "running_var", "num_batches_tracked")):
+                w[name] = np.round(mean) if name.endswith("tracked") else mean
+                continue
+            m[name] = BETA * m[name] + mean - w[name]
+            w[name] = w[name] + LR * m[name]
+        for name, want in w.items():
+            assert_close(sim.state.server["shared"][name].double().numpy(), np.asarray(want, float), **TIGHT)
+
+
+def test_it_has_a_rate_and_a_momentum_and_the_papers_defaults() -> None:
+    assert list(knobs(FedAvgM)) == ["server_lr", "beta1"]
+    ours, text = (Experiment("fedavgm", DIGITS, preset=p).configuration({}) for p in ("", "as_text"))
+    assert (ours["server_lr"], ours["beta1"]) == (1.0, 0.9)
+    assert text == ours | {"momentum": 0.0} and ours["momentum"] == 0.5
+
+
+def test_nothing_but_the_model_is_sent() -> None:
+    rows = [play(simulate(name, BATCHNORM, random_federation([5, 6])), 2)[-1] for name in ("fedavgm", "fedavg")]
+    assert all(rows[0][n] == rows[1][n] for n in rows[1] if n.startswith(("up_", "down_", "comm")))
