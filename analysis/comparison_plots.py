@@ -11,6 +11,7 @@ from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several
+from fedtune.runs import trial_states
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
@@ -60,9 +61,10 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
             hovertemplate=name + ": %{text}<extra></extra>",
         )
         for a, (bad, g) in lost.items():
+            how = trial_states.lost(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
             if bad:  # beside its points; where there are none, in the middle
                 figure.add_annotation(
-                    text=f"{name} diverged in {bad} of {len(g)}",
+                    text=f"{name} {how} in {bad} of {len(g)}",
                     x=0.5 if g.isna().all() else g.max(),
                     xref="paper" if g.isna().all() else "x",
                     y=order.index(a) + offset,
@@ -73,6 +75,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
                 )
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title=f"{words}, last round")
-    gone = ", none where a seed diverged" if figure.layout.annotations else ""
+    how = trial_states.lost(evaluations["reason"] if "reason" in evaluations else ())
+    gone = f", none where a seed {how}" if figure.layout.annotations else ""
     n = f"n = {several(evaluations['seed'].nunique(), 'seed')}; diamonds: mean with its 95 % interval{gone}"
     return finish(figure, title, n, height=110 + 46 * len(order), legend=1)

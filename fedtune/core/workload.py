@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Knob
 
 Config = dict[str, Any]
@@ -215,6 +215,9 @@ class SeededRun(Protocol):
     def test(self) -> Row:
         """The last round's row with its test metrics."""
 
+    def take_notes(self) -> list[str]:
+        """What is worth telling since it was last asked."""
+
     def clients(self, best: Any) -> list[tuple[str, int, Mapping[str, Any], Any]]:
         """Results of single clients in the last and the best round: which, round, columns, owner of a client."""
 
@@ -224,8 +227,8 @@ class SeededRuns(Protocol):
 
     runs: Sequence[Any]
 
-    def step(self, some: Iterable[int] | None = None) -> dict[int, Row | Diverged]:
-        """Train a round of the runs at these positions: for each its row, or how it diverged."""
+    def step(self, some: Iterable[int] | None = None) -> dict[int, Row | Diverged | UserError]:
+        """Train a round of the runs at these positions: for each its row, or how it diverged or failed."""
 
     def close(self) -> None:
         """End everything that the runs started; may be called twice."""

@@ -123,6 +123,11 @@ class ProgramRun:
         """The last round's row: a program's test metrics come with it."""
         return dict(self._row)
 
+    def take_notes(self) -> list[str]:
+        """What is worth telling since it was last asked."""
+        found, self.notes = self.notes, []
+        return found
+
     def save(self, folder: Path) -> None:
         """The rows until now, and the program's checkpoint if it has any; the program waits meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtune.core.errors import Diverged
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.metrics import over_seeds
 from fedtune.core.workload import HERE, Place
 from fedtune.programs.program_file import Program
-from fedtune.programs.run import STATE, ProgramRun
+from fedtune.programs.run import STATE, ProgramRun, Stopped
 from fedtune.programs.workload import ProgramWorkload
+
+RETRIES = 3  # of a run on a fresh seed that is ended from outside, as many as a trial has
 
 
 def load(workload: ProgramWorkload, data_dir: str | None, download: bool) -> dict[str, Any]:
@@ -126,10 +129,7 @@ class SeveralSeeds:
 
     def take_notes(self) -> list[str]:
         """What is worth telling since it was last asked."""
-        found = [note for run in self.runs for note in run.notes]
-        for run in self.runs:
-            run.notes.clear()
-        return found
+        return [note for run in self.runs for note in run.take_notes()]
 
     def close(self) -> None:
         """End every program."""
@@ -151,6 +151,10 @@ class SeededRun:
         """The last round's row."""
         return self.run.test()
 
+    def take_notes(self) -> list[str]:
+        """What is worth telling since it was last asked."""
+        return self.run.take_notes()
+
     def clients(self, best: None) -> list[Any]:
         """Unknown."""
         return []
@@ -162,16 +166,23 @@ class Checks:
     def __init__(self, runs: Sequence[SeededRun]) -> None:
         """runs: not started yet."""
         self.runs = runs
+        self._stops: Counter[int] = Counter()  # how often a seed's program was ended from outside
 
-    def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
-        """The next round of the runs at these positions: for each its row, or how it diverged."""
-        found: dict[int, dict[str, Any] | Diverged] = {}
-        for i in range(len(self.runs)) if some is None else some:
-            try:
-                found[i] = self.runs[i].run.step()
-            except Diverged as error:
-                found[i] = error
-        return found
+    def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged | UserError]:
+        """The next round of the runs at these positions: for each its row, or how it diverged or failed."""
+        return {i: self._step(self.runs[i].run) for i in (range(len(self.runs)) if some is None else some)}
+
+    def _step(self, run: ProgramRun) -> dict[str, Any] | Diverged | UserError:
+        try:
+            return run.step()
+        except (Diverged, UserError) as error:
+            return error
+        except Stopped as error:  # from outside: it begins again, and is silent until the round where it was
+            self._stops[run.seed] += 1
+            if self._stops[run.seed] > RETRIES:
+                return UserError(f"{error}; it was tried {RETRIES + 1} times")
+            run.notes.append(f"{error}; it begins again")
+            return self._step(run)
 
     def close(self) -> None:
         """End every program."""

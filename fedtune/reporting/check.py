@@ -12,6 +12,7 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
+from fedtune.runs import trial_states
 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients",
@@ -48,6 +49,15 @@ class Check:
         column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
+    def lost(self, *names: str) -> str:
+        """In a word how these configurations' runs without a figure ended."""
+        return trial_states.lost(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
+
+    def ends(self, *names: str) -> pd.Series:
+        """The same for each seed."""
+        some = self.runs[self.runs["configuration"].isin(names)]
+        return some.groupby("seed")["reason"].agg(trial_states.lost).sort_index()
+
     @property
     def names(self) -> list[str]:
         """The configurations that were checked: the best, and the default unless that is the best."""
@@ -82,7 +92,8 @@ class Check:
             return "The tuned configuration is the default one"
         difference = self.paired
         if math.isnan(difference.mean):
-            return f"Runs diverged {self.where}, so whether tuning gained anything over the default is unknown"
+            how = f"{self.lost(*self.names)} {self.where}"
+            return f"Runs {how}, so whether tuning gained anything over the default is unknown"
         what = self.what[:1].lower() + self.what[1:] if self.column == "test_acc" else self.what
         if math.isnan(difference.half):
             return (
@@ -136,17 +147,18 @@ class Check:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.said(n), _listed(self.of(n)), self._megabytes(n)) for n in self.names]
+        rows = [(n, self.said(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
-                (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc")), "")
+                (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
                 for n in self.names
             ]
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
-            rows.append((how, self.difference(), _listed(self.each, "+"), ""))
+            rows.append((how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""))
         return rows
 
 
-def _listed(values: pd.Series, sign: str = "") -> str:
-    return "\u2002".join("diverged" if math.isnan(v) else number(v, f"{sign}.4f") for v in values)
+def _listed(values: pd.Series, ends: pd.Series, sign: str = "") -> str:
+    each = ((v, ends.get(seed)) for seed, v in values.items())
+    return "\u2002".join(str(how) if math.isnan(v) else number(v, f"{sign}.4f") for v, how in each)

@@ -253,7 +253,8 @@ def _of_check(f: Findings) -> list[str]:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
             runs = several(len(values), "run")
-            found.append(sentence(f"{f.check.where} the {name} configuration diverged in {bad} of {runs}"))
+            how = f.check.lost(name)
+            found.append(sentence(f"{f.check.where} the {name} configuration {how} in {bad} of {runs}"))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedtune.core import bounded
 STATUSES = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error
+FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
 STACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the other states
@@ -23,6 +25,13 @@ def status(result: dict[str, Any]) -> str:
     if result.get("diverged"):
         return "diverged"
     return "finished" if result.get("complete") else "stopped"
+
+
+def lost(reasons: Iterable[Any]) -> str:
+    """How runs on fresh seeds ended that have no figures, in a word.  reasons: of all runs; "" of those that have."""
+    given = [reason for reason in reasons if isinstance(reason, str) and reason]
+    kinds = {"failed" if reason.startswith(FAILED) else "diverged" for reason in given}
+    return " or ".join(sorted(kinds)) or "diverged"
 
 
 def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

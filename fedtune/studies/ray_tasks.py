@@ -25,6 +25,7 @@ from fedtune.core.workload import Place, Workload, trainer
 from fedtune.core.workload import SeededRun as OneOfSeeds
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import RunFiles, write_json
+from fedtune.runs.trial_states import FAILED
 
 if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and rich take it 1.5 s
     from fedtune.tuning.space_types import Config
@@ -39,12 +40,13 @@ class SeededRun(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a run: its rounds, or as many as there were before it diverged."""
+    """The result of a run: its rounds, or as many as there were before it diverged or failed."""
 
     rounds: list[dict[str, Any]]  # a row of metrics each
-    reason: str  # why it diverged; empty if it did not
+    reason: str  # why it diverged, or after FAILED why it failed; empty if neither
     commit: str | None = None  # of the code that ran it
     clients: list[dict[str, Any]] = []  # noqa: RUF012 - never changed: columns of the last and the best round
+    notes: list[str] = []  # noqa: RUF012 - never changed: what was worth telling
 
     @property
     def seconds(self) -> float:
@@ -74,6 +76,8 @@ def run_all(
     concurrent   runs at once at most; as many as Ray has room for, if not given.
     objective    selects a run's best round; without one, outcomes hold no results of single clients.
     timed        whether a run's seconds matter, so that each is trained by itself.
+
+    A program's run that fails has an outcome too.  UserError if all failed; then they are run again by the next call.
     """
     done: dict[str, Outcome] = {}
     if folder:
@@ -89,7 +93,23 @@ def run_all(
         done[run.label] = outcome._replace(commit=commit)
         if folder:
             write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
+        for note in outcome.notes:
+            say(f"note: {run.label}: {note}")
+    _require_success(runs, done, folder, budget)
     return {r.label: done[r.label] for r in runs}
+
+
+def _require_success(
+    runs: Sequence[SeededRun], done: Mapping[str, Outcome], folder: Path | None, budget: Budget | None
+) -> None:
+    """UserError if every run failed, which is more likely to be mended than chance."""
+    if not done or not all(outcome.reason.startswith(FAILED) for outcome in done.values()):
+        return
+    for run in runs if folder else ():
+        assert folder
+        outcome_file(folder, run, budget).unlink(missing_ok=True)
+    first = done[runs[0].label].reason.removeprefix(FAILED)
+    raise UserError(first if len(runs) == 1 else f"each of {len(runs)} runs failed; the first: {first}")
 
 
 def start_worker() -> ray.ObjectRef:
@@ -157,12 +177,15 @@ class _Course:
         self.run, self.budget, self.objective = run, budget, objective
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.reason, self.over = 0.0, "", False
+        self.notes: list[str] = []
         self.best: Any = None  # the best round, as the run keeps it
 
-    def take(self, row: dict[str, Any] | Diverged) -> None:
-        """The next round's row, or how the run diverged in it."""
-        if isinstance(row, Diverged):
-            self.reason, self.over = str(row), True
+    def take(self, row: dict[str, Any] | Diverged | UserError) -> None:
+        """The next round's row, or how the run diverged or failed in it."""
+        if isinstance(row, Diverged | UserError):
+            reason, _, output = str(row).partition("\n")  # what a program printed last has lines of its own
+            self.reason, self.over = reason if isinstance(row, Diverged) else f"{FAILED}{reason}", True
+            self.notes += [f"it failed; the last that it printed:\n{output}"] if output else []
             return
         self.rows.append(row)
         self.seconds += row["seconds"] + row["eval_seconds"]
@@ -173,13 +196,14 @@ class _Course:
     def outcome(self) -> Outcome:
         """The outcome: the last round and the best one are scored on test rows now, unless they were before."""
         if self.reason:
-            return Outcome(self.rows, self.reason)
+            return Outcome(self.rows, self.reason, notes=[*self.run.take_notes(), *self.notes])
         try:
             self.rows[-1] = self.run.test()
             of_clients = self.run.clients(self.best) if self.best else []
         except Diverged as error:
             return Outcome(self.rows, str(error))
-        return Outcome(self.rows, "", clients=[clients.columns(*scored) for scored in of_clients])
+        scored = [clients.columns(*each) for each in of_clients]
+        return Outcome(self.rows, "", clients=scored, notes=self.run.take_notes())
 
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
@@ -251,10 +275,7 @@ def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outc
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error.cause, UserError):
             raise
-        first, _, output = str(error.cause).partition("\n")  # what a program printed last has its own lines
-        if output:
-            say(f"{waiting[done][0].label} failed; the last that it printed:\n{output}")
-        raise UserError(first) from error
+        raise UserError(str(error.cause)) from error
     yield from zip(waiting.pop(done), outcomes, strict=True)
 
 

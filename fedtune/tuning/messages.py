@@ -13,7 +13,7 @@ from fedtune.core import statistics
 from fedtune.core.metrics import METRIC, TRAFFIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
-from fedtune.runs import pareto, reading, tables
+from fedtune.runs import pareto, reading, tables, trial_states
 from fedtune.tuning import caveats, finite, schedulers
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -107,8 +107,11 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
         accuracy = runs[main]
         mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
         if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
-            mean = f"diverged in {lost} of {len(runs)}"
-        each = "  ".join("diverged" if math.isnan(a) else f"{a:.4f}" for a in accuracy)
+            mean = f"{trial_states.lost(runs['reason'])} in {lost} of {len(runs)}"
+        each = "  ".join(
+            trial_states.lost([why]) if math.isnan(a) else f"{a:.4f}"
+            for a, why in zip(accuracy, runs["reason"], strict=True)
+        )
         more = [short(float(runs[column].mean(skipna=False))) for column in shown]
         table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
     console().print(table)
@@ -118,6 +121,13 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
         said = statistics.interval(gain.mean, gain.half, "+z.4f")
         how = "paired by seed" if p.workload.repeatable else "over repetitions"
         say(f"best − default{f' in {other}' if other != 'test_acc' else ''}: {said} (95 % interval, {how})")
+        whole = by_seed.dropna()
+        if trial_states.lost(checked["reason"]) == "failed" and len(whole) > 1:  # a program may fail by chance
+            gain = statistics.mean_difference(whole["best"], whole["default"])
+            said = statistics.interval(gain.mean, gain.half, "+z.4f")
+            say(f"where both have figures, {len(whole)} of {len(by_seed)}: {said}; those that failed may be worse")
+    for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
+        say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:
         mine = checked[checked["configuration"] == "best"][constraint.name]
         kept = int((mine.map(constraint.excess) <= 0).sum())

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.usefixtures("one_ray")
 SCRIPT = """
 import subprocess, sys, time
 lr, rounds, seed, seconds = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+if (seed, lr) == (3, 0.01):
+    sys.exit("no luck")
 open(sys.argv[5], "a").write(str(subprocess.Popen(["sleep", "999"], start_new_session=True).pid) + "\\n")
 for t in range(1, rounds + 1):
     time.sleep(seconds)
@@ -72,19 +74,22 @@ def pids(folder: Path) -> list[int]:
 def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 2 --no-dashboard"
+    words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard"
     found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
     assert_its_figures(found.folder, seeds=2)
     assert {"stopped", "finished"} == set(found.trials["status"])  # those that went on had been paused
-    said = capsys.readouterr().out
-    assert "test accuracy on fresh seeds (2)" in said and "paired by seed" in said and "MB" not in said
+    said, notes = capsys.readouterr()
+    assert "test accuracy on fresh seeds (3)" in said and "paired by seed" in said and "MB" not in said
+    assert "failed in 1 of 3" in said and "where both have figures, 2 of 3: +" in said
+    assert "note: default, seed 3 failed: own failed with status 1 after 0 rounds" in notes
     best = found.trials.set_index("trial").loc[re.search(r"trial (\w+), lr", said)[1]]
     assert [row["test_acc"] for row in found.record["final"] if row["configuration"] == "best"] == pytest.approx(
-        [best["config/lr"] * 9 / 2] * 2
+        [best["config/lr"] * 9 / 2] * 3
     )
     assert report.main([str(found.folder), "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text().partition("<script>")[0]
     assert "own (a program)" in page and "MB a run" not in page and "selection gap" in page
+    assert "the default configuration failed in 1 of 3 runs" in page and "Runs failed on fresh seeds" in page
     assert not any(map(lives, pids(tmp_path)))
 
 

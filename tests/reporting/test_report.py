@@ -781,4 +781,5 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
 
 
 def test_a_loss_against_the_default_has_true_minus_signs_throughout():
-    assert check._listed(pd.Series([-0.003, 0.001, float("nan")]), "+") == "−0.0030\u2002+0.0010\u2002diverged"
+    values, ends = pd.Series([-0.003, 0.001, float("nan")]), pd.Series(["", "", "failed"])
+    assert check._listed(values, ends, "+") == "−0.0030\u2002+0.0010\u2002failed"

@@ -7,15 +7,16 @@ from pathlib import Path
 import pandas as pd
 
 from fedtune.runs import reading
-from fedtune.studies.comparison.tables import COLUMNS, OBJECTIVE_COLUMNS
+from fedtune.studies.comparison.tables import COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
 
-TEXTS = ("algorithm", "other", "published", "configuration", "metric")
+TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 
 
 def table(file: Path) -> pd.DataFrame:
     """A table.csv; UserError that names it if it is damaged."""
-    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*COLUMNS, *OBJECTIVE_COLUMNS)}
+    columns = (*COLUMNS, *OBJECTIVE_COLUMNS, *FAILED_COLUMNS)
+    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in columns}
     return reading.text_table(file, COLUMNS, kinds)
 
 

@@ -13,7 +13,7 @@ from fedtune.core import statistics
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several, short
-from fedtune.runs import frames, tables
+from fedtune.runs import frames, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies.fresh_seeds import DEFAULT
 
@@ -42,7 +42,7 @@ COLUMNS: dict[str, str] = {
     "search_score": "validation accuracy, or the objective, of the search's best trial, in the search",
     "selection_gap": "that − the mean of the same, of the same configuration on fresh seeds",
     "default_gap": "the same of the default, if its trial was finished: the luck of the search's partition alone",
-    "default_diverged": "runs of the default on fresh seeds that diverged",
+    "default_diverged": "runs of the default on fresh seeds that diverged, or whose program failed",
     "tuned_diverged": "runs of the tuned configuration that did",
     "runs": "fresh seeds",
     "search_trials": "trials that the search began",
@@ -53,6 +53,9 @@ COLUMNS: dict[str, str] = {
     "configuration": "the tuned hyperparameters",
 }
 
+FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
+    "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
+}
 OF_CLIENTS = ("test_acc", "test_acc_std", "test_acc_worst10")  # a program may not report them
 OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
     "metric": "the test metric that reports what was searched for",
@@ -105,6 +108,7 @@ def table(
                 "selection_gap": score - first[metric].mean(skipna=False),
                 "default_gap": default["score"].iloc[0] - default[metric].mean(skipna=False),
                 **lost,
+                "lost": trial_states.lost(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
                 **{f"search_{k}": v for k, v in spent[str(name)].items()},
                 "published": published.get(str(name), ""),
@@ -114,7 +118,9 @@ def table(
                 "tuned_test_acc": tuned["test_acc"].mean(skipna=False),
             }
         )
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, *(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ())])
+    failed = any("failed" in row["lost"] for row in rows)
+    more = [*(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ()), *(FAILED_COLUMNS if failed else ())]
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, *more])
     return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
 
 

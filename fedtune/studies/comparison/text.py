@@ -12,6 +12,7 @@ import pandas as pd
 from fedtune.core.metrics import limits
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.runs import tables
+from fedtune.runs.trial_states import FAILED
 from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.tuning import caveats as tuning_caveats
 
@@ -72,7 +73,14 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
         if len(mine):
             values = {n: mine.iloc[0].get(tables.CONFIG + n) for n in space}
             found += tuning_caveats.at_edges(name, tables.plain(values), space)
-    return found + _chosen_anew(evaluations, chosen)
+    return found + _failed(evaluations) + _chosen_anew(evaluations, chosen)
+
+
+def _failed(evaluations: pd.DataFrame) -> list[str]:
+    """The runs on fresh seeds whose program failed, each with its reason."""
+    reasons = evaluations["reason"] if "reason" in evaluations else pd.Series(dtype=str)
+    failed = evaluations[reasons.astype(str).str.startswith(FAILED)]
+    return [f"{row.algorithm}, {row.configuration}, seed {row.seed} {row.reason}" for row in failed.itertuples()]
 
 
 def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
@@ -189,9 +197,10 @@ def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
     """Means with their ±; in words why there is none."""
     texts = _with_half(table, name, f"{name}_half")
     lost, runs = table[f"{name}_diverged"], table["runs"]
+    how = table["lost"] if "lost" in table else ["diverged"] * len(table)
     return [
-        text if text != "–" else f"diverged in {k:.0f} of {n:.0f}" if k > 0 else "none found"
-        for text, k, n in zip(texts, lost, runs, strict=True)
+        text if text != "–" else f"{word} in {k:.0f} of {n:.0f}" if k > 0 else "none found"
+        for text, word, k, n in zip(texts, how, lost, runs, strict=True)
     ]
 
 

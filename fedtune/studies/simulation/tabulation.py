@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import command_line, say, several
 from fedtune.core.workload import Workload, trainer
-from fedtune.runs import provenance
+from fedtune.runs import provenance, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import TabulationOptions
@@ -60,7 +60,8 @@ def run(options: TabulationOptions, output: Path) -> int:
     said = (several(table.configurations, "configuration"), several(len(seeds), "seed"), several(table.rounds, "round"))
     say(f"{table.name}: {', '.join(said)}: {output}")
     if diverged:
-        say(f"note: {diverged} of {several(len(outcomes), 'run')} diverged")
+        how = trial_states.lost(outcome.reason for *_, outcome in outcomes)
+        say(f"note: {diverged} of {several(len(outcomes), 'run')} {how}")
     if table.repeated:
         say(
             f"note: {several(table.repeated, 'configuration')} had the same results as another in every round and on "
