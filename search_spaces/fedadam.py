@@ -1,24 +1,13 @@
 """FedAdam: the server's optimiser, and the clients'."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedadam import FedAdam
 
-default = tunable(FedAdam, "server_lr", "tau", lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))
+default = with_shared(FedAdam, "server_lr", "tau")
 # Reddi et al., section 5 and appendix D: powers of ten for η_s, by half decades there; τ from 1e-5 to 1e-1
 paper = lines(
     server_lr=[0.03, 0.001, 0.003, 0.01, 0.1, 0.3, 1.0],
     tau=[1e-5, 1e-4, 1e-2, 1e-1],
     rule=["yogi", "adagrad", "sgd"],
 )
-wide = tunable(
-    FedAdam,
-    "rule",
-    "server_lr",
-    "beta1",
-    "beta2",
-    "tau",
-    "momentum",
-    lr=(1e-4, 1.0),
-    local_epochs=(1, 20),
-    batch=(4, 64),
-)
+wide = with_shared(FedAdam, "rule", "server_lr", "beta1", "beta2", "tau", wide=True)

@@ -2,12 +2,12 @@
 
 from ray import tune
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedavg import FedAvg
 
-default = tunable(FedAvg, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))
+default = with_shared(FedAvg)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], local_epochs=[1, 5, 20])  # local epochs: McMahan et al., table 2
-wide = tunable(FedAvg, "momentum", lr=(1e-4, 1.0), local_epochs=(1, 20), batch=(4, 64))
+wide = with_shared(FedAvg, wide=True)
 # for `fedtune tabulate`: a grid that searches are simulated on (docs/simulate.md)
 table = {
     "lr": tune.choice([0.001, 0.003, 0.01, 0.03, 0.1, 0.3]),

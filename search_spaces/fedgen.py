@@ -1,11 +1,12 @@
 """FedGen: how much clients lean on generated features, and how the generator is trained."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
+from search_spaces import _families
 from trainables.fedgen import FedGen
 
-default = tunable(FedGen, "gen_weight", "kl_weight", "gen_decay", "gen_lr", "gen_steps", lr=(1e-4, 0.3))
+default = with_shared(FedGen, "gen_weight", "kl_weight", "gen_decay", **_families.GENERATOR)
 paper = lines(gen_weight=[0.0, 1.0, 10.0], kl_weight=[0.0, 1.0, 10.0], gen_steps=[10, 50, 100])
-wide = tunable(
+wide = with_shared(
     FedGen,
     "gen_weight",
     "kl_weight",
@@ -20,7 +21,5 @@ wide = tunable(
     "noise_law",
     "label_law",
     "weighing",
-    "momentum",
-    "batch_norm",
-    lr=(1e-5, 0.3),
+    wide=True,
 )

@@ -1,22 +1,13 @@
 """FedGenP: how much clients lean on their generators, how hard those look for conflict, and when they stop."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
+from search_spaces import _families
 from trainables.fedgenp import FedGenP
 
-default = tunable(
-    FedGenP,
-    "a",
-    "a_decay",
-    "lam_kl",
-    "cap",
-    beta=(0.01, 10.0),
-    gen_lr=(1e-5, 1e-2),
-    gen_steps=(10, 200),
-    lr=(1e-3, 0.3),
-)
+default = with_shared(FedGenP, "a", "a_decay", "lam_kl", "cap", beta=(0.01, 10.0), **_families.GENERATOR)
 # table 6: local steps
 paper = lines(a=[1.0, 10.0], beta=[1.0, 0.0, 0.1, 10.0, -1.0], local_steps=[20, 30, 40, 50], patience=[0])
-wide = tunable(
+wide = with_shared(
     FedGenP,
     "a",
     "a_decay",
@@ -38,7 +29,6 @@ wide = tunable(
     "label_law",
     "weighing",
     "rectify",
-    "batch_norm",
+    wide=True,
     beta=(0.01, 10.0),
-    lr=(1e-4, 1.0),
 )

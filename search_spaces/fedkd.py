@@ -1,30 +1,12 @@
 """FedKD: how much of the mentee is sent, and how fast it learns."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedkd import FedKD
 
 # T_s <= T_e wherever in the space: what is sent grows finer, as both papers and codes have it
-default = tunable(
-    FedKD,
-    "mentee_rate",
-    energy_start=(0.8, 0.95),
-    energy_end=(0.95, 1.0),
-    lr=(1e-3, 0.3),
-    momentum=(0.0, 0.95),
-    local_epochs=(1, 5),
-)
+default = with_shared(FedKD, "mentee_rate", energy_start=(0.8, 0.95), energy_end=(0.95, 1.0))
 # T_s, T_e and the mentee's rate around 0.95, 0.98 and 1; the rates are PFLlib's and its neighbours
 paper = lines(energy_start=[0.95, 0.9, 0.98], energy_end=[0.95, 0.99, 1.0], mentee_rate=[0.2, 0.5, 2.0])
-wide = tunable(
-    FedKD,
-    "mentee_rate",
-    "clip",
-    "coupled",
-    "kl_over",
-    "momentum",
-    energy_start=(0.5, 0.95),
-    energy_end=(0.95, 1.0),
-    lr=(1e-4, 1.0),
-    local_epochs=(1, 20),
-    batch=(4, 64),
+wide = with_shared(
+    FedKD, "mentee_rate", "clip", "coupled", "kl_over", wide=True, energy_start=(0.5, 0.95), energy_end=(0.95, 1.0)
 )

@@ -3,10 +3,11 @@
 γ_div stays at 1 in `default`: under Adam only the ratios of the three γ matter.
 """
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
+from search_spaces import _families
 from trainables.fedpa import FedPA
 
-default = tunable(
+default = with_shared(
     FedPA,
     "lam_po",
     "lam_ge",
@@ -14,9 +15,7 @@ default = tunable(
     "gamma_ad",
     "po_decay",
     "ge_decay",
-    gen_lr=(1e-5, 1e-2),
-    gen_steps=(10, 200),
-    lr=(1e-5, 0.1),
+    **_families.GENERATOR,
 )
 # Table IV, one term left out at a time; and around the weights of section V
 paper = lines(
@@ -26,7 +25,7 @@ paper = lines(
     gamma_fid=[1.0, 5.0],
     gen_steps=[10, 100],
 )
-wide = tunable(
+wide = with_shared(
     FedPA,
     "lam_po",
     "po_decay",
@@ -55,7 +54,5 @@ wide = tunable(
     "reduce",
     "weighing",
     "prototypes",
-    "optimizer",
-    "batch_norm",
-    lr=(1e-5, 0.1),
+    wide=True,
 )

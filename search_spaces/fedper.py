@@ -1,8 +1,8 @@
 """FedPer: local optimisation under a common body."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedper import FedPer
 
-default = tunable(FedPer, lr=(1e-3, 0.3), momentum=(0.0, 0.95), local_epochs=(1, 5))
+default = with_shared(FedPer)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], local_epochs=[1, 4])
-wide = tunable(FedPer, "momentum", lr=(1e-4, 1.0), local_epochs=(1, 20), batch=(4, 64))
+wide = with_shared(FedPer, wide=True)

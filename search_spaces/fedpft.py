@@ -1,8 +1,13 @@
 """FedPFT: the mixtures that are sent, and how the server fits the head to draws from them."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedpft import FedPFT
 
-default = tunable(FedPFT, "components", "head_lr", "variance_floor", pseudo=(20, 500), head_epochs=(1, 10))
+ALONE = "no client trains"
+default = with_shared(
+    FedPFT, "components", "head_lr", "variance_floor", pseudo=(20, 500), head_epochs=(1, 10), without=ALONE
+)
 paper = lines(components=[1, 2, 5, 10])  # ours: no grid was at hand
-wide = tunable(FedPFT, "components", "pseudo", "head_epochs", "head_batch", "head_lr", "variance_floor")
+wide = with_shared(
+    FedPFT, "components", "pseudo", "head_epochs", "head_batch", "head_lr", "variance_floor", wide=True, without=ALONE
+)

@@ -1,20 +1,9 @@
 """FedSA: the weights of its three terms, how fast anchors move, whose margin, and whether anchors are embedded."""
 
-from fedtune.tuning.space import lines, tunable
+from fedtune.tuning.space import lines, with_shared
 from trainables.fedsa import FedSA
 
-default = tunable(
-    FedSA,
-    "lam_r",
-    "lam_m",
-    "lam_cc",
-    "drift",
-    "margin",
-    "embed",
-    lr=(1e-3, 0.3),
-    momentum=(0.0, 0.95),
-    local_epochs=(1, 5),
-)
+default = with_shared(FedSA, "lam_r", "lam_m", "lam_cc", "drift", "margin", "embed")
 # the scripts' grid of λ_R, table 5, table 4 one part left out at a time; α = 0.9999, 0.999, 0.99, 0.9 and 1
 paper = lines(
     lam_r=[10.0, 1.0, 5.0, 20.0],
@@ -23,19 +12,6 @@ paper = lines(
     embed=[False],
     drift=[1e-3, 1e-2, 0.1, 0.0],
 )
-wide = tunable(
-    FedSA,
-    "lam_r",
-    "lam_m",
-    "lam_cc",
-    "drift",
-    "margin",
-    "embed",
-    "prototypes",
-    "weighting",
-    "predictor",
-    "momentum",
-    lr=(1e-4, 1.0),
-    local_epochs=(1, 20),
-    batch=(4, 64),
+wide = with_shared(
+    FedSA, "lam_r", "lam_m", "lam_cc", "drift", "margin", "embed", "prototypes", "weighting", "predictor", wide=True
 )

@@ -2,12 +2,12 @@
 
 from ray import tune
 
-from fedtune.tuning.space import lines, tunable, when
+from fedtune.tuning.space import lines, tunable, when, with_shared
 from trainables.gfpl import GFPL
 
 # t*, the first event, takes t1's place: pairs (t1, S_T) give the same schedule again and again, and t* <= 20 brings the
 # first event by round 20, wherever in the space
-default = tunable(
+default = with_shared(
     GFPL,
     "lam",
     "components",
@@ -17,7 +17,6 @@ default = tunable(
     "retrain_lr",
     first=(1, 20),
     every=(1, 10),
-    lr=(1e-3, 0.3),
 )
 # Figures 3, 4 and 6 vary one at a time around λ = 2, n = 4, S_C = 1, S_T = 10, t1 = 10; their grids are not printed.
 # S_C goes on to 300, because at 1 hardly anything fuses (spec 3.6).  Tables 1 and 2: the ablations; then what the text
@@ -52,7 +51,7 @@ _events = tunable(
     "clip",
 )
 _frame = tunable(GFPL, "lam", "predictor", "retrain")
-wide = tunable(GFPL, "dcs", "pfg", "momentum", lr=(1e-3, 0.3), local_epochs=(1, 5)) | {
+wide = with_shared(GFPL, "dcs", "pfg", wide=True) | {
     **{name: when(domain, pfg=True) for name, domain in _events.items()},
     "lam": when(_frame["lam"], dcs=True),
     "predictor": when(_frame["predictor"], dcs=True),

@@ -60,7 +60,7 @@ class Generative(Algorithm):
         0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), first_round=2, help="L2 penalty on the generator"
     )
     gen_optimizer: str = hyper("adam", choices=("adam", "sgd"), first_round=2, help="the generator's optimiser")
-    gen_steps: int = hyper(50, 10, 1000, log=True, first_round=2, help="the generator's training steps per round")
+    gen_steps: int = hyper(50, 1, 1000, log=True, first_round=2, help="the generator's training steps per round")
     gen_batch: int = hyper(32, 8, 256, log=True, first_round=2, help="mini-batch of the generator's steps")
     gen_hidden: int = hyper(256, 16, 1024, log=True, first_round=2, help="width of the generator's hidden layer")
     noise_width: int = hyper(32, 4, 512, log=True, first_round=2, help="width of the generator's noise input")

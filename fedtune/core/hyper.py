@@ -72,7 +72,7 @@ class Knob:
                 if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                     return choice
             raise self._refuse(value)
-        if value is None and self.default is None:
+        if value is None and None in (self.default, *self.extra_values):
             return None
         number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
         if not number or (self.integer and value != int(value)):

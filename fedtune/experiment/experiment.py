@@ -196,11 +196,11 @@ class Experiment:
     def searched(self) -> list[str]:
         """What is searched where no space says it: every hyperparameter that the algorithm declares with a range,
         except those with a late or uncertain effect and those that change the shape of the weights; and the clients'
-        learning rate.  Choices are left to a file: most are variants of the method.
+        optimisation, as for every algorithm.  Choices are left to a file: most are variants of the method.
         """
         cls = self._class()
         own = [n for n, k in knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural]
-        return list(dict.fromkeys([*own, "lr"]))
+        return list(dict.fromkeys([*own, "lr", "momentum", "local_epochs"]))
 
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""

@@ -17,12 +17,15 @@ from ray.tune.search.sample import Domain
 
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import Knob
 from fedtune.core.workload import Workload
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
+from fedtune.tuning import shared
 from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
 from fedtune.tuning.first_effect import first_effect
+from fedtune.tuning.shared import with_shared
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
 from fedtune.user_code import sibling_packages, user_files
@@ -48,6 +51,7 @@ __all__ = [
     "tunable",
     "when",
     "widened",
+    "with_shared",
     "with_whole_path",
 ]
 
@@ -68,10 +72,13 @@ def lines(**values: list[Any]) -> list[Config]:
     return [{name: value} for name, grid in values.items() for value in grid]
 
 
-def derived(workload: Workload) -> dict[str, Domain | When]:
-    """The space of a workload that has none of its own: what it says is searched, over its declared ranges."""
-    known, conditions = workload.knobs(), workload.conditions
-    found = {name: known[name].domain() for name in workload.searched()}
+def derived(workload: Workload) -> dict[str, Any]:
+    """The space of a workload that has none of its own: what it says is searched, over its declared ranges; what all
+    algorithms share, over the range that all have.
+    """
+    known, conditions, common = workload.knobs(), workload.conditions, workload.common
+    range_of = shared.of_undeclared if common else Knob.domain
+    found = {name: range_of(known[name]) for name in workload.searched()}
     return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in found.items()}
 
 

@@ -12,13 +12,14 @@ from ray.tune.search.sample import Domain
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Knob
 from fedtune.core.workload import Workload
-from fedtune.tuning.domains import as_domain, fitted, require_points
-from fedtune.tuning.space_types import Condition, Config, Space, When, distinct, met
+from fedtune.tuning.domains import as_domain, domain_text, fitted, require_points
+from fedtune.tuning.space_types import Condition, Config, Space, Under, When, distinct, met
 
 
 def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -> Space:
     """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
     _require_names(name, raw, workload)
+    raw = _resolved(name, raw, workload)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
     known = workload.knobs()
@@ -54,13 +55,35 @@ def _require_names(space: str, raw: Any, workload: Workload) -> None:
 def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], workload: Workload) -> Space:
     free = {n: v for n, v in raw.items() if n not in workload.pinned}
     conditions = _conditions(name, free, workload)
-    domains = {
-        n: fitted(known[n], as_domain(n, v.domain if isinstance(v, When) else v))
-        for n, v in free.items()
-        if n in conditions
-    }
+    domains = {n: fitted(known[n], as_domain(n, _domain_of(v))) for n, v in free.items() if n in conditions}
     ordered = {n: domains[n] for n in _ordered(name, conditions)}
     return Space(ordered, [], {n: c for n, c in conditions.items() if c})
+
+
+def _resolved(space: str, raw: Any, workload: Workload) -> Any:
+    """The space with each domain that depends on another hyperparameter as that one is fixed."""
+    if not isinstance(raw, dict) or not any(isinstance(_domain_of(v), Under) for v in raw.values()):
+        return raw
+    fixed = workload.configuration({})
+
+    def domain(name: str, under: Under) -> Domain:
+        if under.other in raw and under.other not in workload.pinned:
+            raise UserError(
+                f"the range of {name} in space {space!r} depends on {under.other}, which is searched too; give {name} "
+                f"one range, for instance {domain_text(next(iter(under.domains.values())))}"
+            )
+        return under.domains[fixed[under.other]]
+
+    out = {}
+    for name, value in raw.items():
+        inner = _domain_of(value)
+        chosen = domain(name, inner) if isinstance(inner, Under) else inner
+        out[name] = When(chosen, value.condition) if isinstance(value, When) else chosen
+    return out
+
+
+def _domain_of(value: Any) -> Any:
+    return value.domain if isinstance(value, When) else value
 
 
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:

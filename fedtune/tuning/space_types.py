@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Domain
@@ -18,6 +18,13 @@ class When(NamedTuple):
 
     domain: Domain
     condition: Condition
+
+
+class Under(NamedTuple):
+    """A domain by the value of another hyperparameter, which is fixed where the space is searched."""
+
+    other: str
+    domains: Mapping[Any, Domain]
 
 
 def when(domain: Any, **others: Any) -> When:

@@ -53,9 +53,9 @@ CASES = {
     GFPL + "--also lam": "--also takes hyperparameters that are not searched or fixed yet, but lam is in the space; "
     "leave it out",
     GFPL + "--also lr --set lr=0.1": "but lr is in --set; leave it out",
-    GFPL + "--also momentum=0.1": "--also needs NAME or NAME=LOW..HIGH, but got 'momentum=0.1'",
-    GFPL + "--also momentum=0.1..7": "momentum must be a number in 0 … 0.99, but got 7",
-    GFPL + "--also momentum=0.1..0.01": "momentum needs a range low < high",
+    GFPL + "--also lr_decay=0.95": "--also needs NAME or NAME=LOW..HIGH, but got 'lr_decay=0.95'",
+    GFPL + "--also lr_decay=0.95..7": "lr_decay must be a number in 0.9 … 1, but got 7",
+    GFPL + "--also lr_decay=0.95..0.92": "lr_decay needs a range low < high",
     GFPL + "--also lr --space paper": "--also adds ranges to a space of ranges, but this space is a grid",
     GFPL + "--scheduler ahsa": "unknown scheduler 'ahsa': did you mean 'asha'",
     GFPL + "--searcher tep": "unknown searcher 'tep': did you mean 'tpe'",

@@ -173,17 +173,21 @@ def test_a_search_of_a_comparison_has_its_options():
     assert (shared.fields, shared.set) == ({"clients": 4, "rounds": 4}, {"local_epochs": 2})
 
 
-def test_everybody_searches_what_anybody_does_of_the_setting():
-    """GFPL's own space leaves momentum alone; beside FedAvg's, which does not, that would not be fair."""
-    plans = planned("--algos gfpl,fedavg --rounds 30".split()).plans
-    assert {"lr", "momentum", "local_epochs"} <= set(plans["gfpl"].space.names)
+def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
+    """A space of yours that leaves momentum alone would not be fair beside FedAvg's, which does not."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from ray import tune\nfrom trainables.fedavg import FedAvg as Base\n"
+        "class Mine(Base):\n    pass\nSPACES = {'default': {'lr': tune.loguniform(0.001, 0.3)}}"
+    )
+    plans = planned(f"--algos {mine},fedavg,gfpl --rounds 30".split()).plans
+    own = next(p for name, p in plans.items() if "mine.py" in name)
+    assert "momentum" in own.space.names
     for name in ("lr", "momentum", "local_epochs"):
-        assert plans["gfpl"].space.text()[name] == plans["fedavg"].space.text()[name]
-    assert plans["gfpl"].grace == plans["fedavg"].grace == 20
+        assert len({p.space.text()[name] for p in plans.values()}) == 1
+    assert {p.grace for p in plans.values()} == {20}
     pinned = planned("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
-    alone = planned("--algos gfpl --rounds 30 --baselines none".split()).plans
-    assert "momentum" not in alone["gfpl"].space.names
 
 
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():

@@ -20,12 +20,14 @@ from support.tuned import tuned_scores
 from torch import nn, optim
 from torch.testing import assert_close
 
+from fedtune.experiment.experiment import Experiment
+
 
 @pytest.mark.parametrize("tune_epochs", [0, 2])
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_with_the_head_it_is_fedavg_and_tuned_fedavg_ft(executor: str, tune_epochs: int) -> None:
     scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune="all", tune_epochs=tune_epochs)
+    babu = simulate("fedbabu", scenario, data, executor=executor, update="all", tune_epochs=tune_epochs)
     other = ("fedavgft", {"tune_epochs": tune_epochs}) if tune_epochs else ("fedavg", {})
     avg = simulate(other[0], scenario, data, executor=executor, **other[1])
     assert play(babu, 3) == play(avg, 3)
@@ -43,7 +45,7 @@ def test_two_rounds_by_hand() -> None:
         lr=0.2,
         momentum=0.0,
         tune_epochs=3,
-        tune="all",
+        tune_lr=0.05,
     )
     heads = {n: t.clone() for n, t in sim.state.groups[0].tensors.items()}
     nets = [client_net(sim, k) for k in range(2)]
@@ -60,16 +62,29 @@ def test_two_rounds_by_hand() -> None:
         row = play(sim, 1)[0]
         for name, t in nets[0].body.state_dict().items():
             assert_close(sim.state.server["shared"][f"body.{name}"], t, **TIGHT)
-        accuracy, loss = tuned_scores(sim, nets, "val", "all", epochs=6, lr=0.2, momentum=0.0)
+        accuracy, loss = tuned_scores(sim, nets, "val", "all", epochs=6, lr=0.05, momentum=0.0)
         assert abs(row["val_acc"] - accuracy) < 1e-12 and abs(row["val_loss"] - loss) < 1e-12
     assert_same_numbers(sim.state.groups[0].tensors, heads)
     assert (heads["head.weight"][0] == heads["head.weight"][1]).all()
 
 
 def test_the_body_alone_is_sent_and_the_head_tuned_alone_leaves_statistics() -> None:
-    sim = simulate("fedbabu", BATCHNORM, random_federation([8, 8]), batch=8, tune="head", tune_epochs=4, lr=0.1)
+    sim = simulate(
+        "fedbabu", BATCHNORM, random_federation([8, 8]), batch=8, tune="head", tune_epochs=4, tune_lr=None, lr=0.1
+    )
     row = play(sim, 2)[-1]
     assert {n.split(".")[0] for n in sim.state.server["shared"]} == {"body"}
     nets = [client_net(sim, k) for k in range(2)]
     accuracy, loss = tuned_scores(sim, nets, "val", "head", epochs=4, lr=0.1, momentum=0.5)
     assert abs(row["val_acc"] - accuracy) < 1e-12 and abs(row["val_loss"] - loss) < 1e-12
+
+
+def test_the_default_is_the_codes_and_pfllibs_is_a_preset() -> None:
+    """jhoon-oh/FedBABU, analysis.ipynb: body and head, five epochs at 1e-3; PFLlib: ten at the clients' own rate."""
+    plain = Experiment("fedbabu", DIGITS)
+    tuned = {n: plain.default()[n] for n in ("tune", "tune_epochs", "tune_lr")}
+    assert tuned == {"tune": "all", "tune_epochs": 5, "tune_lr": 1e-3}
+    assert {n: Experiment("fedavgft", DIGITS).default()[n] for n in tuned} == tuned
+    theirs = Experiment("fedbabu", DIGITS.override(lr=0.2), preset="pfllib")
+    assert {n: theirs.default()[n] for n in tuned} == {"tune": "all", "tune_epochs": 10, "tune_lr": 0.2}
+    assert Experiment("fedbabu", DIGITS, preset="as_text").default()["tune"] == "head"

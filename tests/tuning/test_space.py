@@ -49,7 +49,9 @@ def test_default_point_is_the_default_wherever_the_space_holds_it():
     assert point["first"] == 10 and point["retrain_lr"] == 0.01  # what t1 and S_T, and the clients' rate, come to
     assert experiment(start=3, every=4).default()["first"] == 4 and e.configuration({})["first"] == 0
     point, outside = space.inside(space.load("wide", e), e.default())
-    assert not outside and "retrain" not in point  # proj alone moves nothing that the classifier reads
+    assert (
+        outside == {"weight_decay": 0.0} and "retrain" not in point
+    )  # proj alone moves nothing that the classifier reads
     code = Experiment("fedgenp", Scenario(), preset="as_published")
     point, outside = space.inside(space.load("default", code), code.configuration({}))
     assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0.01, -1)
@@ -261,7 +263,10 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
     found, cls = space.load("default", experiment(algo)), registry.find(algo)
     late = {n for n, knob in hyper.knobs(cls).items() if knob.late}
     assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
-    assert all(n == "lr" or hyper.knobs(cls)[n].low is not None for n in found.names)
+    own = [n for n in found.names if n not in ("lr", "momentum", "local_epochs")]
+    assert all(hyper.knobs(cls)[n].low is not None for n in own)
+    alike = {"lr": "0.001 … 0.3 (log)", "momentum": "0 … 0.95", "local_epochs": "1 … 5"}
+    assert {n: t for n, t in found.text().items() if n not in own} == alike
     with pytest.raises(UserError, match="unknown search space .* 'paper'"):
         space.load("paper", experiment(algo))
 
@@ -270,5 +275,5 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
 def test_the_derived_space_of_gfpl_is_listed(capsys):
     assert list_command.main(["gfpl"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "space default: lam 0.05 … 100 (log), components 1 … 16," in out and "lr 1e-05 … 1 (log)" in out
+    assert "space default: lam 0.05 … 100 (log), components 1 … 16," in out and "lr 0.001 … 0.3 (log)" in out
     assert "linkage ball" not in out.partition("space default")[2], "choices are left to a file"

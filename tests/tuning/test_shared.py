@@ -1,0 +1,94 @@
+"""What all algorithms share is searched over one range for all; every exception stands here with its reason."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import knobs
+from fedtune.experiment import registry
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.tuning import shared, space, space_check
+from trainables.fedprox import FedProx
+
+FILES = [name for name in registry.names() if registry.spaces(name)]
+# (algorithm, hyperparameter) -> why its space lacks what all others search
+LEFT_OUT = {("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *shared.WIDE} & {*knobs(Scenario)}}
+# names of which several algorithms search other ranges, as they mean something else at each
+OWN = {
+    "lam": "the weight of each algorithm's own term",
+    "mu": "FedProx's proximal term is a square of distances, MOON's contrast a logarithm",
+    "temperature": "of logits at FedDistill and FedHKD, of cosines at MOON",
+    "pseudo": "fits a whole head from nothing at FedPFT, goes on from the client's own at GFPL",
+    "variance_floor": "of a covariance's diagonal at CCVR, of each variance at FedPFT and GFPL",
+    "head_lr": "of a server that fits a head at CCVR and FedPFT, of Adam on anchors at FedFA",
+    "head_epochs": "on drawn features at CCVR and FedPFT, a client's on its own rows at FedRep",
+    "server_lr": "a factor on a mean update, the step of an adaptive rule, the rate of a server's own training",
+    "tau": "FedAdam's degree of adaptivity, FedTGP's bound of a margin",
+    "clip": "a bound on gradients at FedKD and FML, a cut of features at GFPL",
+    "predictor": "each has other prediction heads",
+    "weighing": "of each algorithm's own means",
+}
+
+
+def loaded(name: str, which: str, **fields: object) -> space.Space:
+    return space.load(which, Experiment(name, Scenario().override(**fields)))
+
+
+@pytest.mark.parametrize("which", ["default", "wide"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_no_algorithm_has_a_range_of_its_own_for_what_all_share(which: str, optimizer: str) -> None:
+    ranges = shared.WIDE if which == "wide" else shared.DEFAULT
+    said = {name: loaded(name, which, optimizer=optimizer).text() for name in FILES}
+    found, lacking = {}, set()
+    for name, texts in said.items():
+        has = [n for n in ranges if n in knobs(registry.find(name)) or n in knobs(Scenario)]
+        lacking |= {(name, n) for n in has if n not in texts}
+        for n in has:
+            found.setdefault(n, set()).add(texts.get(n, ""))
+    assert lacking == {pair for pair in LEFT_OUT if pair[1] in ranges}
+    assert all(len(texts - {""}) == 1 for texts in found.values()), found
+    assert {"lr", "momentum", "local_epochs", "tune_lr", "tune_epochs"} <= found.keys()
+
+
+def test_adams_rates_are_smaller_by_rule() -> None:
+    for name in FILES:
+        if name == "fedpft":
+            continue
+        assert loaded(name, "default").text()["lr"] == "0.001 … 0.3 (log)"
+        assert loaded(name, "default", optimizer="adam").text()["lr"] == "1e-05 … 0.01 (log)"
+    assert loaded("fedpa", "default").text() == space.load("default", Experiment("fedpa", Scenario())).text()
+    fixed = Experiment("fedavg", Scenario(), pinned={"optimizer": "adam"})
+    assert space.load("default", fixed).text()["lr"] == "1e-05 … 0.01 (log)"
+
+
+def test_whoever_adapts_before_scoring_tunes_its_rate_and_its_epochs() -> None:
+    for name in FILES:
+        cls = registry.find(name)
+        adapts = any("adapt" in vars(c) for c in cls.__mro__[:-2])
+        assert adapts == ({"tune_lr", "tune_epochs"} <= knobs(cls).keys()), name
+        if adapts:
+            assert {"tune_lr", "tune_epochs"} <= {*loaded(name, "default").names}, name
+
+
+def test_a_name_that_several_algorithms_search_has_one_range_or_a_reason() -> None:
+    found: dict[tuple[str, str], set[frozenset[str]]] = {}
+    for which, name in itertools.product(("default", "wide"), FILES):
+        for n, text in loaded(name, which).text().items():
+            found.setdefault((which, n), set()).add(frozenset(text.partition(" where ")[0].split(" | ")))
+    assert {n for (_, n), ranges in found.items() if len(ranges) > 1} == OWN.keys()
+
+
+def test_a_space_that_gives_shared_names_a_range_of_its_own_is_an_error() -> None:
+    for make in (lambda: space.with_shared(FedProx, "lr"), lambda: space.with_shared(FedProx, batch=(4, 8))):
+        with pytest.raises(ValueError, match="what all share has one range for all, but FedProx's space names"):
+            make()
+
+
+def test_a_range_by_optimiser_needs_one_optimiser() -> None:
+    fedprox = Experiment("fedprox", Scenario())
+    with pytest.raises(UserError, match="the range of lr in space 'default' depends on optimizer, which is searched"):
+        space_check.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)
