@@ -112,11 +112,17 @@ def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Spli
     return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
 
 
+def rows_by_class(f: Federation, ids: Tensor | slice = slice(None)) -> Tensor:
+    """How many training rows of each class these clients have, [m, C]; f holds tensors."""
+    rows, counts = f.train.rows[ids], f.train.counts[ids]
+    real = torch.arange(rows.shape[1], device=counts.device) < counts[:, None]
+    none = torch.zeros(len(rows), f.classes, dtype=torch.int64, device=f.y.device)
+    return none.scatter_add_(1, f.y[rows], real.to(none))
+
+
 def classes_held(f: Federation) -> Tensor:
     """Which classes each client has training rows of, [K, C] bool; f holds tensors."""
-    real = torch.arange(f.train.rows.shape[1], device=f.train.counts.device) < f.train.counts[:, None]
-    seen = torch.zeros(f.clients, f.classes, device=f.y.device)
-    return seen.scatter_add_(1, f.y[f.train.rows], real.to(seen)) > 0
+    return rows_by_class(f) > 0
 
 
 def joined(federations: Sequence[Federation]) -> Federation:

@@ -47,7 +47,7 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
     steps replaces all passes; a phase with its own epochs over the client's own rows makes this many steps in each
     pass.
     """
-    batch, device = work.batch, pools[0].rows.device
+    batch, device = work.batch * phase.batches, pools[0].rows.device
     starts = [0]
     for pool in pools[:-1]:
         starts.append(starts[-1] + len(pool.x))
@@ -69,9 +69,10 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
             if n and (need := each * times * batch):
                 order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
                 mine.append(own[order])
-                last += ([False] * (each - 1) + [True]) * times
+                last += ([False] * (each * phase.repeat - 1) + [True]) * times
         ends.append(torch.tensor(last, dtype=torch.bool))
-        rows.append(torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64))
+        drawn_rows = torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64)
+        rows.append(drawn_rows.repeat_interleave(phase.repeat, 0))
         steps.append(len(rows[-1]))
         eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].real))
     padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
+from fedtune.data.federation import rows_by_class
 from fedtune.engine import client_errors, seed_stack
 from fedtune.engine.batches import Pool
 from fedtune.engine.blame import among
@@ -88,7 +89,7 @@ def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address
     with client_errors.running(s, g, t):
         args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):
-            return train(g.net, g.tensors, down, *args)
+            return train(g.net, g.tensors, down, *args, rows_by_class(s.federation, g.ids))
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:

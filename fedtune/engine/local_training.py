@@ -67,12 +67,13 @@ def train(
     streams: list[torch.Generator],
     cooled: float = 1.0,
     kept: dict[str, Tree] | None = None,
+    counts: Tensor | None = None,
 ) -> Done:
     """Train m clients for one phase.  tensors and down have a client axis [m, …]; the arguments are not changed.
 
     cooled is lr_decay to the power of the previous rounds; a phase with its own lr does not decay.  kept is the
-    clients' state between rounds. Returns the new tensors, each client's mean loss over its steps (0 without a step),
-    and the tallies of its loss.
+    clients' state between rounds, counts [m, C] their rows of each class.  Returns the new tensors, each client's mean
+    loss over its steps (0 without a step), and the tallies of its loss.
     """
     trained = tuple(part for part in phase.train or parts(net) if part not in work.frozen)
     for name, part in net.named_children():
@@ -85,7 +86,8 @@ def train(
 
     def knowing(steps: Tensor) -> Client:
         paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
-        return Client(kept or {}, lr, steps, {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)})
+        of_parts = {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)}
+        return Client(kept or {}, lr, steps, of_parts, steps.new_zeros(len(steps), 0) if counts is None else counts)
 
     client = knowing(torch.tensor(todo.steps, device=device))
     codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
@@ -149,7 +151,7 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
         losses, seen, grads = run(step)
         optimizers.step(grads)
-        if run_again:
+        if run_again and not (s + 1) % phase.repeat:
             optimizers.step_again(run_again(step)[2])
         losses, seen = between.counted(losses, seen)
         total[:active] += losses
@@ -200,7 +202,7 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
             loss, seen = _parted(hooks.loss(phase.loss, draws.alone(phase.loss, k, model, batch, received)))
             optimizers.step(gradients(phase.loss, loss, leaves))
-            if phase.after:
+            if phase.after and not (s + 1) % phase.repeat:
                 code = phase.after.loss
                 again, _ = _parted(hooks.loss(code, draws_again.alone(code, k, model, batch, received)))
                 optimizers.step_again(gradients(code, again, leaves))

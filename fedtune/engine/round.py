@@ -13,7 +13,7 @@ from torch import Tensor
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
-from fedtune.data.federation import Federation
+from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine.local_training import Done
 from fedtune.engine.state import Group, Setting, State, no_steps, received
 from fedtune.experiment import hooks
@@ -44,7 +44,10 @@ class RunningRound:
         self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
         self.kept = [g.kept for g in self.groups]  # as at the end of the round
         # what client code knows about its client; no step is made before the round's first phase
-        self.clients = [no_steps(s, g.net, g.ids)._replace(kept=g.kept) for g in self.groups]
+        self.clients = [
+            no_steps(s, g.net, g.ids)._replace(kept=g.kept, counts=rows_by_class(s.federation, g.ids))
+            for g in self.groups
+        ]
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
         self.losses: list[Tensor] = []  # of the phase

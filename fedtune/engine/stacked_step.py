@@ -156,7 +156,7 @@ def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
 
 
 class _RecordingClient(Client):
-    """A client that records in `accessed` which of its scalars (lr, steps, path) client code uses.
+    """A client that records in `accessed` which of its scalars (lr, steps, path, counts) client code uses.
 
     Only these are passed to a step, because tensors cost time.
     """
@@ -185,6 +185,11 @@ class _RecordingClient(Client):
     def path(self) -> dict[str, Tensor]:
         self.accessed.append("path")
         return super().__getitem__(3)  # type: ignore[return-value]
+
+    @property
+    def counts(self) -> Tensor:
+        self.accessed.append("counts")
+        return super().__getitem__(4)  # type: ignore[return-value]
 
 
 def batch_of(step: Step, accessed: list[str]) -> Batch:

@@ -140,9 +140,9 @@ def with_shapes(s: Setting, net: nn.Module) -> Setting:
 
 
 def no_steps(s: Setting, net: nn.Module, ids: Tensor) -> Client:
-    """These clients' scalars before the round's first phase."""
+    """These clients' scalars before the round's first phase, without their rows of each class."""
     none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
-    return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere))
+    return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere), none[:, None].expand(-1, 0))
 
 
 @lru_cache(maxsize=8)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from fedtune.core.gradients import gradient
 
 
 class Model:
@@ -43,6 +45,21 @@ class Model:
             return out
 
         return run
+
+    def at(self, tensors: dict[str, Tensor]) -> Model:
+        """The model with these tensors instead, for example a step or a mixture away; gradients pass through them."""
+        return Model(self.net, self.tensors | tensors, self.kept)
+
+    def gradient(self, loss: Callable[[Model], Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+        """∂ loss / ∂ these tensors, for a step within a step.  It is a constant: no gradient passes through it, because
+        PyTorch's vmap differentiates BatchNorm wrongly a second time.  The net's running statistics stay as they are.
+        """
+        buffers = {n: self.tensors[n] for n, _ in self.net.named_buffers() if n in self.tensors}
+
+        def at(moving: dict[str, Tensor]) -> Tensor:
+            return loss(self.at({n: t.clone() for n, t in buffers.items()} | moving))
+
+        return gradient(at, {n: self[n] for n in names})
 
     def still(self, tensors: dict[str, Tensor]) -> Model:
         """The model with these tensors instead, in evaluation mode (running statistics) and without gradient.

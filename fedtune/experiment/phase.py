@@ -16,7 +16,9 @@ Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str
 
 
 class Step(NamedTuple):
-    """A second step on every batch of a phase, with its own optimiser; it starts from the result of the first step."""
+    """A second step on every batch of a phase, with its own optimiser; it starts from the result of the first step (of
+    the last one, if the phase repeats it).
+    """
 
     loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
     train: tuple[str, ...]  # names of parts that the phase trains too
@@ -48,6 +50,8 @@ class Phase(NamedTuple):
     lr_scale: Mapping[str, float] = {}  # factors on lr by part; such parts are clipped separately
     clip: float = 0.0  # bound on a client's gradient norm (each part in `lr_scale`, and all others together); 0: none
     after: Step | None = None
+    batches: int = 1  # mini-batches that a step gets, one after the other: batch.x [batches · B, …]
+    repeat: int = 1  # steps in a row on the same mini-batch; `after` follows the last of them
     momentum: float | None = None  # of SGD; None: the scenario's
     share: float = 1.0  # share of a client's rows, redrawn for every phase; at least one row
     begin: Setter | None = None  # sets tensors before the first step, of any part that is not frozen

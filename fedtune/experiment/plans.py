@@ -104,7 +104,10 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
         "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
         "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
         "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
-        "window": (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on"),
+        **{
+            n: (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on")
+            for n in ("window", "batches", "repeat")
+        },
         "begin": (code, "a function"),
         "project": (code, "a function"),
         "until": (code, "a function"),

@@ -55,6 +55,7 @@ class Client(NamedTuple):
     lr: Tensor = torch.zeros(())
     steps: Tensor = torch.zeros((), dtype=torch.int64)  # [] of this phase (in `upload`: of the last phase)
     path: dict[str, Tensor] = {}  # part -> []; 0 for a part that the phase does not train
+    counts: Tensor = torch.zeros(0, dtype=torch.int64)  # [C] its training rows of each class
 
 
 class Batch(NamedTuple):

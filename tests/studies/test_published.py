@@ -243,6 +243,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedntd",
         "fedpft",
         "moon",
+        "perfedavg",
         "scaffold",
     }
     assert rows - ours == {

@@ -1,0 +1,135 @@
+"""Per-FedAvg: α = 0 is FedAvg, and tuned FedAvg-FT; both orders by hand, and the Hessian by differentiating twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_draws,
+    client_net,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)
+from support.tuned import tuned_scores
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+
+@pytest.mark.parametrize("order", ["first", "hessian-free"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_an_inner_step_it_is_fedavg_and_tuned_fedavg_ft(executor: str, order: str) -> None:
+    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
+    tuned = {"tune_epochs": 2, "tune_lr": 0.1, "executor": executor}
+    per = simulate("perfedavg", scenario, data, inner_lr=0.0, order=order, batches="same", **tuned)
+    ft = simulate("fedavgft", scenario, data, tune="all", **tuned)
+    assert play(per, 3) == play(ft, 3)
+    assert_same_numbers(numbers(per.state), numbers(ft.state))
+
+
+def test_without_an_inner_step_separate_mini_batches_are_fedavg_on_the_second() -> None:
+    """With B = n each mini-batch is all rows, in whatever order."""
+    work = {"batch": 6, "local_steps": 3}
+    per = simulate("perfedavg", DIGITS, random_federation([6, 6]), inner_lr=0.0, **work)
+    avg = simulate("fedavg", DIGITS, random_federation([6, 6]), **work)
+    play(per, 2), play(avg, 2)
+    assert_close_numbers(numbers(per.state), numbers(avg.state))
+
+
+def slope(net: nn.Module, at: dict[str, Tensor], rows: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    x, y = rows
+    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
+    return dict(zip(at, torch.autograd.grad(loss, list(at.values()), create_graph=True), strict=True))
+
+
+def moved(at: dict[str, Tensor], by: float, along: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: t + by * along[n] for n, t in at.items()}
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("batches", ["separate", "same"])
+@pytest.mark.parametrize("order", ["first", "hessian-free"])
+def test_two_rounds_by_hand(order: str, batches: str, executor: str) -> None:
+    alpha, delta, lr = 0.3, 0.01, 0.2
+    config = {
+        "order": order,
+        "batches": batches,
+        "inner_lr": alpha,
+        "delta": delta,
+        "lr": lr,
+        "momentum": 0.0,
+        "batch": 3,
+    }
+    sim = simulate("perfedavg", DIGITS, random_federation([7, 7]), executor=executor, local_steps=2, **config)
+    taken = 1 if batches == "same" else 2 if order == "first" else 3
+    for t in (1, 2):
+        ends = []
+        for k in range(2):
+            net, f = client_net(sim, k), sim.setting.federation
+            w = dict(net.named_parameters())
+            drawn = client_draws(sim, t, k).rows[0]
+            assert drawn.shape == (2, 3 * taken)
+            for rows in drawn:
+                parts = [(f.x[one], f.y[one]) for one in rows.split(3)] * 3
+                away = moved(w, -alpha, slope(net, w, parts[0]))
+                g = slope(net, away, parts[1])
+                step = g
+                if order == "hessian-free":
+                    ahead, behind = (slope(net, moved(w, by, g), parts[2]) for by in (delta, -delta))
+                    step = {n: g[n] - alpha * (ahead[n] - behind[n]) / (2 * delta) for n in g}
+                w = {n: t.detach().requires_grad_() for n, t in moved(w, -lr, step).items()}
+            ends.append(w)
+        play(sim, 1)
+        for n, mean in sim.state.server["shared"].items():
+            assert_close(mean, (ends[0][n] + ends[1][n]).detach() / 2, rtol=0, atol=1e-11)
+
+
+def test_a_small_difference_of_gradients_is_the_hessian() -> None:
+    """(I - α ∇²f) g, by differentiating through the inner step."""
+    alpha, rows = 0.3, random_federation([6])
+    config = {"inner_lr": alpha, "delta": 1e-5, "batches": "same", "lr": 1.0, "momentum": 0.0, "batch": 6}
+    sim = simulate("perfedavg", DIGITS.override(model="mlp"), rows, local_steps=1, **config)
+    net, data = client_net(sim, 0), own_rows(sim, 0)
+    w = dict(net.named_parameters())
+    away = moved(w, -alpha, slope(net, w, data))
+    loss = nn.functional.cross_entropy(functional_call(net, away, (data[0],)), data[1])
+    through = dict(zip(w, torch.autograd.grad(loss, list(w.values())), strict=True))
+    first = slope(net, away, data)
+    play(sim, 1)
+    for n, t in sim.state.server["shared"].items():
+        assert_close(t, (w[n] - through[n]).detach(), rtol=0, atol=1e-8)
+    assert max((through[n] - first[n]).abs().max() for n in w) > 1e-3  # the Hessian counts
+
+
+@pytest.mark.parametrize("tune_epochs", [0, 3])
+def test_scores_are_those_of_models_adapted_by_hand(tune_epochs: int) -> None:
+    sim = simulate(
+        "perfedavg", DIGITS, random_federation([8, 8]), batch=8, inner_lr=0.2, tune_epochs=tune_epochs, momentum=0.5
+    )
+    row, nets = play(sim, 2)[-1], [client_net(sim, k) for k in range(2)]
+    for split in ("val", "test"):
+        accuracy, loss = tuned_scores(sim, nets, split, "all", epochs=max(1, tune_epochs), lr=0.2, momentum=0.5)
+        assert abs(row[f"{split}_acc"] - accuracy) < 1e-12
+        if split == "val":
+            assert abs(row["val_loss"] - loss) < 1e-12
+
+
+def test_models_are_averaged_by_rows_or_plainly() -> None:
+    data = random_federation([4, 12])
+    by_rows, plain = (simulate("perfedavg", DIGITS, data, weighing=how) for how in ("rows", "clients"))
+    alone = [simulate("perfedavg", DIGITS, data, weighing=how) for how in ("rows", "clients")]
+    play(by_rows, 1), play(plain, 1)
+    assert (
+        by_rows.state.bytes
+        == plain.state.bytes
+        == 2 * 2 * sum(t.numel() * 8 for t in alone[0].state.server["shared"].values()) + 2 * 8
+    )
+    far = [n for n, t in plain.state.server["shared"].items() if not torch.equal(t, by_rows.state.server["shared"][n])]
+    assert far

@@ -1,0 +1,103 @@
+"""Per-FedAvg: a common model that is good after one step on a client's own rows, not as it is.
+
+    down     w
+    client   w_k <- w, local work; a step takes mini-batches D, D', D'' of its rows:
+             w̃ = w_k - α ∇f(w_k; D),   g = ∇f(w̃; D')
+             first          w_k <- w_k - η g
+             hessian-free   w_k <- w_k - η (g - α h),   h = (∇f(w_k + δ g; D'') - ∇f(w_k - δ g; D'')) / 2δ
+    up       w_k, n_k
+    server   w = Σ_k n_k w_k / Σ_k n_k
+    scored   w - α ∇f(w; D), one step on a mini-batch; with tune_epochs so many epochs;  no later round sees it
+
+Fallah et al., NeurIPS 2020, arXiv:2002.07948, algorithm 1 and section 5, from its description.  η, the clients' lr, is
+the paper's β.  Differs: the mean is by rows (weighing="clients": the paper's).  A step takes two or three mini-batches,
+so that an epoch has a half or a third of FedAvg's (batches="same": D = D' = D'').  Running statistics are of the pass
+at w̃.  "as_published" is PFLlib (d832e76, clientperavg.py): first order, two passes over the rows in a round.
+α = 0 is FedAvg on D' alone; with tune_epochs, FedAvg-FT.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedtune.core.trees import mean_over_clients
+from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
+from fedtune.nn.layers import cross_entropy
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Algorithm):
+    """Per-FedAvg as described in its module: hyperparameters, client and server code."""
+
+    pure = True
+
+    inner_lr: float = hyper(0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="α", help="rate of the inner step")
+    order: str = hyper(
+        "hessian-free", choices=("hessian-free", "first"), help="the Hessian: by a difference of gradients, or left out"
+    )
+    delta: float = hyper(1e-3, 1e-5, 0.1, log=True, symbol="δ", help="step of the difference of gradients")
+    batches: str = hyper(
+        "separate", choices=("separate", "same"), help="a mini-batch for each gradient of a step, or one for all"
+    )
+    weighing: str = hyper("rows", choices=("rows", "clients"), help="weights of models in the mean: by rows, or equal")
+    tune_epochs: int = hyper(
+        0, 1, 50, extra_values=(0,), symbol="τ", help="epochs of adaptation before a client is scored; 0: one step"
+    )
+    tune_lr: float | None = hyper(None, 1e-5, 1.0, log=True, help="learning rate of the adaptation; none: α")
+
+    shared = ("body", "head")
+    checked_with = {"inner_lr": 0.1}
+    contrasts = {"delta": (1e-5, 0.1, {"inner_lr": 1.0})}
+    presets = {
+        "as_text": {"momentum": 0.0, "weighing": "clients"},
+        "as_published": {"order": "first", "momentum": 0.0, "inner_lr": 0.005, "lr": 0.005, "local_epochs": 2},
+    }
+
+    def resolved_defaults(self) -> Mapping[str, Any]:
+        """The rate of the adaptation."""
+        return {} if self.tune_lr is not None else {"tune_lr": self.inner_lr}
+
+    @property
+    def taken(self) -> int:
+        """The mini-batches of a step."""
+        return 1 if self.batches == "same" else 2 if self.order == "first" else 3
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Meta-steps."""
+        return (Phase(self.meta_loss, batches=self.taken),)
+
+    def meta_loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """The loss on D' an inner step away; its gradient is the outer step's."""
+        parts = [*zip(batch.x.chunk(self.taken), batch.y.chunk(self.taken), strict=True)]
+        inner, outer, last = (parts * 3)[:3]
+        names = [n for n, _ in m.net.named_parameters() if n in down["shared"]]  # not what is frozen
+        g = m.gradient(lambda at: self.f(at, *inner), names)
+        away = m.at({n: m[n] - self.inner_lr * g[n] for n in names})
+        loss = self.f(away, *outer)
+        if self.order == "first":
+            return loss
+        g = away.gradient(lambda at: self.f(at, *outer), names)
+        ahead, behind = (
+            m.at({n: m[n] + by * g[n] for n in names}).gradient(lambda at: self.f(at, *last), names)
+            for by in (self.delta, -self.delta)
+        )
+        h = {n: (ahead[n] - behind[n]) / (2 * self.delta) for n in names}
+        bent = sum((h[n] * (m[n] - m[n].detach())).sum() for n in names)  # is 0, and its gradient h
+        return loss - self.inner_lr * bent
+
+    def f(self, m: Model, x: Tensor, y: Tensor) -> Tensor:
+        """The loss f(w; D)."""
+        return cross_entropy(m.head(m.body(x)), y)
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """The mean of the clients' models."""
+        weight = up["rows"] if self.weighing == "rows" else torch.ones_like(up["rows"])
+        return server | {"shared": mean_over_clients(up["shared"], weight)}
+
+    def adapt(self, task: Task) -> tuple[Phase, ...]:
+        """The inner step, or epochs of it, on CE."""
+        lr = self.inner_lr if self.tune_lr is None else self.tune_lr
+        return (Phase(self.loss, epochs=self.tune_epochs, steps=None if self.tune_epochs else 1, lr=lr),)
