@@ -22,8 +22,9 @@ from fedtune.core.workload import Workload, trainer
 from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.scenario import Scenario
 from fedtune.programs import program_file
+from fedtune.programs.naming import is_program
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning.options.options import PROGRAM, ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class Objective:
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
     """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
     algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
-    if algo.endswith(PROGRAM):
+    if is_program(algo):
         theirs, hyperparameters = ["rounds"], list(program_file.read(algo).knobs())
     else:
         theirs = [f.name for f in dataclasses.fields(Scenario)]

@@ -48,7 +48,8 @@ def write(package: Path, files: Mapping[str, Path]) -> None:
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in (_code() | dict(files)).items():
             entry = zipfile.ZipInfo(name)  # without a time stamp, so that the cluster recognises it
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             with path.open("rb") as source, archive.open(entry, "w") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             if package.stat().st_size > LIMIT:

@@ -13,7 +13,8 @@ from typing import Any
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import printable, say
-from fedtune.programs import program_check, workload
+from fedtune.programs import program_check
+from fedtune.programs.naming import is_program
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
 
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if no check fails, 1 if one does."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
-    if workload.is_program(args.what):
+    if is_program(args.what):
         return _check_program(args, given)
     if args.check_rounds is not None:
         raise UserError(f"--check-rounds goes with a program file, but got {args.what or args.model or 'none'}")

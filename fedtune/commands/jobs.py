@@ -66,5 +66,5 @@ def _show(ours: dict[str, JobDetails]) -> None:
         began = (job.start_time or 0) / 1000
         took = datetime.timedelta(seconds=round((job.end_time / 1000 if job.end_time else time.time()) - began))
         started = datetime.datetime.fromtimestamp(began).isoformat(" ", "seconds")
-        table.add_row(name, job.status.lower(), started, str(took), job.entrypoint.removeprefix("python -m fedtune "))
+        table.add_row(name, job.status.lower(), started, str(took), job.entrypoint.rpartition("python -m fedtune ")[2])
     console(width=None if sys.stdout.isatty() else 240).print(table)

@@ -18,7 +18,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import catalogue
-from fedtune.tuning.options.options import PROGRAM
+from fedtune.programs.naming import is_program
 from fedtune.user_code import entry_points, user_files
 from fedtune.user_code.command import Parser, guarded
 
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune list` and return its exit status."""
     args = parser().parse_args(argv)
-    if args.algo and args.algo.endswith(PROGRAM):
+    if args.algo and is_program(args.algo):
         raise UserError(f"fedtune list shows algorithms, but got {args.algo}, a program; its file says what it has")
     console = terminal.console()
     for name in [user_files.take_each(args.algo, registry.names())[0]] if args.algo else registry.names():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
+from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code.command import require_new
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune partition` and return its exit status."""
+    require_none(argv, "partition")
     args = parser().parse_args(argv)
     options = ExperimentOptions(**arguments.given(args, ExperimentOptions))
     require_new("--output", args.output, ".html")

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from fedtune.core import terminal
 from fedtune.core.importing import quick_imports
+from fedtune.programs.naming import require_none
 from fedtune.studies.options import ReproductionOptions
 from fedtune.tuning.options import arguments
 
@@ -28,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune reproduce` and return its exit status."""
+    require_none(argv, "reproduce")
     args = parser().parse_args(argv)
     if args.list or args.table is None:
         _list()

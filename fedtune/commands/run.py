@@ -12,6 +12,7 @@ from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import command_line
 from fedtune.experiment import registry
 from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.programs.naming import require_none
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune run` and return its exit status."""
+    require_none(argv, "run")
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     if args.config:

@@ -10,6 +10,7 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
+from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.types import bounded_int
 from fedtune.user_code.command import require_new
@@ -59,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune simulate` and return its exit status."""
+    require_none(argv, "simulate")
     args = parser().parse_args(argv)
     file = args.output
     require_new("--output", file, ".csv")

@@ -27,9 +27,10 @@ Everything is checked here first, then the search runs as a job of the cluster a
 Paths among the search's arguments are the cluster's: --storage-path is needed, a folder that all its nodes share;
 --data-dir names data that its head can read.  Your own files (--algo FILE.py, --space FILE.py, …) are read here, and
 sent with what they import from their folder.  Without --data-dir a data set other than digits is sent too, from --data
-(resume, extend, replay want --data again).  fedtune itself goes along, other packages do not: the cluster has Ray,
-torch and the rest of fedtune's requirements.  The arguments may begin with a command: search, compare, resume, extend
-or replay.
+(resume, extend, replay want --data again).  A program file (--program FILE.toml) is sent with its folder, and runs in a
+copy in the cluster's storage; with --in-place it is not sent: all nodes have that folder.  fedtune itself goes along,
+other packages do not: the cluster has Ray, torch and the rest of fedtune's requirements.  The arguments may begin with
+a command: search, compare, resume, extend or replay.
 A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token.
 """
 
@@ -56,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder with the data sets on this machine (default $FEDTUNE_DATA_DIR, data)",
     )
+    p.add_argument(
+        "--in-place", action="store_true", help="a program's folder is not sent: the cluster has it at the same path"
+    )
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -77,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.name is not None and not re.fullmatch(r"[\w.-]+", args.name):
         raise UserError(f"a job's --name may have letters, digits, '.', '_' and '-', but got {args.name!r}")
     with tempfile.TemporaryDirectory() as here:
-        job = prepare(words[at + 1 :], args.name, args.data, Path(here) / "job.zip")
+        job = prepare(words[at + 1 :], args.name, args.data, Path(here) / "job.zip", args.in_place)
         with jobs.reached(address) as client:
             jobs.submit(client, job.name, job.entrypoint, job.package)
             say(f"job: {job.name}")
@@ -88,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
             return jobs.follow(client, job.name, address)
 
 
-def prepare(words: list[str], name: str | None, data: Path | None, package: Path) -> Submission:
+def prepare(words: list[str], name: str | None, data: Path | None, package: Path, in_place: bool = False) -> Submission:
     """Check and pack what comes after `--`: a search's arguments, or a command and its."""
     with quick_imports():
         from fedtune.studies import submission
@@ -99,4 +103,4 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     args = importlib.import_module(f"fedtune.commands.{command}").parser().parse_args(arguments)
     kind = ComparisonOptions if command == "compare" else SearchOptions
     options = kind(**cli.given(args, kind, *(() if command in ("search", "compare") else cli.OF_MACHINE)))
-    return submission.prepare(command, arguments, options, getattr(args, "run", None), name, data, package)
+    return submission.prepare(command, arguments, options, getattr(args, "run", None), name, data, package, in_place)

@@ -12,6 +12,7 @@ from typing import Any
 
 READ = (".py", ".sh", ".r", ".jl", ".yaml", ".yml", ".toml", ".cfg", ".ini")  # what programs read, and do not write
 LARGEST = 10_000_000  # bytes of a file that is hashed
+OURS = Path(__file__).parent
 SECONDS = 10  # for a question to git or to an interpreter
 
 
@@ -29,9 +30,15 @@ def of(text: str, command: Sequence[str], folder: Path, search_path: str | None)
     return found
 
 
+def portable(command: Sequence[str]) -> list[str]:
+    """The command with fedtune's own files by name alone: the next fedtune may lie elsewhere."""
+    return [Path(word).name if Path(word).parent == OURS else word for word in command]
+
+
 def scripts(command: Sequence[str], folder: Path) -> dict[str, str]:
-    """The hashes of the code and settings that the command names, by name: above all the script that trains."""
-    named = {word: folder / word for word in command if Path(word).suffix.lower() in READ and "{" not in word}
+    """The hashes of the code and settings of the user's that the command names, by name: above all what trains."""
+    theirs = (word for word in command if Path(word).suffix.lower() in READ and Path(word).parent != OURS)
+    named = {word: folder / word for word in theirs if "{" not in word}
     small = {word: file for word, file in named.items() if file.is_file() and file.stat().st_size <= LARGEST}
     return {word: hashlib.sha256(file.read_bytes()).hexdigest() for word, file in small.items()}
 

@@ -22,6 +22,7 @@ from fedtune.core.terminal import one_line
 from fedtune.programs import command, fingerprint, flower, metric, space_words
 from fedtune.programs.entries import Entry, Source
 from fedtune.programs.metric import Metric
+from fedtune.user_code import user_files
 
 LARGEST = 2**20  # bytes of a program file
 KEYS = (
@@ -145,11 +146,12 @@ class Program:
 
 def read(path: str | Path) -> Program:
     """The program that a file declares; UserError in one line for anything in it that cannot be."""
-    path = Path(path)
+    path, gone = Path(path), False
     try:
         content = bounded.read(path, LARGEST)
     except OSError as error:
-        raise UserError(f"a program file must be readable, but {path}: {error.strerror}") from None
+        gone = True
+        content = _copy_of(path, error)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -157,7 +159,17 @@ def read(path: str | Path) -> Program:
         raise UserError(
             f"{path}:{line}: a program file must be UTF-8, but has the byte {content[error.start]:#x}"
         ) from None
-    return parse(text, str(path), path.resolve().parent, path.stem)
+    program = parse(text, str(path), path.resolve().parent, path.stem)
+    note = f"{path} is gone; the run's own copy of it is used, for the same folder"
+    return replace(program, notes=(*program.notes, note)) if gone else program
+
+
+def _copy_of(path: Path, error: OSError) -> bytes:
+    """The content of a program file that a run carries along, where the original is gone."""
+    try:
+        return user_files.of_content(path).content or b""
+    except UserError:
+        raise UserError(f"a program file must be readable, but {path}: {error.strerror}") from None
 
 
 def parse(text: str, path: str, base: Path, stem: str) -> Program:

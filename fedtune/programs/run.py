@@ -17,7 +17,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
-from fedtune.programs import command, idle, isolation, output, written_files
+from fedtune.programs import command, fingerprint, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -92,6 +92,10 @@ class ProgramRun:
         return self._trial or f"{self.folder.name}-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]}"
 
     @property
+    def _command(self) -> list[str]:
+        return fingerprint.portable(self.program.command)
+
+    @property
     def last_line(self) -> str:
         """The last line that the program printed."""
         return output.last_line(self.folder / LOG)
@@ -131,7 +135,7 @@ class ProgramRun:
     def save(self, folder: Path) -> None:
         """The rows until now, and the program's checkpoint if it has any; the program waits meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)
-        state = {"config": self.config, "seed": self.seed, "command": list(self.program.command), "rows": self._before}
+        state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._before}
         if self.program.checkpointed() and (self.folder / CHECKPOINT).is_dir():
             paused = self._child is not None and self._child.pause()
             try:
@@ -152,7 +156,7 @@ class ProgramRun:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / STATE} is no state of a program: {error}") from None
         same = state["config"] == json.loads(json.dumps(self.config))
-        own = (state["seed"], state["command"]) == (self.seed, list(self.program.command))
+        own = (state["seed"], state["command"]) == (self.seed, self._command)
         if not own or not (same or self.program.checkpointed()):  # only a checkpoint can go on with other values
             raise ValueError(f"{folder / STATE} belongs to another run: {state['config']}, seed {state['seed']}")
         self._of_another = not same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -11,11 +12,10 @@ from typing import Any, ClassVar
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Knob
 from fedtune.programs import command, fingerprint, program_file
+from fedtune.programs.naming import is_program
 from fedtune.programs.program_file import Program
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
-
-SUFFIX = ".toml"
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class ProgramWorkload:
     def name(self) -> str:
         """The program's."""
         return self.program.name
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The folder of the program file, and those that it runs in."""
+        folders = (self.program.folder, self.program.checking().folder)
+        return tuple(Path(place) for place in (os.path.dirname(self.path), *folders) if place)
 
     @property
     def path(self) -> str:
@@ -204,7 +210,9 @@ class ProgramWorkload:
 
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""
-        program = asdict(replace(self.program, notes=(), path=""))
+        program = asdict(replace(self.program, notes=(), path="")) | {
+            "command": fingerprint.portable(self.program.command)
+        }
         check = self.program.checking()
         scripts = {**self._scripts(), **fingerprint.scripts(check.command, Path(check.folder))}
         return {"program": program, "scripts": scripts, "seed": self.seed, "pinned": self.pinned}
@@ -237,11 +245,6 @@ class ProgramWorkload:
             "seed": self.seed,
             "hyperparameters": self.configuration(config),
         } | ({"selects_on_test": True} if self.selects_on_test else {})
-
-
-def is_program(algo: str) -> bool:
-    """Whether what was given in place of an algorithm is a program file."""
-    return algo.endswith(SUFFIX)
 
 
 def of_file(

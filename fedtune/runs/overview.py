@@ -111,7 +111,8 @@ def _search(run: Path) -> tuple[Group, bool, float | None]:
     seconds = None if over else time_left.of_search(files, record, rows, how)
     lines += _left(seconds)
     lines += [f"{trial} says: {line}" for trial, line in _last_lines(files, how).items()]
-    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record))
+    tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
+    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested)
     return Group("\n".join(lines), "no round was reported yet" if table is None else table), over, seconds
 
 
@@ -139,7 +140,7 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str
     return f"rung at {where}: reached by {len(there)}, {on} went on"
 
 
-def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal: Goal) -> Table | None:
+def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal: Goal, tested: bool) -> Table | None:
     """The trials with the best last value of the objective; None before the first round.
 
     Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
@@ -149,7 +150,7 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal:
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
     table = Table(title=f"{best} last {objective.name}{said}", title_justify="left", box=None)
-    for column in ("trial", "status", "round", *decide, "test_acc", *["kept"] * bool(said), *names):
+    for column in ("trial", "status", "round", *decide, *["test_acc"] * tested, *["kept"] * bool(said), *names):
         table.add_column(column, justify="left" if column in ("trial", "status") else "right")
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
 
@@ -162,9 +163,8 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal:
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_kept(row)]] * bool(said)
-        table.add_row(
-            trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, _tested(rows[trial]), *kept, *values
-        )
+        of_test = [_tested(rows[trial])] * tested
+        table.add_row(trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values)
     return table if last else None
 
 

@@ -17,13 +17,23 @@ import torch
 
 from fedtune.core.about import VERSION
 from fedtune.core.workload import Workload
+from fedtune.data import flwr_partitions
 
+PARTITIONERS = "flwr-datasets"
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
 
 
 def of_workload(workload: Workload) -> dict[str, Any]:
     """The provenance entries of a search's record."""
-    return origin() | workload.to_record()
+    return of_setting(workload.to_record())
+
+
+def of_setting(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a record with a setting, and its own entries: with the version of what dealt the rows."""
+    found, setting = origin() | dict(record), record.get("scenario") or {}
+    if flwr_partitions.is_named(str(setting.get("partition", ""))):
+        found["versions"] = found["versions"] | {PARTITIONERS: version(PARTITIONERS)}
+    return found
 
 
 def origin() -> dict[str, Any]:

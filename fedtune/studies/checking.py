@@ -18,7 +18,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
-from fedtune.programs.workload import is_program
+from fedtune.programs.naming import is_program
 from fedtune.tuning import space_conformance
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files

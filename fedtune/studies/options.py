@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedtune.core.errors import UserError
-from fedtune.tuning.options.options import OF_ENGINE, PROGRAM, ExperimentOptions, SearchOptions, canonical
+from fedtune.programs.naming import is_program
+from fedtune.tuning.options.options import OF_ENGINE, ExperimentOptions, SearchOptions, canonical
 from fedtune.tuning.options.types import above_zero, check, option, positive_int, share, small_int
 from fedtune.user_code import user_files
 
@@ -37,7 +38,7 @@ class ComparisonOptions(SearchOptions):
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        if algorithm.endswith(PROGRAM):  # what is said of the setting is for the others
+        if is_program(algorithm):  # what is said of the setting is for the others
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
             shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
         name = user_files.plain_name(canonical(algorithm))

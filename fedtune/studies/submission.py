@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import itertools
 import shlex
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedtune.cluster import package as packing
+from fedtune.cluster import program_folders
 from fedtune.core.errors import UserError
+from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import built_in
@@ -25,6 +28,7 @@ from fedtune.user_code import content_hashes, user_files
 from fedtune.user_code.user_files import UserFile
 
 GIVEN = "given"  # the folder of the user's files in the job's, where they hide no module
+PROGRAMS = f"{GIVEN}/programs"  # of programs' folders
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +46,16 @@ class Submission:
     command: str
     arguments: list[str]
     package: Path
+    programs: Path | None = None  # where the folders of its programs are put first
 
     @property
     def entrypoint(self) -> str:
         """The line that the cluster's shell runs."""
-        return shlex.join(["python", "-m", "fedtune", self.command, *self.arguments, "--address", "auto"])
+        runs = shlex.join(["python", "-m", "fedtune", self.command, *self.arguments, "--address", "auto"])
+        if self.programs is None:
+            return runs
+        put = ["python", "-m", "fedtune.cluster.program_folders", PROGRAMS, str(self.programs)]
+        return f"{shlex.join(put)} && exec {runs}"  # exec: what stops the job stops the search
 
 
 def prepare(
@@ -57,6 +66,7 @@ def prepare(
     name: str | None,
     data: Path | None,
     package: Path,
+    in_place: bool = False,
 ) -> Submission:
     """Check the search to submit, and write the package; UserError if anything is wrong.  Nothing is sent.
 
@@ -67,6 +77,7 @@ def prepare(
     name        the job's; None: from the run's.
     data        the folder with torchvision's layout here, if one was named.
     package     the .zip to write.
+    in_place    whether the cluster has the programs' folders where this machine has them.
     """
     if options.address:
         raise UserError(
@@ -74,50 +85,110 @@ def prepare(
             "--; give it "
             "before"
         )
+    programs: Path | None = None
     if run is None:
-        folder, arguments = _search(arguments, options, data, package)
+        folder, arguments, programs = _search(arguments, options, data, package, in_place)
         default = folder.name if options.name is None else f"{folder.name}-{_now()}"
     else:
         folder, arguments = _continued(arguments, run, data, package)
         default = f"{command}-{folder.name}-{_now()}"
-    return Submission(name or default, folder, command, arguments, package)
+    return Submission(name or default, folder, command, arguments, package, programs)
 
 
-def _search(arguments: list[str], options: SearchOptions, data: Path | None, package: Path) -> tuple[Path, list[str]]:
-    """Check what is searched and pack it.  Returns its folder, and the arguments as the cluster is to have them."""
+def _search(
+    arguments: list[str], options: SearchOptions, data: Path | None, package: Path, in_place: bool
+) -> tuple[Path, list[str], Path | None]:
+    """Check what is searched and pack it.
+
+    Returns its folder, the arguments as the cluster is to have them, and where programs' folders are put there.
+    """
+    _require_files(options)
     storage = _on_cluster("--storage-path", Path(options.storage_path))
     with tempfile.TemporaryDirectory() as empty:  # whether the cluster's can be written to, the cluster will say
         here = dataclasses.replace(options, address="auto", storage_path=empty)
         if isinstance(here, ComparisonOptions):
             compared = comparison_plan.make(here)
-            planned, name, fresh = compared.first, compared.folder.name, here.seeds
-            algos, own = {"--algos": ",".join(compared.plans)}, compared.own
+            plans, name, fresh = compared.plans, compared.folder.name, here.seeds
         else:
             planned = plan.make(here)
-            name, fresh = planned.name, planned.final_seeds
-            algos, own = {"--algo": planned.workload.name}, planned.own
+            plans, name, fresh = {planned.workload.name: planned}, planned.name, planned.final_seeds
+    engine = {algo: p for algo, p in plans.items() if not p.workload.places}
+    programs = {algo: p for algo, p in plans.items() if p.workload.places}
+    given, files = ["--name", name], dict[str, Path]()
+    to = storage / f"{name}-programs"
+    if in_place:
+        typed = {algo: str(Path(p.options.algo).resolve()) for algo, p in programs.items()}
+        for p in programs.values():
+            say(f"note: {p.workload.name} runs in {p.workload.places[1]}, which every node of the cluster must have")
+    else:
+        typed, files = _programs(programs, to)
+    names = {algo: typed.get(algo, _sent(algo)) for algo in plans}
+    if programs or any(algo != there for algo, there in names.items()):
+        given += ["--algos" if isinstance(options, ComparisonOptions) else "--algo", ",".join(names.values())]
+    if programs:
+        arguments = _without(arguments, "--program")
+    for p in list(engine.values())[:1]:
+        more, of_data = _of_engine(p, options, data, fresh)
+        given, files = given + more, files | of_data
+    files |= _own(user_files.merged(*(p.own for p in engine.values())))
+    if found := spaces.file_of(options.space):
+        given += ["--space", f"{GIVEN}/{found[0].name}{found[1]}"]
+        files |= _own(spaces.files(options.space))
+    packing.write(package, files)
+    return (
+        storage / name,
+        _without(arguments, *dict.fromkeys(given[::2])) + given,
+        to if typed and not in_place else None,
+    )
+
+
+def _of_engine(
+    planned: plan.Plan, options: SearchOptions, data: Path | None, fresh: int
+) -> tuple[list[str], dict[str, Path]]:
+    """The arguments and data for what fedtune itself trains; UserError for data that are not there."""
     e = built_in(planned.workload, "fedtune submit")
     scenario, root = e.scenario, packing.data_root(data)
-    given, files = ["--name", name], {}
+    given, files = list[str](), dict[str, Path]()
     if options.data_dir is not None:
         _on_cluster("--data-dir", Path(options.data_dir))
     elif (read := datasets.from_files(scenario.dataset)) and not options.download:
         files = packing.data_files(read, root)
         given += ["--data-dir", "data"]
-    typed = [*algos.items(), *((flag(n), getattr(scenario, n)) for n in options.fields)]
+    typed = [(flag(n), getattr(scenario, n)) for n in options.fields]
     for option, names in [*typed, *(("--metric", name) for name in e.metrics), ("--start-from", e.start_from)]:
         if (sent := _sent(names)) != names:
             given += [option, sent]
-    files |= _own(own)
-    if found := spaces.file_of(options.space):
-        given += ["--space", f"{GIVEN}/{found[0].name}{found[1]}"]
-    packing.write(package, files)
     here_too = not datasets.from_files(scenario.dataset)
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
         first = planned.workload.seed
         partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
-    return storage / name, _without(arguments, *dict.fromkeys(given[::2])) + given
+    return given, files
+
+
+def _require_files(options: SearchOptions) -> None:
+    """UserError for a program that has no file: the cluster would not know what goes with it."""
+    for name in ("program", "flower"):
+        if value := getattr(options, name):
+            raise UserError(f"a program is submitted by its program file, but got {flag(name)} {value}; write one")
+
+
+def _programs(programs: Mapping[str, plan.Plan], to: Path) -> tuple[dict[str, str], dict[str, Path]]:
+    """Where each program's file will be on the cluster, and the files that are sent for it."""
+    typed, files, homes = dict[str, str](), dict[str, Path](), dict[Path, Path]()
+    for algo, p in programs.items():
+        home, *others = p.workload.places
+        program_folders.require_inside(home, tuple(others), p.options.algo)
+        if home not in homes:
+            taken = {place.name for place in homes.values()}
+            named = (f"{home.name}-{i}" if i else home.name for i in itertools.count())
+            homes[home] = to / next(name for name in named if name not in taken)
+            found, left = program_folders.sent(home)
+            say(f"note: {program_folders.in_words(home, found, left, homes[home])}")
+            there = Path(PROGRAMS, homes[home].name)
+            files |= {str(there / file.relative_to(home)): file for file in found}
+        typed[algo] = str(homes[home] / Path(p.options.algo).resolve().name)
+    return typed, files
 
 
 def _own(files: Iterable[UserFile]) -> dict[str, Path]:

@@ -213,6 +213,22 @@ def test_data_go_with_the_job_and_what_goes_wrong_there_is_told(head: Head, tmp_
     assert status == 1 and "error: --storage-path must be a folder" in out and out.endswith("failed, exit status 2\n")
 
 
+def test_a_program_runs_in_the_copy_that_the_job_has_brought(head: Head, tmp_path: Path) -> None:
+    own, storage = tmp_path / "own", tmp_path / "storage"
+    own.mkdir()
+    script = "import sys\nfor t in '123':\n    print('acc:', float(sys.argv[1]) * int(t))\nopen('trace', 'a').close()"
+    (own / "own.py").write_text(script)
+    file = "command = 'python own.py {lr}'\nrounds = 3\n[metrics.val_acc]\npattern = 'acc: (.*)'\n"
+    (own / "own.toml").write_text(f"{file}[space]\nlr = '0.01..0.1'\n")
+    words = f"--program {own}/own.toml --trials 2 --final-seeds 0 --no-dashboard --storage-path {storage} --name run"
+    status, out, err = head.run("submit", "--name", "program", "--", *words.split())
+    assert status == 0, out + err
+    record = json.loads((storage / "run" / "run.json").read_text())
+    assert record["state"] == "finished" and record["program"]["folder"] == f"{storage}/run-programs/own"
+    assert (storage / "run-programs" / "own" / "trace").exists() and not (own / "trace").exists()
+    assert "search --trials 2" in head.run("jobs", "list")[1]
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [

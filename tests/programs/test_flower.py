@@ -11,8 +11,9 @@ from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
 from support.programs import finish, start
 
 from fedtune.core.errors import UserError
-from fedtune.programs import program_file, workload
+from fedtune.programs import fingerprint, flower, program_file, workload
 from fedtune.programs.program_file import Program
+from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options.options import SearchOptions
 
 
@@ -203,3 +204,20 @@ def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path) -
         SearchOptions(**given, preset="as_text")
     with pytest.raises(UserError, match="--python is for a program"):
         SearchOptions(algo="fedavg", python="python3").workload()
+
+
+def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ProgramWorkload(of_app(app, "client:eval-acc"))
+    run = start(before.program, tmp_path / "runs")
+    run.save(tmp_path / "saved")
+    plain = before.to_plain()
+    elsewhere = tmp_path / "newer" / Path(flower.CHILD).name
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(Path(flower.CHILD).read_text() + "# newer")
+    monkeypatch.setattr(flower, "CHILD", str(elsewhere))
+    monkeypatch.setattr(fingerprint, "OURS", elsewhere.parent)
+    now = ProgramWorkload(of_app(app, "client:eval-acc"))
+    assert str(elsewhere) in now.program.command and now.to_plain() == plain and not plain["scripts"]
+    start(now.program, tmp_path / "runs").load(tmp_path / "saved")

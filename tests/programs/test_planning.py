@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import refusal
 
+from fedtune.commands import partition, reproduce, run, simulate
 from fedtune.core.errors import UserError
 from fedtune.programs import workload
 from fedtune.studies.comparison import plan as comparison_plan
@@ -138,3 +140,20 @@ def test_a_changed_script_is_another_program(tmp_path: Path) -> None:
     assert before.to_plain() != plain  # so no outcome of the earlier one is taken for its own
     with pytest.raises(UserError, match=f"but {script} has changed since"):
         before.as_recorded(record)
+
+
+@pytest.mark.parametrize("command", [partition, reproduce, run, simulate])
+def test_commands_for_what_fedtune_trains_refuse_program_files(command: Any, capsys: pytest.CaptureFixture) -> None:
+    said = refusal(command.main, "own.toml", capsys)
+    assert "is for what fedtune itself trains, but got own.toml, a program file; programs go to fedtune search" in said
+
+
+def test_a_program_file_that_is_gone_is_read_from_its_copy(tmp_path: Path) -> None:
+    path = file(tmp_path)
+    before = workload.of_file(path)
+    Path(path).rename(tmp_path / "moved.toml")
+    again = workload.of_file(path)
+    assert again.to_plain() == before.to_plain() and again.program.folder == str(tmp_path)
+    assert "is gone; the run's own copy of it is used" in again.program.notes[-1]
+    with pytest.raises(UserError, match="a program file must be readable, but .*other.toml: No such file"):
+        workload.of_file(str(tmp_path / "other.toml"))

@@ -117,7 +117,9 @@ def test_a_killed_driver_leaves_nothing_of_a_program_and_is_resumed(
     kill(process)
     wait_for(lambda: not any(map(lives, began)), 60)
     assert time.monotonic() - killed < 60  # 5 s on an idle machine
+    (tmp_path / "own.toml").unlink()
     assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    assert "own.toml is gone; the run's own copy of it is used" in capsys.readouterr().err
     assert_its_figures(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "finished"
     assert not any(map(lives, pids(tmp_path)))

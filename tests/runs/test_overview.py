@@ -63,3 +63,8 @@ def test_seconds_and_a_second_objective_are_shown_too(tmp_path: Path) -> None:
 def test_a_search_for_accuracy_alone_has_no_such_columns(tmp_path: Path) -> None:
     *_, title, head, _ = shown(tmp_path, {"a": {"val_acc": 0.5}})
     assert (title, head) == ("highest last val_acc", "trial status round val_acc test_acc lr")
+
+
+def test_a_program_that_reports_no_test_accuracy_has_no_such_column(tmp_path: Path) -> None:
+    *_, head, first = shown(tmp_path, {"a": {"val_acc": 0.5}}, metrics={"val_acc": {"split": "validation", "mode": ""}})
+    assert (head, first) == ("trial status round val_acc lr", "a finished 2/2 0.5000 0.5")

@@ -44,7 +44,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         fits = held.enter_context(
             ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, files.ray_log_file, c.folder)
         )
-        files.add(**provenance.origin() | c.to_record() | dict(record or {}))
+        files.add(**provenance.of_setting(c.to_record()) | dict(record or {}))
         if not begun:
             files.make()
             held.enter_context(files.lock())

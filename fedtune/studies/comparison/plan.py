@@ -13,12 +13,13 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.scenarios import find
+from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, PROGRAM, SearchOptions, canonical
+from fedtune.tuning.options.options import AUTO, SearchOptions, canonical
 from fedtune.tuning.plan import Plan
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
@@ -165,7 +166,7 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
     """The algorithms that others are tested against, as typed; they may be compared ones too."""
-    alone = all(typed.endswith(PROGRAM) for typed in names.values()) and options.baselines == BASELINES
+    alone = all(map(is_program, names.values())) and options.baselines == BASELINES
     if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
@@ -200,7 +201,7 @@ def _named(text: str, flag: str) -> dict[str, str]:
 def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
     """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    alone = all(typed.endswith(PROGRAM) for typed in names.values())
+    alone = all(map(is_program, names.values()))
     place = "programs" if alone else user_files.plain_name(options.scenario)
     name = options.name or f"compare-{place}-{stamp}"
     plan.require_folder(storage, name, options.name)

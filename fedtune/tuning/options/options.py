@@ -15,6 +15,7 @@ from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, shown
 from fedtune.core.metrics import METRIC
 from fedtune.engine.executors import EXECUTORS
+from fedtune.programs.naming import is_program
 from fedtune.tuning.options.types import (
     AUTO,
     FEW,
@@ -53,7 +54,6 @@ __all__ = [
     "positive_int",
 ]
 
-PROGRAM = ".toml"  # how a program's file ends
 OF_ENGINE = (
     *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
     "executor",
@@ -66,7 +66,7 @@ LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fed
 
 def canonical(algo: str) -> str:
     """The name of an algorithm or a program, as it stands in tables; its files are registered."""
-    if algo.endswith(PROGRAM):
+    if is_program(algo):
         from fedtune.programs import program_file
 
         return program_file.read(algo).name
@@ -201,7 +201,7 @@ class ExperimentOptions:
     @property
     def is_program(self) -> bool:
         """Whether a program of the user's is trained."""
-        return self.algo.endswith(PROGRAM)
+        return is_program(self.algo)
 
     def _of_program_file(self, on_test: bool = False) -> Workload:
         """The program of a file.  on_test: whether its figures on test rows may select."""
@@ -349,7 +349,7 @@ class SearchOptions(ExperimentOptions):
             object.__setattr__(self, "flower", str(Path(self.flower).expanduser().absolute()))
         if self.program and self.algo not in ("", self.program):
             raise UserError(f"either --algo or --program says what is trained, but got {self.algo} and {self.program}")
-        if self.program.endswith(PROGRAM):
+        if is_program(self.program):
             object.__setattr__(self, "algo", self.program)
             object.__setattr__(self, "program", "")
         super().__post_init__()
