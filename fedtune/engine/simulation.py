@@ -38,10 +38,6 @@ class Round(NamedTuple):
     clients: dict[str, Tensor]  # the table of clients, as `evaluation.Scored` has it
     state: State  # the scored state; the next round may overwrite it
 
-    def take_notes(self) -> list[str]:
-        """None: what is worth telling is told before training."""
-        return []
-
     def kept(self) -> Round:
         """The same round with a copy of its state that no later round overwrites."""
         groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
@@ -140,6 +136,10 @@ class Simulation:
     def rounds(self) -> int:
         """The rounds of a whole run."""
         return self.setting.scenario.rounds
+
+    def take_notes(self) -> list[str]:
+        """None: what is worth telling is told before training."""
+        return []
 
     def kept(self) -> Round:
         """The last round with a copy of its state, so that `clients` can score it later."""
