@@ -239,6 +239,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedbn",
         "feddyn",
         "fedgh",
+        "fedlc",
         "fedmrl",
         "fednova",
         "fedntd",

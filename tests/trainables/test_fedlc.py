@@ -1,0 +1,100 @@
+"""FedLC: FedAvg at τ = 0 and for balanced clients; rounds by hand; classes that a client lacks are left alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    copied,
+    numbers,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+
+TAU = 0.8
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_calibration_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    plain = simulate("fedlc", scenario, data, executor=executor, tau=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    assert play(plain, 3) == play(avg, 3)
+    assert_same_numbers(numbers(plain.state), numbers(avg.state))
+
+
+def test_clients_with_equally_many_rows_of_every_class_are_fedavgs() -> None:
+    data = random_federation([8, 16, 4])
+    even, avg = (simulate(n, DIGITS, data, lr=0.1, **more) for n, more in (("fedlc", {"tau": 3.0}), ("fedavg", {})))
+    play(even, 3), play(avg, 3)
+    assert_close_numbers(even.state.server["shared"], avg.state.server["shared"])
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_three_rounds_by_hand(executor: str) -> None:
+    """Rows 5 and 1 of two of four classes; and 3 of three: over the classes held, exp(l_c - τ / n_c^(1/4))."""
+    rows, held = [6, 9], [{0: 5, 1: 1}, {1: 3, 2: 3, 3: 3}]
+    data = random_federation(rows, [[0, 0, 0, 0, 0, 1], [1, 2, 3]])
+    sim = simulate("fedlc", DIGITS, data, executor=executor, tau=TAU, lr=0.1, momentum=0.0, batch=18, local_steps=2)
+    w = copied(sim.state.server["shared"])
+    for _ in range(3):
+        ends = []
+        for k in range(2):  # a batch of 18 holds each row equally often
+            net, (x, y) = client_net(sim, 0), own_rows(sim, k)
+            net.load_state_dict(copied(w))
+            assert {c: int((y == c).sum()) for c in y.unique().tolist()} == held[k]
+            for _ in range(2):
+                logits, total = net(x), torch.zeros((), dtype=torch.float64)
+                for row, own in zip(logits, y.tolist(), strict=True):
+                    parts = {c: (row[c] - TAU / n**0.25).exp() for c, n in held[k].items()}
+                    total = total - (parts[own] / sum(parts.values())).log()
+                grads = torch.autograd.grad(total / len(y), list(net.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(net.parameters(), grads, strict=True):
+                        p -= 0.1 * g
+            ends.append(copied(net.state_dict()))
+        w = {n: (6 * ends[0][n] + 9 * ends[1][n]) / 15 for n in w}
+        play(sim, 1)
+        assert_close_numbers(sim.state.server["shared"], w)
+
+
+def test_nothing_pushes_a_class_down_that_the_client_does_not_hold() -> None:
+    """Its row of the head stays as it was, where FedAvg's moves."""
+    data = random_federation([8], [[0, 1, 3]])
+    moved = {}
+    for name in ("fedlc", "fedavg"):
+        sim = simulate(name, DIGITS, data, lr=0.2, local_epochs=3)
+        start = copied(sim.state.server["shared"])
+        play(sim, 2)
+        for n in ("weight", "bias"):
+            moved[name, n] = (sim.state.server["shared"][f"head.{n}"] - start[f"head.{n}"])[2].abs().max().item()
+    assert moved["fedlc", "weight"] == moved["fedlc", "bias"] == 0
+    assert moved["fedavg", "weight"] > 1e-3 < moved["fedavg", "bias"]
+
+
+def test_a_margin_is_larger_where_rows_are_fewer() -> None:
+    """As the loss of an untrained client: calibration costs the rare class's rows more than the frequent one's."""
+    data = random_federation([10], [[0] * 9 + [1]])
+    losses = []
+    for tau in (0.0, 2.0):
+        sim = simulate("fedlc", DIGITS, data, tau=tau, lr=1e-5, momentum=0.0, batch=10)
+        net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
+        logits = net(x)[:, :2] - tau * torch.tensor([9.0, 1.0], dtype=torch.float64) ** -0.25
+        each = nn.functional.cross_entropy(logits, y, reduction="none")
+        losses.append(each)
+        if tau:
+            assert_close(play(sim, 1)[0]["train_loss"], each.mean().item(), rtol=0, atol=1e-4)
+    extra = losses[1] - losses[0]
+    assert extra[y == 1].min() > 0 > extra[y == 0].max()
