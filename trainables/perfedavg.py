@@ -46,7 +46,7 @@ class PerFedAvg(Algorithm):
     tune_epochs: int = hyper(
         0, 1, 50, extra_values=(0,), symbol="τ", help="epochs of adaptation before a client is scored; 0: one step"
     )
-    tune_lr: float | None = hyper(None, 1e-5, 1.0, log=True, help="learning rate of the adaptation; none: α")
+    tune_lr: float | None = hyper(None, 1e-5, 1.0, log=True, help="learning rate of the adaptation; None: α")
 
     shared = ("body", "head")
     checked_with = {"inner_lr": 0.1}

@@ -1,0 +1,104 @@
+"""APFL: α = 0 is FedAvg, α = 1 Local beside FedAvg; rounds by hand, with a fixed α and with one that adapts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_same_numbers,
+    client_net,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+
+
+def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix("common."): t for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("mixed", ["weights", "logits"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_the_own_model_it_is_fedavg_and_with_it_alone_local(executor: str, mixed: str) -> None:
+    data = random_federation([5, 9, 7])
+    for scenario in (Scenario(model="mlp", features=8, participation=0.7), BATCHNORM.override(participation=0.7)):
+        work = {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
+        none, all_, avg, alone = (
+            simulate(name, scenario, data, **work, **more)
+            for name, more in (
+                ("apfl", {"mix": 0.0, "mixed": mixed}),
+                ("apfl", {"mix": 1.0, "mixed": mixed}),
+                ("fedavg", {}),
+                ("local", {}),
+            )
+        )
+        rows = [play(sim, 3) for sim in (none, all_, avg, alone)]
+        for sim in (none, all_):
+            assert_same_numbers(bare(sim.state.server["shared"]), avg.state.server["shared"])
+        assert_same_numbers(all_.state.groups[0].tensors, alone.state.groups[0].tensors)
+        for mine, own, common, one in zip(*rows, strict=True):
+            assert mine["test_acc_common"] == own["test_acc_common"] == common["test_acc"]
+            assert own["test_acc"] == own["test_acc_mixed"] == one["test_acc"]
+            if scenario.model == "mlp":  # otherwise the mixture has its own running statistics
+                assert mine["test_acc"] == common["test_acc"]
+            assert all(mine[n] == common[n] for n in common if n.startswith(("up_", "down_")))
+
+
+@pytest.mark.parametrize("mixed", ["weights", "logits"])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_three_rounds_by_hand(executor: str, adaptive: bool, mixed: str) -> None:
+    """With B = n each batch is all rows, in whatever order."""
+    lr, decay, config = 0.2, 0.3, {"mixed": mixed, "adaptive": adaptive, "mix": 0.6, "momentum": 0.0, "batch": 6}
+    data = random_federation([6, 6])
+    sim = simulate("apfl", DIGITS, data, executor=executor, mix_decay=decay, lr=lr, local_steps=2, **config)
+    net = client_net(sim, 0)
+    start = {n: t.detach().clone() for n, t in net.named_parameters()}
+    common, own, alphas = start, [dict(start), dict(start)], [torch.tensor(0.6, dtype=torch.float32).double()] * 2
+    if not adaptive:
+        alphas = [torch.tensor(0.6, dtype=torch.float64)] * 2
+    for _ in range(3):
+        ends = []
+        for k in range(2):
+            w, (x, y) = dict(common), own_rows(sim, k)
+            for _ in range(2):
+                v = {n: t.requires_grad_() for n, t in own[k].items()}
+                alpha = alphas[k].clone().requires_grad_()
+                w = {n: t.detach().requires_grad_() for n, t in w.items()}
+                if mixed == "weights":
+                    mean = {n: alpha * v[n] + (1 - alpha) * w[n].detach() for n in v}
+                    logits = functional_call(net, mean, (x,))
+                else:
+                    at_w = functional_call(net, w, (x,)).detach()
+                    logits = alpha * functional_call(net, v, (x,)) + (1 - alpha) * at_w
+                loss = nn.functional.cross_entropy(logits, y)
+                *slopes, of_alpha = torch.autograd.grad(loss, [*v.values(), alpha])
+                plain = torch.autograd.grad(
+                    nn.functional.cross_entropy(functional_call(net, w, (x,)), y), list(w.values())
+                )
+                own[k] = {n: (v[n] - lr * g).detach() for n, g in zip(v, slopes, strict=True)}
+                w = {n: (w[n] - lr * g).detach() for n, g in zip(w, plain, strict=True)}
+                if adaptive:
+                    alphas[k] = (alpha - lr * (of_alpha + decay * alpha)).detach().clamp(0, 1)
+            ends.append(w)
+        common = {n: (ends[0][n] + ends[1][n]) / 2 for n in common}
+        play(sim, 1)
+        for n, t in bare(sim.state.server["shared"]).items():
+            assert_close(t, common[n], **TIGHT)
+        for k in range(2):
+            for n, t in own[k].items():
+                assert_close(sim.state.groups[0].tensors[n][k], t, **TIGHT)
+            if adaptive:
+                assert_close(sim.state.groups[0].tensors["alpha.own"][k], alphas[k], **TIGHT)
+    if adaptive:
+        assert 0 < alphas[0] != alphas[1] < 1
+    assert any("alpha" in n for n in sim.state.groups[0].tensors) == adaptive
