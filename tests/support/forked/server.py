@@ -3,8 +3,7 @@
 The tests start hundreds, and importing PyTorch, Ray and the rest takes each of them seconds of processor time, more
 than most searches of the tests.  Ray reads its settings from the environment when it is imported: for every set of
 them that comes twice there is one more process, an importer, that has imported it so; for workers, which read their
-node's too and are seldom alone there, from the first on.  fedtune is not imported ahead, for some tests have it from
-another place.
+node's too and are seldom alone there, from the first on.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 
 from becoming import become
 from keeping import Forks
+from ours import ImportedAhead
 
 AHEAD = (
     "torch",
@@ -36,6 +36,27 @@ AHEAD = (
     "sklearn.mixture",
     "optuna",
     "pydantic.main",
+    "pydantic.dataclasses",
+    "pydantic.v1",
+    "pyarrow.json",
+    "torch.utils.serialization",
+    "aiohttp.web",
+    "aiohttp_cors",
+    "grpc.aio",
+    "opentelemetry.exporter.prometheus",
+    "opentelemetry.sdk.metrics",
+    "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc",
+    "opencensus.stats.stats",
+    "opencensus.trace.execution_context",
+    "prometheus_client.parser",
+    "pyarrow.pandas_compat",
+    "google.protobuf.struct_pb2",
+    "msgpack",
+    "click",
+    "pdb",
+    "rich.layout",
+    "filelock",
+    "wcwidth",
     "requests",
     "jsonschema",
     "IPython",
@@ -45,17 +66,37 @@ AHEAD = (
     "google.protobuf.descriptor_pb2",
 )
 PARTS = {  # what of Ray each kind of process imports
-    "worker": ("ray", "ray.actor", "ray.tune.trainable"),  # what else depends on the test
+    "worker": (  # what else depends on the test
+        "ray",
+        "ray.actor",
+        "starlette.datastructures",
+        "ray.tune.trainable",
+        "ray.dag.class_node",
+        "ray.dag.compiled_dag_node",
+        "ray._private.arrow_serialization",
+    ),
     "agent": (
         "ray",
         "ray.dashboard.agent",
         "ray.dashboard.modules.job.job_agent",
         "ray.dashboard.modules.reporter.reporter_agent",
+        "ray.dashboard.modules.aggregator.aggregator_agent",
+        "ray.dashboard.modules.data.data_head",
+        "ray.dashboard.modules.event.event_head",
+        "ray.dashboard.modules.job.job_head",
+        "ray.dashboard.modules.log.log_agent",
+        "ray.dashboard.modules.metrics.metrics_head",
+        "ray.dashboard.http_server_agent",
+        "ray.util.state.common",
         "ray._private.runtime_env.agent.runtime_env_agent",
     ),
     "other": (
         "ray",
         "ray.tune",
+        "ray.train",
+        "ray.dag.class_node",
+        "ray.dag.compiled_dag_node",
+        "ray._private.arrow_serialization",
         "ray.dashboard.head",
         "ray.job_submission",
         "ray._private.log_monitor",
@@ -63,7 +104,18 @@ PARTS = {  # what of Ray each kind of process imports
         "ray.autoscaler.v2.autoscaler",
     ),
 }
+OURS = {  # what of fedtune, for every process and for each kind; nothing that `python -m` is given
+    "all": ("fedtune.cluster.worker",),
+    "worker": ("fedtune.tuning.trainable", "fedtune.studies.ray_tasks"),
+    "other": (
+        "fedtune.commands.search",
+        "fedtune.studies.search_study",
+        "fedtune.tuning.driver",
+        "fedtune.studies.comparison.plan",
+    ),
+}
 OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
+OURS_AHEAD = ImportedAhead()
 MESSAGE = 2**20  # bytes, at most
 FAR_APART = 10_000  # ids, 6 ms; a worker draws some dozens
 IDLE = 60.0  # seconds after which no other worker is expected on a node of Ray
@@ -153,7 +205,8 @@ def main(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address)
         server.listen(64)  # whoever comes now waits
-        load(AHEAD)
+        sys.meta_path.insert(0, OURS_AHEAD)
+        load(AHEAD, "all")
         while sys.stdin not in (ready := select.select([server, sys.stdin, *forks.descriptors], [], [])[0]):
             forks.serve(ready)
             if server not in ready:
@@ -166,10 +219,11 @@ def main(address: str) -> None:
             request.close()
 
 
-def load(names: tuple[str, ...]) -> None:
+def load(names: tuple[str, ...], kind: str) -> None:
     """Import, for forks that share the memory: no collection is to write to it."""
     for name in names:
         importlib.import_module(name)
+    OURS_AHEAD.load(OURS.get(kind, ()))
     gc.collect()
     gc.freeze()
 
@@ -178,7 +232,7 @@ def import_ray(kind: str, settings: dict[str, str], requests: socket.socket, for
     """Import Ray under these settings, and fork for every request with them."""
     os.environ.update(settings)
     before = dict(os.environ)
-    load(PARTS[kind])
+    load(PARTS[kind], kind)
     added = {name: value for name, value in os.environ.items() if before.get(name) != value}
     idle = IDLE if kind == "worker" else None
     while ready := select.select([requests, *forks.descriptors], [], [], None if forks else idle)[0]:

@@ -1,0 +1,52 @@
+"""What the server of forks has imported ahead is what a process would have imported itself (support/forked/ours.py)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FORKED = ROOT / "tests" / "support" / "forked"
+SCRIPT = """
+import importlib, runpy, sys
+sys.path[:0] = [ROOT, FORKED]
+from ours import ImportedAhead
+ahead = ImportedAhead()
+sys.meta_path.insert(0, ahead)
+ahead.load(("fedtune.core.metrics", "fedtune.core.objectives"))
+there = dict(ahead.modules)
+assert {"fedtune", "fedtune.core", "fedtune.core.metrics"} <= there.keys()
+assert not [name for name in sys.modules if name.startswith("fedtune")]
+sys.path[0] = PLACE
+"""
+
+
+def run(place: Path, code: str) -> None:
+    given = f"ROOT, FORKED, PLACE = {str(ROOT)!r}, {str(FORKED)!r}, {str(place)!r}\n"
+    done = subprocess.run([sys.executable, "-c", given + SCRIPT + code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_whoever_imports_the_same_file_gets_all_of_it_once() -> None:
+    run(
+        ROOT,
+        "import fedtune.core.metrics\n"
+        "assert {name: sys.modules[name] for name in there} == there and fedtune is there['fedtune']\n"
+        "assert fedtune.core.metrics is there['fedtune.core.metrics']\n"
+        "assert fedtune.__spec__.loader.get_source('fedtune')\n"
+        "for name in there: del sys.modules[name]\n"
+        "assert importlib.import_module('fedtune.core.metrics') is not there['fedtune.core.metrics']\n",
+    )
+
+
+def test_whoever_has_fedtune_from_another_place_gets_that(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
+    shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")
+    run(
+        tmp_path,
+        "from fedtune.core import metrics\n"
+        "assert metrics is not there['fedtune.core.metrics'] and metrics.__file__.startswith(PLACE)\n"
+        "assert sys.modules['fedtune'].__file__.startswith(PLACE)\n",
+    )
