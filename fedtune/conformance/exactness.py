@@ -57,10 +57,10 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
         if name not in (*s.values, *s.cls.structural) and (value := _near(knob)) is not None:
             others[name] = value
     tracing.forget()
-    for config in ({}, others, {}):
+    with tracing.eager():
+        eager = _trained(s, {})[0], _trained(s, others)[0]
+    for config, plain in (({}, eager[0]), (others, eager[1]), ({}, eager[0])):
         recorded, why = _trained(s, config)
-        with tracing.eager():
-            plain, _ = _trained(s, config)
         if isinstance(recorded, UserError) or isinstance(plain, UserError):
             if not config:
                 return Violation(sources.of_class(s.cls), str(recorded), PURE)

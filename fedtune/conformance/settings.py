@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     scenario: Scenario
     make: Callable[[Scenario, int], Federation]  # the data, for a seed
     values: Mapping[str, Any] = {}  # hyperparameters of the scenario
-    rounds: int = 3  # the first to meet an optimiser's state that the server has averaged twice
+    rounds: int = 3  # the first to meet what the server has averaged twice; 2 where other settings meet it
     resumes: bool = False  # whether its runs are resumed from every round
     atol: float = 1e-12  # in double precision
     dropout: float = 0.0  # a share of the features that training drops
@@ -123,22 +123,23 @@ def settings(base: Scenario | None = None) -> Settings:
         few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
                     resumes=True),
         everyone=Setting("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3), digits,
-                         {"local_epochs": 2, "batch": 5}),
+                         {"local_epochs": 2, "batch": 5}, rounds=2),
         adam=Setting("Adam", TINY, digits, {"optimizer": "adam", "lr": 0.003}),
         skewed=Setting("Dirichlet-skewed clients, momentum and weight decay",
                        replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
                        {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
         steps=Setting("a net with convolutions, three steps a round",
-                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}),
+                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}, rounds=2),
         averaged=Setting("clients of different sizes, BatchNorm averaged", batch_norm, unequal),
         personal=Setting("clients of different sizes, personal "
-                         "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}),
+                         "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}, rounds=2),
         holders=Setting("classes that only one client holds, or none", replace(TINY, participation=0.75),
                         _random(SIZES, HOLDERS, 6), rounds=4),
-        alone=Setting("a single client", TINY, _random([11])),
-        chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, resumes=True, dropout=0.3),
+        alone=Setting("a single client", TINY, _random([11]), rounds=2),
+        chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
+                       dropout=0.3),
         mixed=Setting("clients with different architectures",
-                      replace(TINY, model="htmini3", participation=0.8), digits, resumes=True),
+                      replace(TINY, model="htmini3", participation=0.8), digits, rounds=2, resumes=True),
         effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
     )  # fmt: skip
 
