@@ -1,7 +1,8 @@
-"""Kullback-Leibler divergences between softmaxed scores."""
+"""Kullback-Leibler divergences between softmaxed scores, and the discrepancy of two samples."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -23,3 +24,17 @@ def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = 
     """
     apart = kl(teacher if coupled else teacher.detach(), logits)
     return apart / logits.shape[1] if over == "elements" else apart
+
+
+def mmd(x: Tensor, y: Tensor, widths: tuple[float, ...]) -> Tensor:
+    """Squared maximum mean discrepancy of two samples [N, D] and [M, D], with a sum of Gaussian kernels.
+
+    k(a, b) = Σ_w exp(-|a - b|² / 2w) over the widths (variances).  A mean over all pairs, a row with itself included.
+    Source: Gretton et al., JMLR 13 (2012), equation 5.
+    """
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        square = (a[:, None] - b).square().sum(2)  # the very differences: a row is at 0 from itself
+        return torch.stack([(-square / (2 * w)).exp() for w in widths]).sum(0).mean()
+
+    return kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)

@@ -240,6 +240,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedbn",
         "feddyn",
         "fedgh",
+        "fedktl",
         "fedlc",
         "fedmrl",
         "fednova",

@@ -1,0 +1,76 @@
+"""FedKTL's server: a generator of rows that stays as it is, and a transformer of prototypes to its latents.
+
+A net is a dict of tensors, so it is saved like everything else.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.nn.divergences import mmd
+from fedtune.nn.generators import Net, descend, start_memory
+
+WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of MMD's kernels, as in FedKTL's code
+
+
+def new_generator(latents: int, numbers: int, stream: torch.Generator) -> Net:
+    """W latents -> 4 W, ReLU -> a row's numbers; for normal latents these have mean 0 and variance 1."""
+    hidden = 4 * latents
+    return {
+        "in": torch.randn(hidden, latents, generator=stream) / latents**0.5,
+        "out": torch.randn(numbers, hidden, generator=stream) * (2 / hidden) ** 0.5,
+    }
+
+
+def generate(generator: Net, latents: Tensor) -> Tensor:
+    """Rows [n, d] of latents [n, W]."""
+    return F.linear(F.linear(latents, generator["in"]).relu(), generator["out"])
+
+
+def new_transformer(classes: int, latents: int, seed: int) -> Net:
+    """C numbers -> C, LayerNorm, ReLU -> W latents, with PyTorch's default start."""
+    with randomness.seeded(seed):
+        first, norm, last = nn.Linear(classes, classes), nn.LayerNorm(classes), nn.Linear(classes, latents)
+        layers = {"first": first, "norm": norm, "last": last}
+    return {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.named_parameters()}
+
+
+def transform(transformer: Net, p: Tensor) -> Tensor:
+    """Latents [n, W] of prototypes p [n, C]."""
+    h = F.linear(p, transformer["first.weight"], transformer["first.bias"])
+    h = F.layer_norm(h, h.shape[1:], transformer["norm.weight"], transformer["norm.bias"]).relu()
+    return F.linear(h, transformer["last.weight"], transformer["last.bias"])
+
+
+def align(
+    transformer: Net,
+    centres: Tensor,
+    p: Tensor,
+    y: Tensor,
+    epochs: int,
+    batch: int,
+    lr: float,
+    lam: float,
+    stream: torch.Generator,
+) -> Net:
+    """The transformer after these epochs of Adam over prototypes p [n, C] of classes y [n], shuffled, in batches.
+
+    The loss is MMD² between latents and as many normal draws, and λ times their mean square distance to their classes'
+    centres [C, W], which move too.
+    Source: Zhang et al. (FedKTL), CVPR 2024, equation 3, and its code.
+    """
+    order = [rows for _ in range(epochs) for rows in torch.randperm(len(y), generator=stream).split(batch)]
+
+    def loss(net: Net, step: int) -> tuple[Tensor, None]:
+        rows = order[step].to(y.device)
+        q = transform(net, p[rows])
+        drawn = torch.randn(q.shape, generator=stream, dtype=q.dtype).to(q.device)
+        return mmd(q, drawn, WIDTHS) + lam * F.mse_loss(q, net["centres"][y[rows]]), None
+
+    start = transformer | {"centres": centres}
+    memory = {n: t.to(centres) for n, t in start_memory(start).items()}
+    net, _ = descend(start, memory, loss, len(order), lr)
+    return {n: net[n] for n in transformer}

@@ -1,0 +1,136 @@
+"""FedKTL: Local training of a net with a fixed equiangular head at μ = 0; rounds by hand; pictures and what is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.helpers import (
+    DIGITS,
+    TIGHT,
+    client_net,
+    own_rows,
+    play,
+    randn,
+    random_federation,
+    record_uploads,
+    simulate,
+)
+from support.user_algorithms import own_net
+from torch.testing import assert_close
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.experiment.algorithm import Ragged
+from fedtune.experiment.scenario import Scenario
+from fedtune.nn import latents
+from trainables.fedktl import FedKTL
+
+M, S, MU, LR = 0.4, 8.0, 3.0, 0.05
+FEW = {"server_epochs": 3, "server_batch": 8, "latents": 8}
+
+
+def arcface(h: torch.Tensor, frame: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """CE of s · cos(θ + m [c = y]), from the angles themselves."""
+    angles = torch.acos(F.normalize(h, dim=1) @ frame)
+    return F.cross_entropy(S * torch.cos(angles + M * F.one_hot(y, h.shape[1]).double()), y)
+
+
+def net_of(sim: Any, k: int) -> tuple[Any, torch.nn.Linear, torch.Tensor]:
+    """Client k's net, its projection and its frame."""
+    of = {n: t[k] for n, t in sim.state.groups[0].tensors.items()}
+    projection = torch.nn.Linear(12, FEW["latents"]).double()
+    projection.load_state_dict({n: of[f"projection.{n}"].clone() for n in ("weight", "bias")})
+    return client_net(sim, k), projection, of["frame.columns"]
+
+
+def test_the_frame_has_unit_directions_at_equal_angles() -> None:
+    _, _, z = net_of(simulate("fedktl", DIGITS, random_federation([6]), **FEW), 0)
+    assert_close(
+        z.T @ z, (4 * torch.eye(4, dtype=torch.float64) - 1) / 3, rtol=0, atol=1e-6
+    )  # kept in single precision
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("mu", [0.0, MU])
+def test_rounds_by_hand(mu: float, executor: str) -> None:
+    """Without μ nothing of the server's matters: Local, with a fixed head.  A batch holds all rows, equally often."""
+    rows = [6, 9]
+    fixed = {"lr": LR, "momentum": 0.0, "batch": 18, "local_steps": 2, "angle": M, "scale": S, "executor": executor}
+    sim = simulate("fedktl", DIGITS, random_federation(rows, [[0, 1], [1, 2, 3]]), mu=mu, **fixed, **FEW)
+    nets = [net_of(sim, k) for k in range(2)]
+    for t in range(3):
+        (pictures, seen), vectors = sim.state.server["pictures"], sim.state.server["vectors"].values
+        assert bool(seen.all()) == (t > 0)
+        for k, (net, projection, frame) in enumerate(nets):
+            x, y = own_rows(sim, k)
+            moving = [*net.parameters(), *projection.parameters()]
+            for _ in range(2):
+                loss = arcface(net(x), frame, y)
+                if t and mu:
+                    loss = loss + mu * ((projection(net.body(pictures)) - vectors) ** 2).mean()
+                grads = torch.autograd.grad(loss, moving, allow_unused=True)
+                with torch.no_grad():
+                    for p, g in zip(moving, grads, strict=True):
+                        p -= 0 if g is None else LR * g
+        play(sim, 1)
+        for k, (net, projection, _) in enumerate(nets):
+            got = {n: v[k] for n, v in sim.state.groups[0].tensors.items()}
+            for n, v in {
+                **net.state_dict(),
+                **{f"projection.{n}": v for n, v in projection.state_dict().items()},
+            }.items():
+                assert_close(got[n], v, **TIGHT)
+
+
+def test_latents_are_class_means_of_the_transformed_and_pictures_what_the_generator_makes_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = random_federation([6, 9], [[0, 1], [1, 3]])  # nobody holds class 2
+    sim = simulate("fedktl", DIGITS, data, **FEW)
+    seen = record_uploads(sim, monkeypatch)
+    for t in range(2):
+        play(sim, 1)
+        protos, held = seen[t]["protos"]
+        for k in range(2):
+            x, y = own_rows(sim, k)
+            h = F.normalize(client_net(sim, k)(x), dim=1)
+            for c in held[k].nonzero()[:, 0].tolist():
+                assert_close(protos[k, c], F.normalize(h[y == c].mean(0), dim=0), **TIGHT)
+        server = sim.state.server
+        vectors, present = server["vectors"]
+        assert present.tolist() == server["pictures"].present.tolist() == [True, True, False, True]
+        q = latents.transform(server["transformer"], protos.flatten(0, 1)).view(2, 4, -1)
+        for c in (0, 1, 3):
+            assert_close(vectors[c], q[held[:, c], c].mean(0), **TIGHT)
+        assert_close(
+            server["pictures"].values[0].flatten(), latents.generate(server["generator"], vectors[:1])[0], **TIGHT
+        )
+
+
+def test_more_pull_to_the_centres_brings_latents_of_a_class_together() -> None:
+    apart = []
+    for lam in (0.01, 10.0):
+        net, p, y = latents.new_transformer(4, 8, 0), F.normalize(randn(24, 4).float(), dim=1), torch.arange(24) % 4
+        alg = FedKTL(latents=8)
+        start = alg.centres(net, p, y, Ragged(torch.zeros(4, 8), torch.zeros(4, dtype=torch.bool)))
+        net = latents.align(net, start.values, p, y, 200, 100, 0.01, lam, randomness.stream(0, "test"))
+        q, centres = latents.transform(net, p), alg.centres(net, p, y, start).values
+        apart.append((q - centres[y]).square().mean().item())
+    assert apart[0] > 2 * apart[1] > 0
+
+
+def test_clients_send_a_prototype_a_class_and_receive_pictures_with_their_latents() -> None:
+    data = random_federation([6, 9], [[0, 1], [1, 2, 3]])
+    first, second = play(simulate("fedktl", DIGITS, data, **FEW), 2)
+    assert first["up_floats"] == second["up_floats"] == (2 + 3) * 4
+    assert first["down_floats"] == 0 and second["down_floats"] == 2 * 4 * (64 + FEW["latents"])
+
+
+def test_tokens_are_refused_in_a_line() -> None:
+    data = random_federation([6])
+    whole = data._replace(x=(data.x > 0).astype("int64").reshape(len(data.y), -1))
+    with pytest.raises(UserError, match="fedktl generates numbers, .* these rows are tokens"):
+        play(simulate("fedktl", Scenario(model=own_net("tokens"), features=0), whole, **FEW), 1)

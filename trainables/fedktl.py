@@ -1,0 +1,138 @@
+"""FedKTL: the server turns clients' class prototypes into pictures by a fixed generator, and clients learn from these.
+
+    once     an equiangular frame Z of C directions, from a common seed; the generator G: W latents -> a row of data
+    down     (x_c, v_c) of every class c seen so far: a picture and its latents
+    client   local epochs on   L = CE(s · cos(h(z), Z) with margin m) + μ · mean_c |P body(x_c) - v_c|² / W
+             z = body(x), h the head, of C numbers;  the own direction's angle counts as larger by m (ArcFace)
+             P linear, each client's own;  gradients of the net and of P are cut to the norm 100
+    up       p_k,c the mean of h(z) / |h(z)| over the rows of c, after training, normalised; for the classes it has
+    server   S epochs of Adam over the received pairs (p, y), in batches, on
+             MMD²(F(p), normal draws) + λ · |F(p) - v_y|² / W,    F: C -> W latents, kept over rounds;  v moves too
+             v_c <- the mean of F(p) of class c;    x_c = G(v_c)
+
+Zhang, Liu, Hua and Cao, CVPR 2024, arXiv:2403.15760, and its code (TsingZ0/FedKTL).  The paper's G is pretrained
+(StyleGAN, Stable Diffusion) and lies with the server.  There is none here: G is a net of two layers whose random
+weights, from the seed, never change; for normal latents its rows have mean 0 and variance 1.  So what clients share is
+which latents a class has, in pictures that look like noise; no knowledge of natural pictures comes in.  Else:
+
+- F has LayerNorm; the code's BatchNorm has no statistics for a single prototype.  Its gradients are not cut.
+- A step sees all pairs that were sent (the code: as many as rows of a batch); classes that nobody held have none.
+- P stays with the client (the code's begins anew every round).
+
+The nearest direction of Z predicts.  With μ = 0 it is Local training of a net with a fixed equiangular head.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
+from fedtune.nn.heads import Frame
+from fedtune.nn.latents import align, generate, new_generator, new_transformer, transform
+from fedtune.nn.layers import Linear, cross_entropy
+from fedtune.nn.prototypes import class_means, etf
+
+
+@dataclass(frozen=True)
+class FedKTL(Algorithm):
+    """FedKTL as described in its module: hyperparameters, client and server code."""
+
+    pure = True
+
+    mu: float = hyper(
+        50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="weight of the pictures' loss"
+    )
+    lam: float = hyper(
+        1.0, 0.01, 10.0, log=True, symbol="λ", first_round=2, help="weight of the pull to the classes' latents"
+    )
+    angle: float = hyper(0.5, 0.0, 1.0, symbol="m", help="margin of the own direction's angle, in radians")
+    scale: float = hyper(64.0, 1.0, 128.0, log=True, symbol="s", help="factor on cosines")
+    latents: int = hyper(64, 8, 512, log=True, symbol="W", help="the generator's latents")
+    server_epochs: int = hyper(
+        100, 1, 1000, log=True, symbol="S", first_round=2, help="the server's epochs on the received prototypes"
+    )
+    server_batch: int = hyper(100, 8, 256, log=True, first_round=2, help="mini-batch of these epochs")
+    server_lr: float = hyper(0.01, 1e-4, 0.1, log=True, first_round=2, help="Adam's learning rate at the server")
+
+    sends = ("pictures", "vectors")
+    structural = ("latents",)
+    checked_with = {"server_epochs": 5, "server_batch": 8, "server_lr": 1e-3}
+    presets = dict.fromkeys(("as_published", "htfllib"), {"momentum": 0.0})
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Add the frame and the projection of features to latents."""
+        frame = etf(task.classes, task.classes, randomness.stream(task.seed, "frame"))
+        net.add_module("frame", Frame(frame.to(torch.get_default_dtype())))
+        net.add_module("projection", Linear(task.features, self.latents))
+        return net
+
+    def init(self, task: Task) -> dict:
+        """The transformer F, the generator G, and no pictures yet."""
+        c, w, none = task.classes, self.latents, torch.zeros(task.classes, dtype=torch.bool)
+        numbers, stream = torch.Size(task.shape).numel(), randomness.stream(task.seed, "generator")
+        return {
+            "transformer": new_transformer(c, w, randomness.number(task.seed, "transformer")),
+            "generator": new_generator(w, numbers, stream),
+            "pictures": Ragged(torch.zeros(c, *task.shape), none),
+            "vectors": Ragged(torch.zeros(c, w), none),
+        }
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Rows alone, as long as there are no pictures; net and projection are clipped separately."""
+        loss = self.loss if self.mu and task.t > 1 else self.arc
+        return (Phase(loss, lr_scale={"projection": 1.0}, clip=100.0),)
+
+    def arc(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE of the scaled cosines, the own one's angle enlarged by the margin."""
+        cosine = self.cosines(m, batch.x)  # [B, C]
+        own = F.one_hot(batch.y, cosine.shape[1]).bool()
+        sine = (1 - cosine.square()).clamp(min=1e-12).sqrt()
+        enlarged = cosine * math.cos(self.angle) - sine * math.sin(self.angle)
+        return cross_entropy(self.scale * torch.where(own, enlarged, cosine), batch.y)
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """And the distance of the pictures' features, projected, to their latents."""
+        pictures, seen = down["pictures"]
+        rows = batch.x[torch.arange(len(seen)) % len(batch.x)]  # no weight, but statistics of BatchNorm
+        x = torch.where(seen.view(-1, *[1] * (rows.ndim - 1)), pictures, rows)
+        apart = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)
+        return self.arc(m, batch, down) + self.mu * (apart * seen).sum() / seen.sum().clamp(min=1)
+
+    def cosines(self, m: Model, x: Tensor) -> Tensor:
+        """Of h(z) with the frame's directions, [B, C]."""
+        if not x.is_floating_point():
+            raise UserError(
+                "fedktl generates numbers, so it needs images, series or vectors, but these rows are tokens"
+            )
+        return m.part("frame")(F.normalize(m.head(m.body(x)), dim=1))
+
+    def upload(self, m: Model, data: Data, down: dict) -> dict:
+        """Normalised class means of the classes that the client holds."""
+        h = F.normalize(m.head(m.body(data.x)), dim=1)
+        means, counts = class_means(h, data.y, data.mask, h.shape[1])
+        return {"protos": Ragged(F.normalize(means, dim=1), counts > 0)}
+
+    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
+        """F and latents after their epochs, and the pictures of the latents."""
+        protos, held = up["protos"]  # [m, C, C], [m, C]
+        p, y, stream = protos[held], held.nonzero()[:, 1], randomness.stream(task.seed, "latents", task.t)
+        start = self.centres(server["transformer"], p, y, server["vectors"])
+        work = self.server_epochs, self.server_batch, self.server_lr, self.lam
+        net = align(server["transformer"], start.values, p, y, *work, stream)
+        vectors = self.centres(net, p, y, start)
+        pictures = generate(server["generator"], vectors.values).view(-1, *task.shape)
+        return server | {"transformer": net, "vectors": vectors, "pictures": Ragged(pictures, vectors.present)}
+
+    def centres(self, net: dict[str, Tensor], p: Tensor, y: Tensor, old: Ragged) -> Ragged:
+        """The mean of F(p) of every class; classes without a prototype keep what they had."""
+        means, counts = class_means(transform(net, p), y, torch.ones_like(y, dtype=torch.bool), len(old.present))
+        return Ragged(torch.where(counts[:, None] > 0, means, old.values), old.present | (counts > 0))
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
+        """The nearest direction of the frame."""
+        return self.cosines(m, x)
