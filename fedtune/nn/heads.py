@@ -64,3 +64,22 @@ class Frame(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Inner products of h [B, D] with the frame's columns, [B, C]."""
         return h @ self.columns
+
+
+class Offset(nn.Module):
+    """A trained offset of features, and a running mean of the features that training meets."""
+
+    running: Tensor
+
+    def __init__(self, features: int, momentum: float) -> None:
+        """Both begin at 0; momentum is the weight of the newest batch in the running mean."""
+        super().__init__()
+        self.offset, self.momentum = nn.Parameter(torch.zeros(features)), momentum
+        self.register_buffer("running", torch.zeros(features))
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The offset [D], and the running mean [D] with the batch z [B, D] in it; gradients pass through this batch."""
+        mean = (1 - self.momentum) * self.running + self.momentum * z.mean(0)
+        if self.training:
+            self.running = mean.detach()
+        return self.offset, mean

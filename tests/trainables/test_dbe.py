@@ -1,0 +1,100 @@
+"""DBE: FedAvg at its zero; rounds of two clients by hand, the running mean and the offsets; what is sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    client_draws,
+    client_net,
+    copied,
+    own_rows,
+    play,
+    random_federation,
+    simulate,
+)
+from torch import nn
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_both_parts_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data, config = random_federation([5, 9, 7]), {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
+    bare = simulate("dbe", scenario, data, kappa=0.0, offset_rate=0.0, **config)
+    avg = simulate("fedavg", scenario, data, **config)
+    rows, wanted = play(bare, 3), play(avg, 3)
+    assert_close_numbers(bare.state.server["shared"], avg.state.server["shared"])
+    assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in wanted]
+
+
+def test_round_one_is_fedavgs() -> None:
+    data = random_federation([5, 9, 7])
+    dbe, avg = (simulate(name, DIGITS, data, lr=0.1) for name in ("dbe", "fedavg"))
+    play(dbe, 1), play(avg, 1)
+    assert_close_numbers(dbe.state.server["shared"], avg.state.server["shared"])
+    assert not dbe.state.groups[0].tensors["offset.offset"].any()
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize("rho", [0.3, 1.0])
+def test_four_rounds_by_hand(rho: float, executor: str) -> None:
+    eta, kappa, rate, rows = 0.1, 2.0, 0.5, [4, 11]
+    config = {"kappa": kappa, "mean_momentum": rho, "offset_rate": rate, "lr": eta, "momentum": 0.0}
+    sim = simulate("dbe", DIGITS, random_federation(rows), executor=executor, **config)
+    f, net = sim.setting.federation, client_net(sim, 0)
+    w, offsets = copied(sim.state.server["shared"]), [torch.zeros(12, dtype=torch.float64) for _ in rows]
+    g = None
+    for t in (1, 2, 3, 4):
+        ends, means = [], []
+        for k in range(2):
+            net.load_state_dict(copied(w))
+            running, offset = torch.zeros(12, dtype=torch.float64), offsets[k].clone().requires_grad_()
+            for batch in client_draws(sim, t, k).rows[0]:
+                z = net.body(f.x[batch])
+                running = (1 - rho) * running.detach() + rho * z.mean(0)
+                if g is None:
+                    loss = nn.functional.cross_entropy(net.head(z), f.y[batch])
+                else:
+                    loss = nn.functional.cross_entropy(net.head(z + offset), f.y[batch])
+                    loss = loss + kappa * (0.5 * (running - g) ** 2).mean()
+                leaves = [*net.parameters(), *([] if g is None else [offset])]
+                grads = torch.autograd.grad(loss, leaves)
+                with torch.no_grad():
+                    for p, d in zip(leaves, grads, strict=True):
+                        p -= eta * (rate if p is offset else 1) * d
+            ends.append(copied(net.state_dict()))
+            means.append(running.detach())
+            offsets[k] = offset.detach()
+        play(sim, 1)
+        w = {n: (4 * ends[0][n] + 11 * ends[1][n]) / 15 for n in w}
+        g = (4 * means[0] + 11 * means[1]) / 15 if g is None else g  # of round 1, and never again
+        assert_close_numbers(sim.state.server["shared"], w)
+        assert_close(sim.state.server["mean"].values[0], g, **TIGHT)
+        for k in range(2):
+            assert_close(sim.state.groups[0].tensors["offset.offset"][k], offsets[k], **TIGHT)
+
+
+def test_a_client_is_scored_with_its_own_offset() -> None:
+    data = random_federation([12, 12], [[0, 1], [2, 3]], other=6)
+    sim = simulate("dbe", DIGITS, data, lr=0.1, offset_rate=10.0, kappa=0.1)
+    row, right = play(sim, 3)[-1], []
+    for k in range(2):
+        (x, y), net = own_rows(sim, k, "test"), client_net(sim, k).eval()
+        offset = sim.state.groups[0].tensors["offset.offset"][k]
+        assert offset.abs().max() > 1e-3
+        right.append((net.head(net.body(x) + offset).argmax(1) == y).double().mean())
+    assert_close(row["test_acc"], float(sum(right) / 2), **TIGHT)
+
+
+def test_a_mean_feature_is_sent_up_once_and_down_from_then_on() -> None:
+    data = random_federation([5, 6])
+    dbe, avg = (play(simulate(name, DIGITS, data), 3) for name in ("dbe", "fedavg"))
+    extra = [[a[n] - b[n] for a, b in zip(dbe, avg, strict=True)] for n in ("up_floats", "down_floats")]
+    assert extra == [[2 * 12, 0, 0], [0, 2 * 12, 2 * 12]]
