@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
-from fedtune.tuning import schedulers
+from fedtune.tuning import schedulers, shared
+from fedtune.tuning.domains import domain_text
+from fedtune.tuning.space_types import Under
 
 FOLDER = Path(__file__).parent
 PAGES = ("algorithms.md", "metrics.md", "scenarios.md", "search.md")
@@ -81,6 +84,32 @@ def presets() -> str:
     return table(("hyperparameter", "algorithms", "default", *kinds, "what it is"), lines)
 
 
+def unlike_text() -> str:
+    """A line per algorithm of whose paper no preset gives all."""
+    return "\n".join(f"- `{name}`: {cls.unlike_text};" for name, cls in ALGORITHMS.items() if cls.unlike_text)
+
+
+def searched() -> str:
+    """A row per hyperparameter that all share, and its range in every space."""
+    declared = knobs(Scenario) | {
+        n: k for cls in ALGORITHMS.values() for n, k in knobs(cls).items() if n in shared.WIDE
+    }
+
+    def text(knob: Knob, ranges: Mapping[str, shared.Ends]) -> str:
+        if knob.name not in ranges:
+            return ""
+        found = shared.domain(knob, ranges[knob.name])
+        kinds = found.domains.items() if isinstance(found, Under) else [("", found)]
+        return "; ".join(f"{domain_text(domain)}{f' ({kind})' * bool(kind)}" for kind, domain in kinds)
+
+    rows = [
+        (f"`{name}`", text(knob, shared.DEFAULT), text(knob, shared.WIDE), knob.range_text(), knob.help)
+        for name, knob in declared.items()
+        if knob.searchable
+    ]
+    return table(("name", "in every `default`", "in every `wide`", "can be searched over", "what it is"), rows)
+
+
 def metrics() -> str:
     """A row per metric, with its unit and what it is."""
     return table(("metric", "unit", "what"), [(f"`{name}`", m.unit, m.help) for name, m in METRICS.items()])
@@ -111,6 +140,8 @@ PARTS = {
     "ideas": ideas,
     "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
     "presets": presets,
+    "unlike the text": unlike_text,
+    "searched alike": searched,
     "sections": sections,
     "metrics": metrics,
     "scenarios": scenarios,

@@ -4,5 +4,5 @@ from fedtune.tuning.space import lines, with_shared
 from trainables.ditto import Ditto
 
 default = with_shared(Ditto, "lam")
-paper = lines(lam=[0.1, 0.05, 0.2, 1.0, 2.0])  # all of their candidates of λ
+paper = lines(lam=[1.0, 0.05, 0.1, 0.2, 2.0])  # all of their candidates of λ
 wide = with_shared(Ditto, "lam", wide=True)

@@ -16,7 +16,6 @@ wide = with_shared(
     "cap",
     "lam_kl",
     "others",
-    "averaging",
     "generated",
     "patience",
     "gen_lr",

@@ -19,13 +19,17 @@ from fedtune.nn.heads import descend
 
 @dataclass(frozen=True)
 class FitsHead(Algorithm):
-    """An algorithm whose server fits a linear head to drawn features by plain SGD on CE."""
+    """An algorithm whose server fits a linear head to drawn features, on CE.
+
+    By AdamW, as FedPFT's code does: a few epochs of plain SGD leave a head unfitted that begins at zero.
+    """
 
     pure = True
 
-    head_epochs: int = hyper(3, 1, 50, log=True, help="epochs of the head on the drawn features")
+    head_optimizer: str = hyper("adamw", choices=("adamw", "sgd"), help="the head's optimiser at the server")
+    head_epochs: int = hyper(10, 1, 50, log=True, help="epochs of the head on the drawn features")
     head_batch: int = hyper(32, 8, 256, log=True, help="mini-batch of these epochs")
-    head_lr: float = hyper(0.03, 1e-4, 1.0, log=True, help="the head's learning rate at the server")
+    head_lr: float = hyper(1e-3, 1e-5, 10.0, log=True, help="the head's learning rate at the server")
 
     linear_head = True
 
@@ -34,10 +38,9 @@ class FitsHead(Algorithm):
     def fitted(self, head: dict[str, Tensor], x: Tensor, seen: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
         """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""
         y = torch.arange(len(x), device=x.device)[:, None].expand(x.shape[:2])
-        rows = x[seen].flatten(0, 1), y[seen].flatten()
-        weight, bias = descend(
-            head["weight"], head["bias"], *rows, self.head_epochs, self.head_batch, self.head_lr, stream
-        )
+        start, rows = (head["weight"], head["bias"]), (x[seen].flatten(0, 1), y[seen].flatten())
+        plan = self.head_epochs, self.head_batch
+        weight, bias = descend(*start, *rows, *plan, self.head_lr, stream, self.head_optimizer)
         return {"weight": weight, "bias": bias}
 
 

@@ -5,14 +5,15 @@
              then w_k <- w, local epochs on CE
     up       w_k, n_k;  μ_k,c, the upper triangle of Σ_k,c, and N_k,c
     server   (μ_c, Σ_c) of all rows of c, from the clients';  r draws from N(μ_c, Σ_c + ε I) of every class;
-             SGD of the head of w on CE over them, the body as it is: what predicts
+             epochs of the head of w on CE over them, the body as it is: what predicts
              w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
 
 Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There, calibration is done
 once, after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
-received.  What is scored after round t is FedAvg's model of round t - 1, calibrated; the mean of the round is logged as
-"averaged".  ε, a share of the class's mean variance, makes it possible to draw from covariances of few rows.  Moments
-are of the round's participants.  r = 0 is FedAvg.
+received.  What is scored after round t is FedAvg's model of round t - 1, calibrated; the mean of the round is logged
+as "averaged".  ε, a share of the class's mean variance, makes it possible to draw from covariances of few rows; where
+it is too small for that, it is raised tenfold, and "raised_floors" counts the classes.  Moments are of the round's
+participants. r = 0 is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
-from fedtune.nn.heads import moments, pooled_moments
+from fedtune.nn.heads import moments, pooled_moments, roots
 from trainables._heads import FitsHead, normal
 
 
@@ -39,6 +40,7 @@ class CCVR(FitsHead):
     )
 
     shared = ("body", "head")
+    unlike_text = "every round's model is calibrated, one round late, and not the last one's alone"
     checked_with = {"virtual": 10, "head_epochs": 1}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
@@ -62,21 +64,30 @@ class CCVR(FitsHead):
             return new
         model, stream = server["shared"], randomness.stream(task.seed, "virtual", task.t)
         head = {n: model[f"head.{n}"] for n in ("weight", "bias")}
-        fitted = self.fitted(head, self.draws(up, stream), up["counts"].present.any(0), stream)
-        return new | {"calibrated": model | {f"head.{n}": t for n, t in fitted.items()}}
+        seen = up["counts"].present.any(0)
+        x, raised = self.draws(up, stream)
+        fitted = self.fitted(head, x, seen, stream)
+        calibrated = model | {f"head.{n}": t for n, t in fitted.items()}
+        return new | {"calibrated": calibrated, "raised": (raised & seen).sum()}
 
-    def draws(self, up: dict, stream: torch.Generator) -> Tensor:
-        """r virtual features of every class [C, r, D]; valid only for classes that some client holds."""
+    def draws(self, up: dict, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        """r virtual features of every class [C, r, D], and whether ε had to be raised for it [C]; valid only for
+        classes that some client holds.
+        """
         means, upper, counts = (up[n].values for n in ("means", "covariances", "counts"))
         clients, classes, width = means.shape
         i, j = torch.triu_indices(width, width, device=upper.device)
         whole = upper.new_zeros(clients, classes, width, width)
         whole[..., i, j] = whole[..., j, i] = upper
         mean, covariance = pooled_moments(means, whole, counts)
-        spread = covariance.diagonal(dim1=1, dim2=2)  # [C, D], a view
-        spread += self.variance_floor * spread.mean(1, keepdim=True) + 1e-6
-        root = torch.linalg.cholesky_ex(covariance.double()).L.to(mean)
-        return mean[:, None] + normal((classes, self.virtual, width), mean, stream) @ root.mT
+        least = self.variance_floor * covariance.diagonal(dim1=1, dim2=2).mean(1) + 1e-6  # [C]
+        factors, floors = roots(covariance, least)
+        x = mean[:, None] + normal((classes, self.virtual, width), mean, stream) @ factors.to(mean).mT
+        return x, floors > least
+
+    def report(self, server: dict) -> dict[str, float]:
+        """For how many classes ε had to be raised."""
+        return {"raised_floors": int(server["raised"])} if "raised" in server else {}
 
     def deployed(self, server: dict, ids: Tensor, task: Task) -> dict:
         """The round's mean, and the calibrated model."""

@@ -10,18 +10,21 @@
                   v + Δ²                                    adagrad
              w <- w + η_s m / (√v + τ),    with m = 0 and v = τ² before round 1, and without bias correction
     rule="sgd"  m <- β1 m + Δ,  w <- w + η_s m:  FedAvgM; at β1 = 0 and η_s = 1 it is FedAvg
+    if not given:  β1 = 0.9, with adagrad 0 (Reddi, appendix D);  η_s = 0.03, with sgd 1 (their best: 0.3 to 1)
 
 Reddi et al., ICLR 2021, arXiv:2003.00295, algorithm 2; FedAvgM: Hsu et al. 2019, arXiv:1909.06335, section 4.3.
-Differs: the move is weighted by rows (the paper's algorithm: plain; its experiments: by rows).  BatchNorm's running
-statistics are no parameters: the server takes their mean.
+Differs: the move is weighted by rows (the paper's algorithm: plain, which is "as_text"; its experiments: by rows).
+BatchNorm's running statistics are no parameters: the server takes their mean.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedtune.experiment.algorithm import Algorithm, Task, hyper
+from fedtune.experiment.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,30 @@ class FedAdam(Algorithm):
     pure = True
 
     rule: str = hyper("adam", choices=("adam", "yogi", "adagrad", "sgd"), help="the server's optimiser")
-    server_lr: float = hyper(0.03, 1e-3, 3.0, log=True, symbol="η_s", help="the server's learning rate")
-    beta1: float = hyper(0.9, 0.0, 0.99, symbol="β1", help="decay of the server's first moment")
+    server_lr: float | None = hyper(
+        None, 1e-3, 3.0, log=True, symbol="η_s", help="the server's learning rate; None: 1 with sgd, else 0.03"
+    )
+    beta1: float | None = hyper(
+        None, 0.0, 0.99, symbol="β1", help="decay of the server's first moment; None: 0 with adagrad, else 0.9"
+    )
     beta2: float = hyper(0.99, 0.9, 0.999, symbol="β2", help="decay of the server's second moment")
     tau: float = hyper(
         1e-3, 1e-8, 1e-1, log=True, symbol="τ", help="degree of adaptivity: added to the root of the second moment"
     )
 
     shared = ("body", "head")
+    presets = {"as_text": {"averaging": "clients"}}
+
+    def resolved_defaults(self) -> Mapping[str, float]:
+        """The server's rate and its first moment's decay, by the rule."""
+        rate = (1.0 if self.rule == "sgd" else 0.03) if self.server_lr is None else self.server_lr
+        decay = (0.0 if self.rule == "adagrad" else 0.9) if self.beta1 is None else self.beta1
+        return {"server_lr": rate, "beta1": decay}
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """What the rule does without."""
+        without = {"sgd": ("beta2", "tau"), "adagrad": ("beta2",)}.get(self.rule, ())
+        return dict.fromkeys(without, f"the rule is {self.rule}")
 
     def init(self, task: Task) -> dict:
         """The server's optimiser has no momentum yet."""
@@ -51,13 +70,14 @@ class FedAdam(Algorithm):
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """One step of the server's optimiser."""
         w, mean = server["shared"], super().aggregate(server, up, task)["shared"]
-        first, second, shared = {}, {}, dict(mean)
+        first, second, shared, own = {}, {}, dict(mean), self.resolved_defaults()
+        beta1, rate = own["beta1"], own["server_lr"]
         for name, m in server["first"].items():
             move = mean[name] - w[name]
             second[name] = self.squares(server["second"][name], move**2)
-            first[name] = self.beta1 * m + (move if self.rule == "sgd" else (1 - self.beta1) * move)
+            first[name] = beta1 * m + (move if self.rule == "sgd" else (1 - beta1) * move)
             scale = 1.0 if self.rule == "sgd" else second[name].sqrt() + self.tau
-            shared[name] = w[name] + self.server_lr * first[name] / scale
+            shared[name] = w[name] + rate * first[name] / scale
         return server | {"shared": shared, "first": first, "second": second}
 
     def squares(self, v: Tensor, square: Tensor) -> Tensor:

@@ -28,7 +28,11 @@ class FedBABU(FineTunes):
     update: str = hyper("body", choices=("body", "all"), help="what clients train and send")
 
     structural = ("update",)
-    presets = {**FineTunes.presets, "as_text": {"tune": "head"}}
+    presets = {
+        **FineTunes.presets,
+        "as_text": {"tune": "head"},
+        "as_published": {"averaging": "clients", "momentum": 0.9},
+    }
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

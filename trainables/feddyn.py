@@ -5,11 +5,15 @@
     up       w_k, n_k
     server   h <- h + m/K · mean_k (w_k - w),    m of the K clients took part
              w = mean_k w_k + h
+    scored   w; its mean_k w_k is logged as "averaged" (scored="averaged": the other way round)
 
-Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1; its server's state is -α h.  Means are plain, over clients.  The
-paper solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters:
-the server takes the mean of BatchNorm's running statistics.  As α goes to 0 clients are FedAvg's, but not the server:
-h adds all earlier moves to each, and where clients stop short of their optima it swings.
+Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1; its server's state is -α h.  Means are plain, over clients.  Its
+code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, `train_FedDyn`) trains on w but scores the mean of the round's
+clients, and that of all clients' last models, which no server here has; it clips gradients at 10 before the penalty's
+(here: after it), decays weights by 1e-3, and divides α by n_k over the mean n, which is not reproduced.  The paper
+solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters: the
+server takes the mean of BatchNorm's running statistics.  As α goes to 0 clients are FedAvg's, but not the server: h
+adds all earlier moves to each, and where clients stop short of their optima it swings.
 """
 
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtune.core.trees import Tree, mean_over_clients
+from fedtune.core.trees import Tree, mean_over_clients, to_all
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper
 
 
@@ -29,7 +33,22 @@ class FedDyn(Algorithm):
 
     alpha_dyn: float = hyper(0.1, 1e-3, 10.0, log=True, symbol="α", help="weight of the dynamic regulariser")
 
+    scored: str = hyper(
+        "server", choices=("server", "averaged"), help="the model that is scored: w, or the clients' mean"
+    )
+
     shared = ("body", "head")
+    unlike_text = "clients take local steps, and do not solve their problems"
+    presets = {
+        "as_text": {"momentum": 0.0},
+        "as_published": {
+            "scored": "averaged",
+            "alpha_dyn": 0.01,
+            "clip_norm": 10.0,
+            "weight_decay": 1e-3,
+            "momentum": 0.0,
+        },
+    }
 
     def init(self, task: Task) -> dict[str, Tree]:
         """Nothing has moved."""
@@ -54,4 +73,17 @@ class FedDyn(Algorithm):
         """The mean model, and beyond it by the sum of all moves."""
         mean, share = mean_over_clients(up["shared"], torch.ones_like(up["rows"])), len(up["ids"]) / task.clients
         moves = {n: h + share * (mean[n] - server["shared"][n]) for n, h in server["moves"].items()}
-        return {"shared": mean | {n: mean[n] + h for n, h in moves.items()}, "moves": moves}
+        return {"shared": mean | {n: mean[n] + h for n, h in moves.items()}, "averaged": mean, "moves": moves}
+
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
+        """The server's model, and the round's mean."""
+        return to_all({n: server[n] for n in ("shared", "averaged") if n in server}, len(ids))
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> Tensor | dict[str, Tensor]:
+        """Both models' predictions, the scored one's first."""
+        scores = {"server": m.head(m.body(x))}
+        if "averaged" not in down:
+            return scores["server"]
+        mean = Model(m.net, m.tensors | down["averaged"])
+        scores["averaged"] = mean.head(mean.body(x))
+        return {self.scored: scores[self.scored], **scores}

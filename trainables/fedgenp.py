@@ -99,7 +99,6 @@ class FedGenP(Generative):
     others: str = hyper(
         "mean", choices=("mean", "sum"), first_round=2, help="losses of the other clients' heads: mean, or sum"
     )
-    averaging: str = hyper("rows", choices=("rows", "clients"), help="models are averaged over rows, or over clients")
     cap: float = hyper(
         2.0,
         1.0,
@@ -230,8 +229,7 @@ class FedGenP(Generative):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Average, then train the generators of the clients that took part, until they stop."""
-        rows = up["rows"] if self.averaging == "rows" else torch.ones_like(up["rows"])
-        server = super().aggregate(server, up | {"rows": rows}, task)
+        server = super().aggregate(server, up, task)
         if not self.wanted() or server["stopped"]:
             return server
         ids, m = up["ids"], len(up["ids"])

@@ -21,7 +21,8 @@ codes.
 - Weights are sent, as in the codes (the text: gradients).
 - Each net minimises its own loss: its teacher and 1/S are constants, and W learns with the mentee.  With coupled=True
   every loss moves everything, as in the codes.
-- KL is the mean over rows (the codes: kl_over).  S is at least 1e-6.
+- KL is the mean over rows (the codes: kl_over).  S is at least 1e-6.  It is not logged: only clients know it, and
+  nothing that is sent tells it.
 - The server keeps the dense mean, and an evaluation scores the mentee before truncation.  BatchNorm's statistics are
   always averaged.
 
@@ -76,7 +77,10 @@ class FedKD(Algorithm):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The scenario's rule for running statistics does not reach what the algorithm sends by itself."""
-        return {"batch_norm": "the mentee's running statistics are always averaged"}
+        return {
+            "batch_norm": "the mentee's running statistics are always averaged",
+            "clip_norm": "clip bounds each net's gradient",
+        }
 
     def net(self, task: Task) -> architectures.Net:
         """The mentee before round 1, the same everywhere."""

@@ -4,12 +4,14 @@
     client   fits to f = body(x) a mixture of n diagonal Gaussians per own class:  π, μ, σ, and N_k,c its rows
     up       in its first round, and never again:  π, μ, σ, N_k,c
     server   per class: the mixture of everybody's components, each weighted by the rows it stands for, N_k,c · π
-             r draws of every class;  SGD of the head on CE over them, on from the last round's head
+             r draws of every class;  epochs of the head on CE over them, on from the last round's head
     down     the head
 
-Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description.  It is one-shot; here the
-server goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are as many of each class (its:
-of each row), covariances diagonal (one of its three).  A class of N rows gets at most N / 5 components.
+Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description and its Flower baseline
+(adap/flower, baselines/fedpft: strategy.py fits by AdamW, conf/strategy/fedpft.yaml; "as_published").  It is one-shot:
+its server fits one head; here it goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are
+as many of each class (its: of each row), covariances diagonal (one of its three; its code's are spherical).  A class
+of N rows gets at most N / 5 components (its code leaves a class out that has no more rows than components).
 """
 
 from dataclasses import dataclass
@@ -41,6 +43,8 @@ class FedPFT(FitsHead):
     )
 
     sends = ("head",)
+    unlike_text = "the server fits on in every round, with as many draws of each class, and not once as many as rows"
+    presets = {"as_published": {"components": 2, "head_epochs": 1, "head_lr": 1e-4}}
     structural = ("components",)
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
@@ -51,8 +55,9 @@ class FedPFT(FitsHead):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The hyperparameters of local training; with few rows a class, every mixture has one component."""
-        local = dict.fromkeys(knobs(Scenario), "no client trains: see head_lr, head_epochs, head_batch")
-        return local | one_component(scenario)
+        local = {*knobs(Scenario)} - {"participation"}
+        why = "no client trains: see head_lr, head_epochs, head_batch"
+        return dict.fromkeys(local, why) | one_component(scenario)
 
     def init(self, task: Task) -> dict[str, Tree]:
         """No client has sent a mixture yet."""

@@ -6,8 +6,8 @@
     up       body_k, n_k
     server   the mean of the bodies weighted by rows
 
-Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain);
-a frozen body keeps its running statistics too.
+Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain,
+which is "as_text"); a frozen body keeps its running statistics too.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ class FedRep(Algorithm):
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that train the head before the body")
 
     shared = ("body",)
+    presets = {"as_text": {"averaging": "clients"}}
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Train the head first, then the body."""

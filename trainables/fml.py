@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.core.trees import mean_over_clients
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
+from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.divergences import imitate
 from fedtune.nn.layers import cross_entropy
@@ -61,6 +62,10 @@ class FML(Algorithm):
     presets = dict.fromkeys(
         ("as_published", "htfllib"), {"coupled": True, "kl_over": "elements", "momentum": 0.0, "batch_norm": "personal"}
     )
+
+    def idle(self, scenario: Scenario) -> dict[str, str]:
+        """What its own hyperparameters say."""
+        return {"clip_norm": "clip bounds each net's gradient", "averaging": "weighing says how memes are averaged"}
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the meme, with the same values everywhere."""

@@ -2,25 +2,29 @@
 
     down     w
     client   w_k <- w, local epochs on   L = CE + μ · mean_b ln(1 + exp((cos(z, z') - cos(z, z_w)) / τ))
-             z = body(x);  z_w, z' the features that the received and the client's last model give of x, both fixed
-             keeps the body that it ends with;  in its first round there is no last model and no second term
+             z = proj(body(x)), which the head reads;  z_w, z' the received and the client's last model's, both fixed
+             keeps body and proj as it ends with them;  in its first round there is no last model and no second term
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3: its -ln of a softmax over two, written out.  Differs: z is
-what the head reads; the paper puts a projection of two layers between body and head.  The paper's first last model is
-the common start.  Fixed models predict as an evaluation does, with their running statistics.  μ = 0 is FedAvg.
+Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3: its -ln of a softmax over two, written out.  proj is two
+linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, `ModelFedCon`); differs: as wide as the
+features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU have cosines
+of 0 to 1 only.  The paper's first last model is the common start.  Fixed models predict as an evaluation does, with
+their running statistics.  Without projection, μ = 0 is FedAvg.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtune.core.trees import Tree
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper, part_of
-from fedtune.nn.layers import cross_entropy
+from fedtune.nn.layers import Linear, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -43,24 +47,51 @@ class MOON(Algorithm):
         0.5, 0.1, 5.0, log=True, symbol="τ", first_round=2, help="temperature of the contrastive loss"
     )
 
-    shared = ("body", "head")
+    projection: bool = hyper(True, help="two more layers between body and head")
+
+    structural = ("projection",)
+    unlike_text = "the projection is as wide as the features, and not 256"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **dict.fromkeys(("as_text", "as_published"), {"momentum": 0.9, "weight_decay": 1e-5}),
+        "pfllib": {"projection": False, "momentum": 0.0},
+    }
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The whole model."""
+        return ("body", "proj", "head") if self.projection else ("body", "head")
+
+    def build(self, net: nn.Module, task: Task) -> nn.Module:
+        """Add the projection."""
+        if self.projection:
+            width = task.features
+            net.add_module("proj", nn.Sequential(Linear(width, width), nn.ReLU(), Linear(width, width)))
+        return net
+
+    def features(self, m: Model, x: Tensor) -> Tensor:
+        """z [B, D]: what is contrasted, and what the head reads."""
+        return m.part("proj")(m.body(x)) if self.projection else m.body(x)
 
     def keep(self, task: Task) -> dict[str, Tree]:
-        """The body it ended with, and whether it did yet."""
-        names = [n for n in task.shapes if part_of(n) == "body" and not n.endswith("num_batches_tracked")]
-        return {"body": {n: torch.zeros(task.shapes[n]) for n in names}, "seen": torch.zeros(())}
+        """The layers before the head as it ended with them, and whether it did yet."""
+        before = [n for n in task.shapes if part_of(n) != "head" and not n.endswith("num_batches_tracked")]
+        return {"last": {n: torch.zeros(task.shapes[n]) for n in before}, "seen": torch.zeros(())}
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the contrast of two models' features."""
-        z, last = m.body(batch.x), batch.client.kept
+        z, kept = self.features(m, batch.x), batch.client.kept
         loss = cross_entropy(m.head(z), batch.y)
         if not self.mu:
             return loss
-        near = F.cosine_similarity(z, m.still(down["shared"]).body(batch.x))  # [B]
-        far = F.cosine_similarity(z, m.still(last["body"]).body(batch.x))
-        return loss + self.mu * last["seen"] * F.softplus((far - near) / self.temperature).mean()
+        near = F.cosine_similarity(z, self.features(m.still(down["shared"]), batch.x))  # [B]
+        far = F.cosine_similarity(z, self.features(m.still(kept["last"]), batch.x))
+        return loss + self.mu * kept["seen"] * F.softplus((far - near) / self.temperature).mean()
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
-        """The body as it was trained."""
-        last = data.client.kept
-        return {"body": {n: m[n] for n in last["body"]}, "seen": torch.ones_like(last["seen"])}
+        """The layers before the head as they were trained."""
+        kept = data.client.kept
+        return {"last": {n: m[n] for n in kept["last"]}, "seen": torch.ones_like(kept["seen"])}
+
+    def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
+        """The head's scores of the projection."""
+        return m.head(self.features(m, x))

@@ -14,9 +14,9 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob, knobs
 from fedtune.data import datasets
-from fedtune.experiment import registry
+from fedtune.experiment import registry, scenarios
 from fedtune.experiment.scenario import Scenario
-from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 from fedtune.nn import catalogue
 from fedtune.programs.naming import is_program
 from fedtune.user_code import entry_points, user_files
@@ -32,6 +32,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "algo", nargs="?", metavar="ALGORITHM", help="only this algorithm, with its description; or FILE.py[:NAME]"
     )
+    p.add_argument(
+        "--spaces",
+        metavar="A[:NAME],B[:NAME]",
+        help="two algorithms' search spaces side by side (default space, or NAME); * marks where they differ",
+    )
+    p.add_argument(
+        "--scenario", default=DEFAULT, metavar="NAME", help=f"with --spaces: the setting (default {DEFAULT})"
+    )
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -43,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.algo and is_program(args.algo):
         raise UserError(f"fedtune list shows algorithms, but got {args.algo}, a program; its file says what it has")
     console = terminal.console()
+    if args.spaces:
+        console.print(_spaces(args.spaces, args.scenario))
+        return 0
     for name in [user_files.take_each(args.algo, registry.names())[0]] if args.algo else registry.names():
         _algorithm(console, name, whole=bool(args.algo))
     if not args.algo:
@@ -82,6 +93,29 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
         line = ", ".join(f"{n} {t}" for n, t in found.text().items())
         console.print(f"  space {space}: {what}{line}")
     console.print()
+
+
+def _spaces(pair: str, scenario: str) -> Table:
+    """Two spaces side by side: first what all algorithms share, then what is each one's own."""
+    from fedtune.experiment.experiment import Experiment
+    from fedtune.tuning import shared
+    from fedtune.tuning import space as spaces
+
+    chosen = [typed.partition(":") for typed in pair.split(",")]
+    if len(chosen) != 2:
+        raise UserError(f"--spaces compares two spaces, but got {pair!r}; for instance fedbabu,fedavgft:wide")
+    setting = scenarios.find(scenario)
+    texts = []
+    for name, _, space in chosen:
+        registry.find(name)
+        texts.append(spaces.load(space or "default", Experiment(name, setting)).text())
+    table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
+    both = dict.fromkeys([*texts[0], *texts[1]])
+    alike = [n for n in both if n in shared.WIDE or n in knobs(Scenario)]
+    for n in (*alike, *(n for n in both if n not in alike)):
+        cells = [text.get(n, "-") for text in texts]
+        table.add_row("*" if cells[0] != cells[1] else "", n, *cells)
+    return table
 
 
 def _knobs(title: str, declared: dict[str, Knob], instance: Algorithm | None = None) -> Table:

@@ -32,6 +32,7 @@ class Optimizers:
         rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
         scaled = [(times, s) for times, s in zip((*self.phase.lr_scale.values(), 1.0), (*own, rest), strict=True) if s]
         self.bounded = [s for _, s in scaled]  # groups that are clipped together
+        self.bound = work.clip_norm if phase.clip is None else phase.clip
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
         split = [
             (times * share, [i for i in s if (i in body) == inside])
@@ -59,9 +60,9 @@ class Optimizers:
     @torch.inference_mode()
     def step(self, grads: Sequence[Tensor | None]) -> None:
         """One step along the leaves' gradients, which it may overwrite."""
-        if self.phase.clip:
+        if self.bound:
             for s in self.bounded:
-                clip_norms([g for i in s if (g := grads[i]) is not None], self.phase.clip, self.lead)
+                clip_norms([g for i in s if (g := grads[i]) is not None], self.bound, self.lead)
         _move(self.first, self.memory, self.leaves, grads)
 
     @torch.inference_mode()

@@ -73,6 +73,7 @@ class Algorithm:
     # named sets of hyperparameters, including the scenario's: "as_text" follows the paper's text to the letter, if the
     # defaults do not, and "as_published" the released code
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    unlike_text: ClassVar[str] = ""  # what of the paper's text no hyperparameter gives
     # for `fedtune check`: values with which rare events happen within three rounds and nothing takes long; and for
     # hyperparameters with a subtle effect, two values whose results differ, and other values needed for that
     checked_with: ClassVar[Mapping[str, Any]] = {}
@@ -180,7 +181,7 @@ class Algorithm:
         """
         if not self.shared:
             return server
-        return server | {"shared": mean_over_clients(up["shared"], up["rows"])}
+        return server | {"shared": mean_over_clients(up["shared"], weights(up, task))}
 
     def observe(self, server: dict[str, Tree], val_acc: float, task: Task) -> dict[str, Tree]:
         """The server's entries after it was given the mean validation accuracy of the round's model."""
@@ -189,6 +190,12 @@ class Algorithm:
     def report(self, server: dict[str, Tree]) -> dict[str, float]:
         """Additional figures for the round's row of metrics."""
         return {}
+
+
+def weights(up: dict[str, Tree], task: Task) -> Tensor:
+    """What each upload counts in a mean of models [m]: its client's rows, or 1."""
+    rows: Tensor = up["rows"]
+    return rows if task.averaging == "rows" else torch.ones_like(rows)
 
 
 def first_round(algorithm: Algorithm, name: str) -> int:

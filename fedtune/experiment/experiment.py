@@ -122,7 +122,7 @@ class Experiment:
             return False
         written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
         shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
-        return not set(searched) & {"batch_norm", "body_lr_scale", *(knobs(cls) if shaped else ())}
+        return not set(searched) & {"batch_norm", "body_lr_scale", "participation", *(knobs(cls) if shaped else ())}
 
     def participation(self, share: float) -> float:
         """The participation under which clients send at most this share of what they send now; 0: none does."""
@@ -217,6 +217,8 @@ class Experiment:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
         lines += [f"note: {note}" for note in notes(self.scenario)]
+        if self.preset == "as_text" and (left := self._class().unlike_text):
+            lines.append(f"note: not as in the text: {left}")
         lines.append(f"scored: {self.describe_scoring()}")
         return lines + ([f"started: {self.describe_start()}"] if self.initial_weights else [])
 
@@ -466,7 +468,8 @@ def task_of(
     """The Task of a scenario on data of this shape and type."""
     width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
     members, m = catalogue.members(scenario.model), scenario.participants
-    return Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
+    task = Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
+    return task._replace(averaging=scenario.averaging)
 
 
 def built_in(workload: Workload, command: str) -> Experiment:

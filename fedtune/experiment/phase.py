@@ -48,7 +48,8 @@ class Phase(NamedTuple):
     pool: Callable[[dict[str, Tree], dict[str, Tensor]], Data] | None = None
     pool_noise: dict[str, Noise] = {}
     lr_scale: Mapping[str, float] = {}  # factors on lr by part; such parts are clipped separately
-    clip: float = 0.0  # bound on a client's gradient norm (each part in `lr_scale`, and all others together); 0: none
+    # bound on a client's gradient norm (each part in `lr_scale`, and all others together); 0: none
+    clip: float | None = None  # None: the scenario's clip_norm
     after: Step | None = None
     batches: int = 1  # mini-batches that a step gets, one after the other: batch.x [batches · B, …]
     repeat: int = 1  # steps in a row on the same mini-batch; `after` follows the last of them

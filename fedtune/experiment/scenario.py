@@ -57,7 +57,8 @@ class Scenario:
     model: str = "cnn8"  # an architecture, or a family of them: client i then uses number i mod their count
     features: int = 0  # D, the width of the features; 0: the model's own
     clients: int = 20  # K
-    participation: float = 1.0  # share of the clients that take part in a round
+    # searched only where a space names it: with fewer clients a round costs less
+    participation: float = hyper(1.0, 1e-6, 1.0, log=True, help="share of the clients that take part in a round")
     skip_classes: int = (
         0  # this many classes, the first ones, are left out and the others renumbered; the head keeps its width
     )
@@ -120,6 +121,10 @@ class Scenario:
     lr_decay: float = hyper(1.0, 0.9, 1.0, first_round=2, help="factor on lr after every round")
     momentum: float = hyper(0.5, 0.0, 0.99, help="momentum of SGD")
     weight_decay: float = hyper(0.0, 1e-6, 0.1, log=True, extra_values=(0.0,), help="L2 penalty in the optimiser")
+    clip_norm: float = hyper(
+        0.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="bound on the norm of a client's gradient; 0: none"
+    )
+    averaging: str = hyper("rows", choices=("rows", "clients"), help="models are averaged over rows, or over clients")
     batch_norm: str = hyper(
         "averaged",
         choices=("averaged", "personal"),
@@ -175,8 +180,6 @@ class Scenario:
                 f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
                 f"{self.eval_clients}"
             )
-        if not 0 < self.participation <= 1:
-            raise UserError(f"participation must be in (0, 1], but got {self.participation}")
         if not 0 < self.alpha <= 1e6:
             raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
         if not 0 < self.share <= 1:

@@ -28,6 +28,7 @@ class Task(NamedTuple):
     # of all tensors of the model by full name; {} in `build`; in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
     parameters: tuple[str, ...] = ()  # names of the trained tensors: no running statistics, no frozen part
+    averaging: str = "rows"  # what models are averaged over: rows, or clients
 
 
 Distribution = Literal["normal", "uniform"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,19 +38,71 @@ def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, T
     return means, scatter / (counts - 1).clamp(min=1)[:, None, None], counts.long()
 
 
+def roots(covariances: Tensor, floors: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factors [C, D, D] of covariances [C, D, D] + floor · I, in double precision, and the floors used [C].
+
+    A floor too small for a covariance to be factorised, as of few rows, is raised tenfold until it is not.  Where that
+    does not help, as for NaN, the factor is NaN.
+    """
+    whole, floors = covariances.double(), floors.double()
+    eye = torch.eye(whole.shape[-1], dtype=whole.dtype, device=whole.device)
+    for _ in range(20):
+        factors, failed = torch.linalg.cholesky_ex(whole + floors[:, None, None] * eye)
+        if not failed.any():
+            return factors, floors
+        floors = torch.where(failed > 0, 10 * floors, floors)
+    return torch.where((failed > 0)[:, None, None], torch.nan, factors), floors
+
+
 def descend(
-    weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, epochs: int, batch: int, lr: float, stream: torch.Generator
+    weight: Tensor,
+    bias: Tensor,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    batch: int,
+    lr: float,
+    stream: torch.Generator,
+    optimizer: str = "sgd",
 ) -> tuple[Tensor, Tensor]:
-    """Plain SGD of a linear head on the cross-entropy of rows x [N, D], y [N], shuffled in each epoch."""
+    """A linear head trained on the cross-entropy of rows x [N, D], y [N], shuffled in each epoch.
+
+    optimizer: sgd, plain; or adamw, torch.optim's with its defaults.
+    """
     weight, bias, wanted = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
+    move = _AdamW(lr) if optimizer == "adamw" else partial(_sgd, lr=lr)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
             slope = (F.linear(x[rows], weight, bias).softmax(1) - wanted[rows]) / len(
                 rows
             )  # [B, C], gradient of the logits
-            weight -= lr * slope.T @ x[rows]
-            bias -= lr * slope.sum(0)
+            move([weight, bias], [slope.T @ x[rows], slope.sum(0)])
     return weight, bias
+
+
+def _sgd(tensors: list[Tensor], grads: list[Tensor], lr: float) -> None:
+    for tensor, grad in zip(tensors, grads, strict=True):
+        tensor -= lr * grad
+
+
+class _AdamW:
+    """torch.optim.AdamW's steps, without the time that its first use takes (see `engine/optimizers.py`)."""
+
+    def __init__(self, lr: float, decay: float = 0.01) -> None:
+        self.lr, self.decay, self.steps = lr, decay, 0
+        self.means: list[Tensor] = []
+        self.squares: list[Tensor] = []
+
+    def __call__(self, tensors: list[Tensor], grads: list[Tensor]) -> None:
+        if not self.steps:
+            self.means, self.squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
+        self.steps += 1
+        for tensor, grad, mean, square in zip(tensors, grads, self.means, self.squares, strict=True):
+            tensor *= 1 - self.lr * self.decay
+            mean.lerp_(grad, 1 - 0.9)
+            square.mul_(0.999).addcmul_(grad, grad, value=1 - 0.999)
+            spread = square.sqrt() / (1 - 0.999**self.steps) ** 0.5 + 1e-8
+            tensor.addcdiv_(mean, spread, value=-self.lr / (1 - 0.9**self.steps))
 
 
 class Frame(nn.Module):

@@ -9,9 +9,11 @@ before they are scored declares `tune_epochs`, `tune_lr` and, if it has the choi
 Exceptions, by rule and for all: Adam's steps have the size of the rate, whatever the gradient, so that its rates are
 smaller (`ADAM`).  What a single space leaves out, it says with a reason (`without`).
 
-Not here, as names alike mean different things: `server_lr` is a factor on a mean update (SCAFFOLD, 1 is FedAvg), the
-step of an adaptive optimiser (FedAdam), or the rate of a server's own training (FedTGP).  Nor `batch_norm` and
-`optimizer`: a comparison fixes how running statistics are averaged and who steps.
+`participation` is in no space, as it changes what a round costs; `--also participation=0.1..1` searches it.
+
+Nor is `server_lr` here, as it means different things: a factor on a mean update (SCAFFOLD, 1 is FedAvg), the step of an
+adaptive optimiser (FedAdam), the rate of a server's own training (FedTGP).  Nor are `batch_norm`, `averaging` and
+`optimizer`: a comparison fixes how models are averaged and who steps.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ WIDE: dict[str, Ends] = {
     "lr_decay": (0.95, 1.0),
     "momentum": (0.0, 0.99),
     "weight_decay": (1e-6, 1e-2),
+    "clip_norm": (0.1, 100.0),
     "batch": (4, 64),
     "local_epochs": (1, 20),
     "tune_epochs": (1, 50),

@@ -215,12 +215,17 @@ def test_adams_moments_hold_still_as_well() -> None:
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize(
-    "config", [{"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05}, {"optimizer": "adam", "weight_decay": 0.05}]
+    "config",
+    [
+        {"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05},
+        {"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05, "clip_norm": 0.5},
+        {"optimizer": "adam", "weight_decay": 0.05},
+    ],
 )
 def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> None:
     sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
     got, losses = train_all(sim, [0, 1, 2])
-    f, work = sim.setting.federation, sim.setting.scenario
+    f, work, clipped = sim.setting.federation, sim.setting.scenario, []
     plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
     for k in range(3):
         net, seen = client_net(sim, k).train(), []
@@ -232,10 +237,13 @@ def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> 
             loss = nn.functional.cross_entropy(net(f.x[rows]), f.y[rows])
             optimizer.zero_grad()
             loss.backward()
+            if work.clip_norm:
+                clipped.append(nn.utils.clip_grad_norm_(net.parameters(), work.clip_norm) > work.clip_norm)
             optimizer.step()
             seen.append(loss.item())
         assert_close_numbers({n: t[k] for n, t in got.items()}, net.state_dict())
         assert_close(losses[k].item(), float(np.mean(seen)), **TIGHT)
+    assert any(clipped) == bool(work.clip_norm)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from support.helpers import TIGHT, randn
 from torch import nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from fedtune.nn.heads import descend, moments, pooled_moments
+from fedtune.nn.heads import descend, moments, pooled_moments, roots
 
 C, D = 4, 5
 
@@ -45,12 +46,13 @@ def test_pooled_moments_are_those_of_all_rows_together() -> None:
     assert not mean[3].any() and not covariance[3].any()
 
 
-def test_the_fit_is_pytorchs_plain_sgd_over_every_row_once_an_epoch() -> None:
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_the_fit_is_pytorchs_over_every_row_once_an_epoch(kind: str) -> None:
     x, y, stream = randn(10, D), torch.arange(10) % C, torch.Generator().manual_seed(3)
     layer = nn.Linear(D, C).double()
     start = layer.weight.detach().clone(), layer.bias.detach().clone()
-    got = descend(*start, x, y, 2, 4, 0.3, torch.Generator().manual_seed(3))
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
+    got = descend(*start, x, y, 2, 4, 0.3, torch.Generator().manual_seed(3), kind)
+    optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[kind](layer.parameters(), lr=0.3)
     for _ in range(2):
         for batch in torch.randperm(10, generator=stream).split(4):
             optimizer.zero_grad()
@@ -59,3 +61,27 @@ def test_the_fit_is_pytorchs_plain_sgd_over_every_row_once_an_epoch() -> None:
     assert_close(got[0], layer.weight.detach(), **TIGHT)
     assert_close(got[1], layer.bias.detach(), **TIGHT)
     assert not torch.equal(got[0], start[0])
+
+
+def test_roots_are_cholesky_factors_and_a_floor_rises_where_there_is_none() -> None:
+    a = randn(3, D, 3 * D)
+    covariances = torch.cat([a @ a.mT, torch.diag(torch.tensor([1.0] * (D - 1) + [-0.02])).double()[None]])
+    floors = torch.full((4,), 1e-3, dtype=torch.float64)
+    factors, used = roots(covariances, floors)
+    assert_close(used, torch.tensor([1e-3, 1e-3, 1e-3, 0.1], dtype=torch.float64), **TIGHT)
+    whole = covariances + used[:, None, None] * torch.eye(D, dtype=torch.float64)
+    assert_close(factors @ factors.mT, whole, **TIGHT)
+    assert roots(covariances * torch.nan, floors)[0].isnan().all()
+
+
+def test_covariances_of_almost_one_direction_have_roots_at_the_smallest_floor() -> None:
+    """In single precision, as clients send them: without more than ε many cannot be factorised."""
+    stream = torch.Generator().manual_seed(0)
+    rows = torch.randn(50, 8, 1, generator=stream) * torch.randn(50, 1, 32, generator=stream)
+    rows += 1e-4 * torch.randn(50, 8, 32, generator=stream)
+    apart = rows - rows.mean(1, keepdim=True)
+    covariances = apart.mT @ apart / 7
+    least = 1e-9 * covariances.diagonal(dim1=1, dim2=2).mean(1)
+    failed = torch.linalg.cholesky_ex(covariances.double() + least[:, None, None] * torch.eye(32)).info > 0
+    factors, used = roots(covariances, least)
+    assert failed.any() and torch.equal(used > least.double(), failed) and factors.isfinite().all()

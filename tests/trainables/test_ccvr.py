@@ -22,7 +22,9 @@ from support.helpers import (
 from torch.testing import assert_close
 
 from fedtune.core import randomness
+from fedtune.core.trees import Ragged
 from fedtune.nn.heads import descend
+from trainables.ccvr import CCVR
 
 HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3
 SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}
@@ -75,7 +77,7 @@ def test_a_client_tells_the_moments_of_the_model_that_it_received(monkeypatch: p
 
 
 def test_the_calibrated_model_is_the_received_body_and_a_head_fitted_to_gaussians() -> None:
-    config = SMALL | {"variance_floor": 0.1, "head_lr": 0.2}
+    config = SMALL | {"variance_floor": 0.1, "head_lr": 0.2, "head_optimizer": "sgd"}
     sim = simulate("ccvr", DIGITS, random_federation([24, 17, 9], HELD), **config)
     play(sim, 1)
     received = copied(sim.state.server["shared"])
@@ -124,3 +126,18 @@ def test_after_round_one_the_scored_body_is_the_start_and_clients_hold_nothing()
         for tree in (sim.state.server["calibrated"], start.state.server["shared"])
     )
     assert_same_numbers(*bodies)
+
+
+def test_a_floor_that_is_too_small_is_raised_and_counted() -> None:
+    """Covariances of a rank below the features' width; all three classes, and not the one that nobody holds."""
+    sim = simulate("ccvr", DIGITS, random_federation([4, 4, 4], HELD), **SMALL | {"variance_floor": 1e-6})
+    row = play(sim, 2)[-1]
+    assert row["raised_floors"] == 0  # in double precision 1e-6 of the variance is enough
+    means, upper = torch.zeros(3, 4, 12), torch.zeros(3, 4, 12, 12)
+    upper[:] = 1.01 - 0.01 * torch.eye(12)  # an eigenvalue of -0.01, as rounding may leave it of few rows
+    i, j = torch.triu_indices(12, 12)
+    counts = torch.tensor([[2, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]])
+    up = {"means": means, "covariances": upper[..., i, j], "counts": counts}
+    up = {n: Ragged(t, counts > 0) for n, t in up.items()}
+    x, raised = CCVR(virtual=10, variance_floor=1e-3).draws(up, randomness.stream(0))
+    assert raised.tolist() == [True, True, False, False] and x.isfinite().all()

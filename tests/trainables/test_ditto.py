@@ -13,6 +13,7 @@ from support.helpers import (
     own_rows,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch import nn
@@ -96,3 +97,14 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
             sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items() if n in common)
         )
     assert apart[0] > apart[1] > apart[2]
+
+
+@pytest.mark.parametrize("averaging", ["rows", "clients"])
+def test_the_common_model_is_the_mean_by_rows_or_a_plain_one(averaging: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulate("ditto", DIGITS, random_federation([5, 9, 7]), averaging=averaging, lr=0.1)
+    seen = record_uploads(sim, monkeypatch)
+    play(sim, 1)
+    weights = torch.tensor([5.0, 9.0, 7.0] if averaging == "rows" else [1.0, 1.0, 1.0], dtype=torch.float64)
+    for name, t in sim.state.server["shared"].items():
+        want = torch.einsum("m,m...->...", weights / weights.sum(), seen[0]["shared"][name])
+        assert_close(t, want, **TIGHT)

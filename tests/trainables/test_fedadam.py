@@ -19,7 +19,9 @@ from support.helpers import (
 )
 from torch.testing import assert_close
 
+from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.tuning import space
 
 B1, B2, TAU, LR = 0.8, 0.95, 1e-2, 0.05
 
@@ -85,6 +87,29 @@ def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.Monk
                 w[name] = w[name] + LR * m[name] / (np.sqrt(v[name]) + TAU)
         for name, want in w.items():
             assert_close(sim.state.server["shared"][name].double().numpy(), np.asarray(want, float), **TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("rule", "decay", "rate"), [("adam", 0.9, 0.03), ("yogi", 0.9, 0.03), ("adagrad", 0.0, 0.03), ("sgd", 0.9, 1.0)]
+)
+def test_each_rule_has_its_own_decay_and_rate(rule: str, decay: float, rate: float) -> None:
+    """Reddi et al., appendix D: no first moment in FedAdagrad; FedAvgM's best rates are 0.3 to 1."""
+    e = Experiment("fedadam", DIGITS, pinned={"rule": rule})
+    assert (e.default()["beta1"], e.default()["server_lr"]) == (decay, rate)
+    data = random_federation([5, 9])
+    left, given = (simulate("fedadam", DIGITS, data, rule=rule, **c) for c in ({}, {"beta1": decay, "server_lr": rate}))
+    assert play(left, 2) == play(given, 2)
+
+
+def test_a_space_with_every_rule_gives_each_what_it_uses() -> None:
+    e = Experiment("fedadam", DIGITS)
+    wide = space.load("wide", e)
+    uses = {"adam": {"beta1", "beta2", "tau"}, "yogi": {"beta1", "beta2", "tau"}, "adagrad": {"tau"}, "sgd": {"beta1"}}
+    for rule, names in uses.items():
+        assert {n for n, c in wide.conditions.items() if rule in c["rule"]} == names
+        idle = e.idle({"rule": rule})
+        assert not names & idle.keys()
+    assert e.idle({"rule": "sgd"}).keys() == {"beta2", "tau"}
 
 
 def test_nothing_but_the_model_is_sent() -> None:

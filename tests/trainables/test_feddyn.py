@@ -65,6 +65,7 @@ def test_rounds_by_hand() -> None:
         h = {n: t - alpha / 4 * sum(e[n] - w[n] for e in ends) for n, t in h.items()}
         w = {n: sum(e[n] for e in ends) / 3 - h[n] / alpha for n in w}
         assert_close_numbers(sim.state.server["shared"], w)
+        assert_close_numbers(sim.state.server["averaged"], {n: sum(e[n] for e in ends) / 3 for n in w})
         for k in range(4):
             for n, g in kept.items():
                 assert_close(g[k], own[k][n], **TIGHT)
@@ -83,6 +84,20 @@ def test_clients_gradients_and_the_servers_moves_are_one() -> None:
 def test_it_rests_where_the_mean_loss_does_and_fedavg_does_not() -> None:
     dynamic, plain = slope_at_rest("feddyn", alpha_dyn=0.5), slope_at_rest("fedavg")
     assert dynamic < 1e-5 < 1e-2 < plain, (dynamic, plain)
+
+
+@pytest.mark.parametrize("scored", ["server", "averaged"])
+def test_the_servers_model_and_the_clients_mean_are_logged_and_one_is_scored(scored: str) -> None:
+    sim = simulate("feddyn", DIGITS, random_federation([24, 17, 9]), scored=scored, lr=0.3, local_epochs=3)
+    row, f = play(sim, 3)[-1], sim.setting.federation
+    for kind, model in (("server", "shared"), ("averaged", "averaged")):
+        net, right = client_net(sim, 0), []
+        net.load_state_dict(copied(sim.state.server[model]))
+        for k in range(3):
+            own = f.val.rows[k, : f.val.counts[k]]
+            right.append((net(f.x[own]).argmax(1) == f.y[own]).double().mean().item())
+        assert abs(row[f"val_acc_{kind}"] - sum(right) / 3) < 1e-12
+    assert row["val_acc"] == row[f"val_acc_{scored}"]
 
 
 def test_the_model_is_sent_and_nothing_else() -> None:

@@ -57,6 +57,7 @@ def test_two_rounds_of_the_head_by_hand(executor: str) -> None:
         random_federation([30, 14], [[0, 1], [1, 0]]),
         executor=executor,
         components=1,
+        head_optimizer="sgd",
         head_lr=0.3,
         **SMALL,
     )

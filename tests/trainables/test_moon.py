@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from support.helpers import (
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
-    client_net,
     copied,
     own_rows,
     play,
@@ -23,6 +23,7 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
+from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Client, Model
 from fedtune.experiment.scenario import Scenario
 from trainables.moon import MOON
@@ -32,7 +33,7 @@ from trainables.moon import MOON
 @pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
 def test_without_the_contrast_it_is_fedavg(executor: str, scenario: Scenario) -> None:
     data = random_federation([5, 9, 7])
-    moon = simulate("moon", scenario, data, executor=executor, mu=0.0)
+    moon = simulate("moon", scenario, data, executor=executor, mu=0.0, projection=False)
     avg = simulate("fedavg", scenario, data, executor=executor)
     assert play(moon, 3) == play(avg, 3)
     assert_same_numbers(moon.state.server["shared"], avg.state.server["shared"])
@@ -40,45 +41,67 @@ def test_without_the_contrast_it_is_fedavg(executor: str, scenario: Scenario) ->
 
 def test_in_its_first_round_a_client_has_nothing_to_be_pushed_from() -> None:
     data = random_federation([5, 9, 7, 6])
-    moon, avg = (simulate(name, BATCHNORM, data) for name in ("moon", "fedavg"))
+    moon, avg = simulate("moon", BATCHNORM, data, projection=False), simulate("fedavg", BATCHNORM, data)
     assert play(moon, 1) == play(avg, 1)
     assert_same_numbers(moon.state.server["shared"], avg.state.server["shared"])
 
 
-def body_of(net: nn.Module) -> dict[str, torch.Tensor]:
-    return copied({f"body.{n}": t for n, t in net.body.state_dict().items()})
+def whole_net(sim: Simulation, k: int) -> nn.Module:
+    """Client k's model with its projection."""
+    net, values = copy.deepcopy(sim.state.groups[0].net).double(), dict(sim.state.server["shared"])
+    values |= {n: t[k] for n, t in sim.state.groups[0].tensors.items()}
+    net.load_state_dict({n: values[n].clone() for n in net.state_dict()})
+    return net.train()
 
 
+def before_head(net: nn.Module) -> dict[str, torch.Tensor]:
+    return copied({n: t for n, t in net.state_dict().items() if not n.startswith("head")})
+
+
+@pytest.mark.parametrize("projection", [True, False])
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-def test_three_rounds_by_hand(model: str) -> None:
-    config: dict[str, Any] = {"mu": 2.0, "temperature": 0.7, "lr": 0.1, "momentum": 0.0, "batch": 8, "local_steps": 2}
+def test_three_rounds_by_hand(model: str, projection: bool) -> None:
+    def features(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return net.proj(net.body(x)) if projection else net.body(x)
+
+    config: dict[str, Any] = {
+        "projection": projection,
+        "mu": 2.0,
+        "temperature": 0.7,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "batch": 8,
+        "local_steps": 2,
+    }
     sim = simulate("moon", Scenario(model=model, features=8), random_federation([8, 8]), **config)
-    nets = [client_net(sim, k) for k in range(2)]
+    nets = [whole_net(sim, k) for k in range(2)]
     last: list[nn.Module | None] = [None, None]
     for _ in range(3):
-        received = client_net(sim, 0).eval()
+        received = whole_net(sim, 0).eval()
         for k, net in enumerate(nets):
             net.load_state_dict(copied(received.state_dict()))
             net.train()
             optimizer, (x, y) = torch.optim.SGD(net.parameters(), lr=0.1), own_rows(sim, k)
             for _ in range(2):
-                z = net.body(x)
+                z = features(net, x)
                 loss = nn.functional.cross_entropy(net.head(z), y)
                 if last[k]:
-                    sims = [nn.functional.cosine_similarity(z, other.body(x).detach()) for other in (received, last[k])]
+                    sims = [
+                        nn.functional.cosine_similarity(z, features(other, x).detach()) for other in (received, last[k])
+                    ]
                     loss = loss - 2.0 * (torch.stack(sims, 1) / 0.7).log_softmax(1)[:, 0].mean()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            last[k] = client_net(sim, k).eval()
+            last[k] = whole_net(sim, k).eval()
             last[k].load_state_dict(copied(net.state_dict()))
         play(sim, 1)
         for name, t in sim.state.server["shared"].items():
             one, other = (net.state_dict()[name] for net in nets)
             assert_close(t, (one + other) / 2 if t.is_floating_point() else one, **TIGHT)
         for k in range(2):
-            kept = {n: t[k] for n, t in sim.state.groups[0].kept["body"].items()}
-            assert_close_numbers(kept, {n: t for n, t in body_of(nets[k]).items() if "num_batches" not in n})
+            kept = {n: t[k] for n, t in sim.state.groups[0].kept["last"].items()}
+            assert_close_numbers(kept, {n: t for n, t in before_head(nets[k]).items() if "num_batches" not in n})
 
 
 def test_the_contrast_by_numpy() -> None:
@@ -92,10 +115,11 @@ def test_the_contrast_by_numpy() -> None:
         for i in range(3)
     ]
     now, received, last = models
-    client = Client({"body": {n: t for n, t in last.items() if n.startswith("body")}, "seen": torch.ones(())})
+    client = Client({"last": {n: t for n, t in last.items() if not n.startswith("head")}, "seen": torch.ones(())})
     got = MOON(mu=3.0, temperature=0.4).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
     plain = MOON(mu=0.0).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
-    z, zr, zl = (Model(net, m).body(x).detach().numpy() for m in models)
+    z, zr, zl = (MOON().features(Model(net, m), x).detach().numpy() for m in models)
+    assert (z < 0).any() and z.shape == (6, 12)  # beyond a ReLU: cosines of -1 to 1
 
     def cos(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
@@ -111,7 +135,7 @@ def test_who_sits_out_keeps_its_last_model() -> None:
     for _ in range(4):
         play(sim, 1)
         kept = sim.state.groups[0].kept
-        moved = (kept["body"]["body.1.weight"] != 0).flatten(1).any(1)
+        moved = (kept["last"]["body.1.weight"] != 0).flatten(1).any(1)
         assert torch.equal(moved, kept["seen"] > 0)
         seen.append(int(kept["seen"].sum()))
     assert seen[0] == 2 and seen == sorted(seen)

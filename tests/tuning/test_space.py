@@ -50,7 +50,7 @@ def test_default_point_is_the_default_wherever_the_space_holds_it():
     assert experiment(start=3, every=4).default()["first"] == 4 and e.configuration({})["first"] == 0
     point, outside = space.inside(space.load("wide", e), e.default())
     assert (
-        outside == {"weight_decay": 0.0} and "retrain" not in point
+        outside == {"weight_decay": 0.0, "clip_norm": 0.0} and "retrain" not in point
     )  # proj alone moves nothing that the classifier reads
     code = Experiment("fedgenp", Scenario(), preset="as_published")
     point, outside = space.inside(space.load("default", code), code.configuration({}))

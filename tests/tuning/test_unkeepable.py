@@ -96,7 +96,7 @@ def test_it_says_what_would_keep_it() -> None:
         ("fedavg", "lr,body_lr_scale", False),
         ("fedavg", "batch_norm", False),
         ("fedprox", "mu,lr", True),
-        ("moon", "mu,temperature", True),
+        ("feddyn", "alpha_dyn", True),
         ("fedadam", "rule,server_lr,lr", True),
         ("fedbabu", "lr", True),
         ("fedbabu", "update", False),
