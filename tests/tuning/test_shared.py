@@ -32,6 +32,7 @@ OWN = {
     "beta1": "FedAvgM's published grid ends at 0.997",
     "tau": "FedAdam's degree of adaptivity, FedNTD's temperature, FedTGP's bound of a margin",
     "clip": "a bound on gradients at FedKD and FML, a cut of features at GFPL",
+    "order": "of an event at GFPL, of a derivative at Per-FedAvg",
     "predictor": "each has other prediction heads",
     "weighing": "of each algorithm's own means",
 }
