@@ -8,15 +8,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import printable, say
 from fedtune.programs import program_check
 from fedtune.programs.naming import is_program
+from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.options import ExperimentOptions, SearchOptions, flag
+
+OF_FLOWER = ("flower", "metric", "space", "python")  # options of a search
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,6 +53,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND",
         help="what its rows are (image, tokens, …), where type and shape leave it open",
     )
+    arguments.add_options(
+        p,
+        SearchOptions,
+        *OF_FLOWER,
+        flower="a Flower app, with --metric client:NAME, and with --space for hyperparameters of its run config",
+    )
     p.add_argument(
         "--check-rounds",
         type=int,
@@ -64,8 +73,16 @@ def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if no check fails, 1 if one does."""
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
+    of_flower = arguments.given(args, SearchOptions, *OF_FLOWER)
+    if args.what and "flower" in of_flower:
+        raise UserError(f"WHAT or --flower says what is checked, but got {args.what} and {args.flower}")
+    if "flower" in of_flower:
+        app = SearchOptions(**of_flower, set=given.get("set", {})).workload()
+        return _check_program(cast(ProgramWorkload, app), args, {"scenario": given.get("scenario")})
+    if of_flower:
+        raise UserError(f"{flag(next(iter(of_flower)))} goes with --flower, but it was not given")
     if is_program(args.what):
-        return _check_program(args, given)
+        return _check_program(args.what, args, given)
     if args.check_rounds is not None:
         raise UserError(f"--check-rounds goes with a program file, but got {args.what or args.model or 'none'}")
     with quick_imports():
@@ -86,16 +103,15 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(verdict.status == "failed" for verdict in verdicts))
 
 
-def _check_program(args: argparse.Namespace, given: dict[str, Any]) -> int:
+def _check_program(what: str | ProgramWorkload, args: argparse.Namespace, given: dict[str, Any]) -> int:
     """Exit status 0 if nothing was found that makes a search of the program wrong, 1 if something was."""
+    program = what if isinstance(what, str) else what.name
     other = {"scenario": given.get("scenario"), "model": args.model, "dataset": args.dataset, "x-as": args.x_as}
     for option in (name for name, value in other.items() if value):
-        raise UserError(
-            f"--{option} goes with an algorithm or a model, but {args.what} is a program file; leave it out"
-        )
+        raise UserError(f"--{option} goes with an algorithm or a model, but {program} is a program; leave it out")
     began = time.perf_counter()
     rounds = program_check.ROUNDS if args.check_rounds is None else args.check_rounds
-    check = program_check.ProgramCheck(args.what, rounds, given.get("set", {}), tell=_progress)
+    check = program_check.ProgramCheck(what, rounds, given.get("set", {}), tell=_progress)
     for line in check.title():
         say(line)
     for finding in check.judge():

@@ -10,6 +10,7 @@ import fcntl
 import marshal
 import os
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -150,7 +151,10 @@ class Child:
             self._keeper.stdin.close()
         try:
             self._keeper.wait(ENDS)
-        except subprocess.TimeoutExpired:  # a process that not even SIGKILL ends: it waits for a broken disk, say
+        except subprocess.TimeoutExpired:  # the program stopped its keeper; or it waits for a broken disk
+            for pid in self.processes:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
             self._keeper.kill()
             self._keeper.wait()
         self._reader.join(CLOSED * 2)

@@ -17,6 +17,7 @@ from fedtune.core.terminal import few, several
 from fedtune.programs import command, keeper, touched, workload
 from fedtune.programs.run import CHECKPOINT
 from fedtune.programs.short_runs import ERRORS, ShortRuns, Trial
+from fedtune.programs.workload import ProgramWorkload
 
 ROUNDS = 3
 WORDS = {"passed": "passed ", "advice": "advice ", "failed": "FAILED ", "skipped": "skipped"}
@@ -37,24 +38,25 @@ class Finding(NamedTuple):
 
 
 class ProgramCheck:
-    """Short runs of a program file's program, which begin when `judge` is asked for what it finds."""
+    """Short runs of a program, which begin when `judge` is asked for what it finds."""
 
     def __init__(
         self,
-        path: str,
+        what: str | ProgramWorkload,
         rounds: int = ROUNDS,
         set: Mapping[str, Any] | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """UserError for a wrong program file.
 
+        what     the program file, or a program
         rounds   of each run, at most
         set      hyperparameters to hold fixed
         tell     is told what runs
         """
         if rounds < 1:
             raise UserError(f"--check-rounds must be 1 or more, but got {rounds}")
-        self.workload = workload.of_file(path, pinned=set)
+        self.workload = workload.of_file(what, pinned=set) if isinstance(what, str) else what
         self.program = self.workload.program
         self.rounds = min(rounds, self.program.rounds)
         self.judged: list[Finding] = []

@@ -22,6 +22,7 @@ from fedtune.programs.program_file import Program
 MARK = re.compile(r"(?<![\w-])fedtune (?=\{)")
 NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)\s*", re.IGNORECASE)
 MORE_OF_IT = re.compile(r"(?<=\d)\.?[eE][+-]?\d|(?<=\d)\.?\d|(?<=[\d.])\d")  # what goes on after a group's end
+COMMA = re.compile(r",\d")  # after a whole number: of one with a comma, 0,91 or 1,234; or of two numbers
 MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
 NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
 
@@ -226,6 +227,12 @@ class _Pattern:
             raise UserError(
                 f"the pattern of {self.metric.name} must take the whole figure, but it takes "
                 f"{line[begin:end]!r} only, in {shown(line)!r}; write ([^ ]+) for the group, for example"
+            )
+        if match.end() == end and line[begin:end].lstrip("+-").isdigit() and COMMA.match(line, end):
+            raise UserError(
+                f"the pattern of {self.metric.name} must say where the figure ends, but {line[begin:end]!r} may be a "
+                f"part of {line[begin : end + 6]!r}; numbers have points, and if these are two, write the comma "
+                "after the group"
             )
 
 

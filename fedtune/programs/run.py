@@ -360,10 +360,19 @@ class ProgramRun:
         if status:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             return self._failed(f"{name} failed with {how} {self._after(rows)}")
-        advice = "correct `rounds`, or what it prints" if rows.round else "a pattern may be wrong"
+        advice = "correct `rounds`, or what it prints" if rows.round else self._where_from(rows)
         return self._failed(
             f"{name} must report {several(self.rounds, 'round')}, but ended {self._after(rows)}; {advice}"
         )
+
+    def _where_from(self, rows: Rows) -> str:
+        """What may be wrong if no figure came."""
+        first = next(self.program.metrics[name] for name in rows.missing)
+        if first.pattern:
+            return "its pattern may be wrong"
+        if first.column:
+            return f"it must write {self.program.file}"
+        return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
 
     def _after(self, rows: Rows) -> str:
         return f"after {several(rows.round, 'round')}{self._lacks()}"

@@ -16,6 +16,8 @@ from fedtune.tuning import domains
 from fedtune.tuning.space_types import When
 from fedtune.user_code import user_files
 
+DEFAULT = "default"  # the space where none is given
+
 
 def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | None, folder: str | None) -> Program:
     """The program of a command line; UserError for whatever is wrong with it.
@@ -35,12 +37,14 @@ def of_flower(
 ) -> Program:
     """The Flower app of a command line; UserError for whatever is wrong with it.
 
-    metrics: client:NAME, server:NAME or train:NAME.  space: a space file, by keys of the app's run config.
+    metrics: client:NAME, server:NAME or train:NAME.  space: a space file, by keys of the app's run config; by default
+    nothing is searched.
     """
     if not metrics:
         raise UserError("--flower needs --metric client:NAME, the figure that selects, but none was given")
     kept = dict(fixed) or None
-    return Program.from_flower(folder, metrics, _space(space), rounds=rounds, python=python or None, defaults=kept)
+    found = {} if space == DEFAULT else _space(space)
+    return Program.from_flower(folder, metrics, found, rounds=rounds, python=python or None, defaults=kept)
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:

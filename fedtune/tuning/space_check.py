@@ -31,7 +31,9 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
         space = _of_ranges(name, raw, known, workload)
     if not space.names:
         pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
-        raise UserError(f"a search needs something to vary, but space {name!r} is empty{pinned}; use fedtune run")
+        raise UserError(
+            f"a search needs something to vary, but space {name!r} is empty{pinned}; give --also, or another --space"
+        )
     return space
 
 

@@ -10,6 +10,7 @@ import pytest
 from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
 from support.programs import finish, start
 
+from fedtune.commands import check
 from fedtune.core.errors import UserError
 from fedtune.programs import fingerprint, flower, program_file, workload
 from fedtune.programs.program_file import Program
@@ -221,3 +222,18 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     now = ProgramWorkload(of_app(app, "client:eval-acc"))
     assert str(elsewhere) in now.program.command and now.to_plain() == plain and not plain["scripts"]
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
+
+
+def test_an_app_is_checked_like_any_program(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.uniform(0.1, 4.0)}\n")
+    words = f"--flower {app} --metric server:loss --python {sys.executable} --check-rounds 2 --set local-epochs=3"
+    assert check.main([*words.split(), "--space", str(tmp_path / "space.py")]) == 0
+    said = capsys.readouterr().out
+    for line in (
+        "server_loss selects",
+        "the same seed gives the same figures",
+        "lr: another value gives other figures",
+        "it ended",
+    ):
+        assert line in said, said
+    assert check.main(["--metric", "server:loss"]) == 2 and "--metric goes with --flower" in capsys.readouterr().err

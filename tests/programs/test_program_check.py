@@ -384,8 +384,10 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
     [
         ("no.toml", "a program file must be readable, but no.toml: No such file or directory"),
         ("own.toml --check-rounds 0", "--check-rounds must be 1 or more, but got 0"),
-        ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program file"),
+        ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program"),
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
+        ("fedavg --python python3", "--python goes with --flower, but it was not given"),
+        ("own.toml --flower app", "WHAT or --flower says what is checked, but got own.toml and app"),
         ("fedavg --check-rounds 2", "--check-rounds goes with a program file, but got fedavg"),
     ],
 )

@@ -16,7 +16,7 @@ from support.programs import finish, made, python, start
 from support.waiting import wait_for
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.programs import idle
+from fedtune.programs import child, idle
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun
 
@@ -290,6 +290,7 @@ FAILURES = {
     "a crash": ("import os; os.abort()", "failed with signal SIGABRT after 0 rounds"),
     "it reads stdin": ("input()", r"status 1 after 0 rounds(.|\n)*EOFError"),
     "it needs a terminal": ("open('/dev/tty')", r"status 1(.|\n)*/dev/tty"),
+    "a comma in a number": ("print('acc: 0,91')", "where the figure ends, but '0' may be a part of '0,91'"),
     "no number": ("print('acc: 0.5.')", "must be a number, but got '0.5.', in 'acc: 0.5.'"),
     "it deletes its folder": ("import shutil; shutil.rmtree('trial'); print('acc: 0.5')", "ended after 1 round"),
     "it closes its output": ("import os; os.close(1); os.close(2); os._exit(0)", "ended after 0 rounds"),
@@ -397,6 +398,17 @@ def test_nothing_is_left_after_close(folder: Path) -> None:
 def test_a_program_that_detaches_itself_fails_and_leaves_nothing(folder: Path) -> None:
     script = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\nprint('acc: 0.5')\ntime.sleep(600)"
     assert "must report 3 rounds, but ended" in fails(python(folder, script), folder)
+
+
+def test_a_program_that_stops_its_keeper_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "ENDS", 0.3)
+    script = (
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('acc: 0.5', flush=True)\ntime.sleep(600)"
+    )
+    run = begun(python(folder, script), folder)
+    run.step()
+    run.close()
+    assert marked(named(folder)) == []
 
 
 WORKER = """

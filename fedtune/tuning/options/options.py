@@ -365,10 +365,9 @@ class SearchOptions(ExperimentOptions):
             self._require_of_engine()
             return super().workload()
         if not (self.program or self.flower):
-            if self.metric_pattern:
-                raise UserError(
-                    f"--metric-pattern goes with a command, but {self.algo} is a program file; write the pattern there"
-                )
+            for name, other in (("metric_pattern", "a command"), ("python", "--flower")):
+                if getattr(self, name):
+                    raise UserError(f"{flag(name)} goes with {other}, but {self.algo} is a program file; say it there")
             return self._of_program_file(self.selects_on_test)
         from fedtune.programs import workload
         from fedtune.tuning import programs
