@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = 
     return apart / logits.shape[1] if over == "elements" else apart
 
 
-def mmd(x: Tensor, y: Tensor, widths: tuple[float, ...]) -> Tensor:
+def mmd(x: Tensor, y: Tensor, widths: Sequence[float | Tensor]) -> Tensor:
     """Squared maximum mean discrepancy of two samples [N, D] and [M, D], with a sum of Gaussian kernels.
 
     k(a, b) = Σ_w exp(-|a - b|² / 2w) over the widths (variances).  A mean over all pairs, a row with itself included.

@@ -247,6 +247,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fednova",
         "fedntd",
         "fedpft",
+        "fedphp",
         "moon",
         "perfedavg",
         "pfedme",

@@ -21,7 +21,7 @@ LEFT_OUT = {("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *
 # names of which several algorithms search other ranges, as they mean something else at each
 OWN = {
     "lam": "the weight of each algorithm's own term",
-    "mu": "FedProx's proximal term is a square of distances, MOON's contrast a logarithm",
+    "mu": "of a square of distances at FedProx and FedKTL, a logarithm at MOON; what a model keeps of itself at FedPHP",
     "temperature": "of logits at FedDistill and FedHKD, of cosines at MOON",
     "pseudo": "fits a whole head from nothing at FedPFT, goes on from the client's own at GFPL",
     "variance_floor": "of a covariance's diagonal at CCVR, of each variance at FedPFT and GFPL",
