@@ -4,7 +4,7 @@ from fedtune.tuning.space import lines, when, with_shared
 from trainables.perfedavg import PerFedAvg
 
 default = with_shared(PerFedAvg, inner_lr=(1e-3, 0.3))
-paper = lines(inner_lr=[0.01, 0.001, 0.1], order=["first"])  # ours: no grid was at hand
-wide = with_shared(PerFedAvg, "inner_lr", "order", "batches", "weighing", wide=True) | {
-    "delta": when(with_shared(PerFedAvg, "delta")["delta"], order="hessian-free")
+paper = lines(inner_lr=[0.01, 0.001, 0.1], hessian=["none"])  # ours: no grid was at hand
+wide = with_shared(PerFedAvg, "inner_lr", "hessian", "batches", "weighing", wide=True) | {
+    "delta": when(with_shared(PerFedAvg, "delta")["delta"], hessian="difference")
 }

@@ -3,8 +3,7 @@
     down     w
     client   w_k <- w, local work; a step takes mini-batches D, D', D'' of its rows:
              w̃ = w_k - α ∇f(w_k; D),   g = ∇f(w̃; D')
-             first          w_k <- w_k - η g
-             hessian-free   w_k <- w_k - η (g - α h),   h = (∇f(w_k + δ g; D'') - ∇f(w_k - δ g; D'')) / 2δ
+             w_k <- w_k - η (g - α h),   h = (∇f(w_k + δ g; D'') - ∇f(w_k - δ g; D'')) / 2δ;  first order: h = 0
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
     scored   w - α ∇f(w; D), one step on a mini-batch; with tune_epochs so many epochs;  no later round sees it
@@ -35,9 +34,7 @@ class PerFedAvg(Algorithm):
     pure = True
 
     inner_lr: float = hyper(0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="α", help="rate of the inner step")
-    order: str = hyper(
-        "hessian-free", choices=("hessian-free", "first"), help="the Hessian: by a difference of gradients, or left out"
-    )
+    hessian: str = hyper("difference", choices=("difference", "none"), help="by a difference of gradients, or left out")
     delta: float = hyper(1e-3, 1e-5, 0.1, log=True, symbol="δ", help="step of the difference of gradients")
     batches: str = hyper(
         "separate", choices=("separate", "same"), help="a mini-batch for each gradient of a step, or one for all"
@@ -53,7 +50,7 @@ class PerFedAvg(Algorithm):
     contrasts = {"delta": (1e-5, 0.1, {"inner_lr": 1.0})}
     presets = {
         "as_text": {"momentum": 0.0, "weighing": "clients"},
-        "as_published": {"order": "first", "momentum": 0.0, "inner_lr": 0.005, "lr": 0.005, "local_epochs": 2},
+        "as_published": {"hessian": "none", "momentum": 0.0, "inner_lr": 0.005, "lr": 0.005, "local_epochs": 2},
     }
 
     def resolved_defaults(self) -> Mapping[str, Any]:
@@ -63,7 +60,7 @@ class PerFedAvg(Algorithm):
     @property
     def taken(self) -> int:
         """The mini-batches of a step."""
-        return 1 if self.batches == "same" else 2 if self.order == "first" else 3
+        return 1 if self.batches == "same" else 2 if self.hessian == "none" else 3
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Meta-steps."""
@@ -77,7 +74,7 @@ class PerFedAvg(Algorithm):
         g = m.gradient(lambda at: self.f(at, *inner), names)
         away = m.at({n: m[n] - self.inner_lr * g[n] for n in names})
         loss = self.f(away, *outer)
-        if self.order == "first":
+        if self.hessian == "none":
             return loss
         g = away.gradient(lambda at: self.f(at, *outer), names)
         ahead, behind = (

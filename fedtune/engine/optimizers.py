@@ -41,9 +41,10 @@ class Optimizers:
         ]
         self.sets = [(times, s) for times, s in split if s]  # groups with the same learning rate
         lr, after = rate(phase, work, cooled), self.phase.after
-        make = _adam if work.optimizer == "adam" else _sgd(momentum(phase, work))
+        make = _adam if is_adam(phase, work) else _sgd(momentum(phase, work))
+        decay = 0.0 if phase.plain else work.weight_decay
         self.leaves, self.memory = leaves, _Memory(len(leaves))
-        self.first = [(s, partial(make, lr * times, work.weight_decay)) for times, s in self.sets]
+        self.first = [(s, partial(make, lr * times, decay)) for times, s in self.sets]
         self.again = _Memory(len(leaves))
         self.second: list[tuple[list[int], _Rule]] = []
         then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
@@ -167,8 +168,13 @@ def rate(phase: Phase, work: Scenario, cooled: float) -> float:
 
 
 def momentum(phase: Phase, work: Scenario) -> float:
-    """A phase's momentum: its own, or the scenario's."""
-    return work.momentum if phase.momentum is None else phase.momentum
+    """A phase's momentum: none, its own, or the scenario's."""
+    return 0.0 if phase.plain else work.momentum if phase.momentum is None else phase.momentum
+
+
+def is_adam(phase: Phase, work: Scenario) -> bool:
+    """Whether Adam makes a phase's steps."""
+    return work.optimizer == "adam" and not phase.plain
 
 
 def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) -> Tensor:
@@ -185,7 +191,7 @@ def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) 
     Adam's path is η per step.
     """
     times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)
-    beta = 0.0 if work.optimizer == "adam" else momentum(phase, work)
+    beta = 0.0 if is_adam(phase, work) else momentum(phase, work)
     long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
     return rate(phase, work, cooled) * times * long
 

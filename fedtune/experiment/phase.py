@@ -54,6 +54,7 @@ class Phase(NamedTuple):
     batches: int = 1  # mini-batches that a step gets, one after the other: batch.x [batches · B, …]
     repeat: int = 1  # steps in a row on the same mini-batch; `after` follows the last of them
     momentum: float | None = None  # of SGD; None: the scenario's
+    plain: bool = False  # SGD without momentum and weight decay, whatever the scenario's optimiser
     share: float = 1.0  # share of a client's rows, redrawn for every phase; at least one row
     begin: Setter | None = None  # sets tensors before the first step, of any part that is not frozen
     project: Setter | None = None  # sets tensors after every step, of the trained parts

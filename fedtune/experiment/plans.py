@@ -24,9 +24,9 @@ def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task)
     """The shared tensors that clients do not receive at the beginning of one of the first rounds, and so keep as their
     own.
 
-    Built-in algorithms send all that they share.
+    Built-in algorithms send all that they share; one with a `receive` of its own may leave some of it.
     """
-    if not server.get("shared") or not is_own(alg, *_DECIDE):
+    if not server.get("shared") or not _decides(alg):
         return []
     given: list[Mapping[str, Any]] = []
     for t in range(1, min(task.rounds, FIRST_ROUNDS) + 1):
@@ -36,9 +36,13 @@ def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task)
     return [n for n in server["shared"] if any(n not in found for found in given)]
 
 
+def _decides(alg: Algorithm) -> bool:
+    return is_own(alg, *_DECIDE) or type(alg).receive is not Algorithm.receive
+
+
 def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
     """Names of a net's shared tensors that clients do not receive, found before there is a server."""
-    if not is_own(alg, *_DECIDE):
+    if not _decides(alg):
         return set()
     with user_errors.attribute_errors():
         of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
@@ -103,6 +107,7 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
         "clip": (real, "0 or more"),
         "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
         "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
+        "plain": (lambda v: isinstance(v, bool), "True or False"),
         "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
         **{
             n: (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on")
