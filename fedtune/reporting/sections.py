@@ -25,7 +25,7 @@ from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.runs import reading
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, WIDENED, RunFiles, searches_of
 from fedtune.studies.comparison import files as comparison_files
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.text import shown_pairs
@@ -118,7 +118,7 @@ def read(run: Path, anchor: str) -> Search | Comparison:
         return _comparison(run, anchor)
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
     evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
-    return _search(findings.read(run, _check(evaluations, run.absolute().name)), anchor)
+    return _search(findings.read(run, _check(evaluations, run.absolute().name.removesuffix(WIDENED))), anchor)
 
 
 def _search(f: Findings, anchor: str) -> Search:
@@ -206,13 +206,15 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
     lead = _lead(record, state, evaluations is not None) + (_outcome(run) if state == "finished" else "")
-    folders = {a: run / user_files.plain_name(a) for a in algorithms}
-    there = [a for a, folder in folders.items() if RunFiles(folder).record_file.exists()]
+    begun = {a: searches_of(run, user_files.plain_name(a)) for a in algorithms}
+    folders = {a: searches[-1] for a, searches in begun.items() if searches}
+    there = list(folders)
     found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if evaluations is not None and found:
         records = {f.record["algorithm"]: f.record for f in found}
-        said = comparison_text.caveats(records, int(found[0].record.get("trials") or 0), evaluations)
+        said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
+        said += comparison_text.caveats(records, int(record.get("trials") or 0), evaluations)
         warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")

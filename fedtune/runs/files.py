@@ -23,6 +23,7 @@ RECORDS = SEARCH, COMPARISON, REPRODUCTION = (
     "compare.json",
     "reproduce.json",
 )  # the record's name for each kind of run
+WIDENED = "+widened"  # after the name of a comparison's search that goes on over wider ranges
 KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
 
 
@@ -221,3 +222,9 @@ def append_line(path: Path, line: str) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a mapping as a JSON file atomically."""
     write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def searches_of(comparison: Path, algorithm: str) -> list[Path]:
+    """The folders of an algorithm's searches in a comparison that have begun: the first, and the one that goes on."""
+    folders = [comparison / algorithm, comparison / f"{algorithm}{WIDENED}"]
+    return [folder for folder in folders if RunFiles(folder).record_file.exists()]

@@ -16,7 +16,7 @@ from fedtune.core.terminal import command_line, near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
-from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
 from fedtune.runs.logs import logged
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import ALIVE, ended, trained
@@ -51,14 +51,15 @@ def overview(run: Path) -> tuple[Group, bool]:
     record = files.record_with("algorithms", "state")
     names = record["algorithms"]
     state, over = _state(files, record)
-    folders = [run / user_files.plain_name(name) for name in names]
-    found = [_search(folder) for folder in folders if RunFiles(folder).record_file.exists()]
+    folders = [folder for name in names for folder in searches_of(run, user_files.plain_name(name))]
+    found = [_search(folder) for folder in folders]
     begun = [shown for shown, _, _ in found]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
-    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(len(names), 'search')} begun, "
+    planned = len(names) * (1 + ("widened" in record))
+    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(planned, 'search')} begun, "
     head += f"{several(evaluated, 'run')} on fresh seeds done"
     rest = [seconds for _, ended, seconds in found if not ended]
-    left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders[: len(begun)]], rest)
+    left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
     return Group("\n".join([head, *_left(left)]), *begun), over
 
 

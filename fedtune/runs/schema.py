@@ -164,6 +164,7 @@ class Record(TypedDict, total=False):
     seeds: Whole
     top_k: Whole
     unequal: list[Text]
+    widened: list[Text]
     # the reproduction
     grid: Annotated[Grid, BeforeValidator(_flat)]
     runs: Whole

@@ -33,6 +33,11 @@ class ComparisonOptions(SearchOptions):
         "A,B|none",
     )
     seeds: int = option(5, "fresh seeds, each with its own partition, for the comparison (default 5)", "N", small_int)
+    widen: bool = option(
+        False,
+        "where a search's best lies at an end of a range, extend that range for all that share it, and give every "
+        "search half as many trials again",
+    )
     top_k: int = option(3, "best configurations of each search that are trained on them (default 3)", "N", small_int)
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:

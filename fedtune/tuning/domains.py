@@ -23,7 +23,7 @@ def domain_text(domain: Domain) -> str:
         return " | ".join(map(str, domain.categories))
     low, high = ends("", domain)
     sampler = domain.get_sampler()
-    scale = " (log)" if isinstance(_sampler(domain), LogUniform) else ""
+    scale = " (log)" if isinstance(sampler_of(domain), LogUniform) else ""
     return f"{low:g} … {high:g}{scale}" + (f" in steps of {sampler.q:g}" if isinstance(sampler, Quantized) else "")
 
 
@@ -108,7 +108,7 @@ def ends(name: str, domain: Domain) -> list[Any]:
 
 def as_domain(name: str, value: Any) -> Domain:
     """A value of a space as a domain: a constant is a choice of one.  UserError for what Optuna cannot search."""
-    if isinstance(value, Integer | Float | Categorical) and isinstance(_sampler(value), Uniform | LogUniform):
+    if isinstance(value, Integer | Float | Categorical) and isinstance(sampler_of(value), Uniform | LogUniform):
         return value
     if isinstance(value, Domain):
         raise UserError(
@@ -143,7 +143,7 @@ def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
 def _fitted_range(knob: Knob, domain: Domain) -> Domain:
     """The range in normal form: whole numbers below an upper end, or steps between two multiples of the step."""
     low, high, apart = _numbers(knob.name, domain)
-    whole, log = isinstance(domain, Integer), isinstance(_sampler(domain), LogUniform)
+    whole, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
     if knob.choices:
         raise _others(knob, domain, f"one of {knob.range_text()}", "tune.choice")
     if knob.integer and not whole:
@@ -218,7 +218,7 @@ def also_text(name: str, domain: Domain) -> str:
     return f"{name}={low!r}..{high!r}"
 
 
-def _sampler(domain: Domain) -> Any:
+def sampler_of(domain: Domain) -> Any:
     """How values are drawn, before they are rounded."""
     sampler = domain.get_sampler()
     return sampler.sampler if isinstance(sampler, Quantized) else sampler

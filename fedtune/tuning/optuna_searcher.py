@@ -211,6 +211,8 @@ class OptunaSearcher(Searcher):
                 trial.state, trial.values = TrialState.COMPLETE, [trial.user_attrs[TOLD]]
             elif not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
+        for trial in ended:  # its ranges may have been narrower; the sampler wants those of the study to be one
+            trial.distributions |= {n: self.distributions[n] for n in trial.distributions if n in self.distributions}
         self.study.add_trials(ended)
         self._tried |= {key(t.params) for t in ended if complete}
 

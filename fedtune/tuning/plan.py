@@ -18,7 +18,7 @@ from fedtune.core.terminal import near, say, several
 from fedtune.core.workload import Workload
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import finite, idle, schedulers, searchers
+from fedtune.tuning import finite, idle, schedulers, searchers, widening
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.options.options import AUTO, SearchOptions, flag
@@ -156,6 +156,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     workload = options.workload().on_gpus(gpus)
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
+    space = widening.with_ranges(space, options.ranges, workload)
     space = idle.without(space, workload, options.recorded.get("space", ()))
     searcher = _searcher(options, space, workload)
     if searcher == "grid" and not space.is_grid:

@@ -257,6 +257,9 @@ def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
         "lr_decay",
         "momentum",
         "weight_decay",
+        "averaging",
+        "clip_norm",
+        "participation",
         "batch_norm",
         "body_lr_scale",
     }

@@ -126,6 +126,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "searcher": ("tpe", "random", "grid", "cmaes", "gp"),
     "set": ("lr=0.1", "lam=1", "momentum=0"),
     "also": ("lr", "lr=0.01..0.1"),
+    "ranges": ("lr=0.01..0.1",),
     "dataset": ("digits",),
     "partition": ("dirichlet", "fedgen", "iid", "shards", "quantity", "power-law", "ways-shots"),
     "objective": ("val_loss", "val_acc,comm_mb"),

@@ -20,7 +20,7 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import saved_state
+from fedtune.tuning import saved_state, widening
 from fedtune.tuning.plan import Plan
 from fedtune.user_code import user_errors
 
@@ -50,7 +50,11 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             held.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
-            if not _search_all(c, data, prepared, fits):
+            over = _search_all(c, data, prepared, fits)
+            if over and c.options.widen:
+                c = _widened(c, files)
+                over = not c.before or _search_all(c, data, prepared, fits)
+            if not over:
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
@@ -100,6 +104,21 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], prepared: Mapping[An
     return True
 
 
+def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
+    """The comparison with its second searches, if the best of some search lies at an end of a range that can go on."""
+    found = {name: fresh_seeds.candidates(p, 1)[1:] for name, p in c.plans.items()}
+    best = {name: of[0].config for name, of in found.items() if of}
+    wider = widening.rule({n: p.space for n, p in c.plans.items()}, {n: p.workload for n, p in c.plans.items()}, best)
+    for reason in wider.reasons:
+        say(f"widened: {reason}")
+    if not any(wider.ranges.values()):
+        say("note: no range is widened: no search's best lies at an end that can go on")
+        return c
+    again = comparison_plan.widened(c, wider)
+    files.add(trials=again.trials, widened=list(again.widened))
+    return again
+
+
 def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
     before = p.files.record if p.files.record_file.exists() else None
@@ -112,6 +131,8 @@ def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) ->
             state_copies.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
+        if p.earlier:
+            record["extends"] = p.earlier.name
         return search_study.run_search(p, record, data, prepared, fits, resumed=bool(before))
 
 

@@ -15,12 +15,15 @@ from fedtune.experiment.experiment import fitting
 from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import WIDENED, RunFiles
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import AUTO, SearchOptions, canonical
 from fedtune.tuning.plan import Plan
+from fedtune.tuning.searchers import EXTENDABLE
+from fedtune.tuning.space import also_text
+from fedtune.tuning.widening import Widened
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
 
@@ -36,11 +39,18 @@ class ComparisonPlan:
     folder: Path
     plans: dict[str, Plan]
     baselines: tuple[str, ...] = ()  # those of them that others are tested against
+    before: int = 0  # trials of each search before its ranges were widened
+    widened: tuple[str, ...] = ()  # which ranges were, in words
 
     @property
     def first(self) -> Plan:
         """The first search's plan, for everything that all share."""
         return next(iter(self.plans.values()))
+
+    @property
+    def trials(self) -> int:
+        """The trials of each search."""
+        return self.before + self.first.trials
 
     @property
     def own(self) -> tuple[UserFile, ...]:
@@ -72,7 +82,7 @@ class ComparisonPlan:
             "defaults_of": {plain_name(n): q.workload.configuration({}) for n, q in self.plans.items()},
             "seed": p.workload.seed,
             "rounds": max(q.workload.rounds for q in self.plans.values()),
-            "trials": p.trials,
+            "trials": self.trials,
             "seeds": self.options.seeds,
             "top_k": self.options.top_k,
             "grace": p.grace,
@@ -138,6 +148,24 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     return made
 
 
+def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
+    """The second searches of a comparison: each goes on from the first, over wider ranges, with half its trials again.
+
+    Also where no range of its own is wider, so that budgets stay equal.
+    """
+    plans, before = {}, c.first.trials
+    for name, p in c.plans.items():
+        ranges = ",".join(also_text(n, domain) for n, domain in found.ranges[name].items())
+        more = dataclasses.replace(
+            p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
+        )
+        again = _planned(more)
+        plans[name] = dataclasses.replace(
+            again, points=[], outside=[], earlier=p.folder, grace=p.grace, budget=p.budget, concurrent=p.concurrent
+        )
+    return dataclasses.replace(c, plans=plans, before=before, widened=tuple(found.reasons))
+
+
 def _require_comparable(options: ComparisonOptions) -> None:
     """UserError for options under which algorithms cannot be compared."""
     find(options.scenario)
@@ -145,6 +173,10 @@ def _require_comparable(options: ComparisonOptions) -> None:
         raise UserError(
             "a comparison needs the same share of a GPU for all algorithms, but got --gpus-per-trial auto; "
             "give a number"
+        )
+    if options.widen and (options.searcher or EXTENDABLE[0]) not in EXTENDABLE:
+        raise UserError(
+            f"--widen gives searches more trials, which {options.searcher} cannot take; take {', '.join(EXTENDABLE)}"
         )
     if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(

@@ -44,11 +44,12 @@ def report(
     write_whole(files.table_file, table.to_csv(index=False))
     write_whole(files.pairs_file, pairs.to_csv(index=False))
     write_whole(files.against_file, against.to_csv(index=False))
-    unequal = comparison_tables.unequal(runs, c.first.trials, c.first.budget)
+    unequal = comparison_tables.unequal(runs, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
     records = {name: RunFiles(run).record for name, run in runs.items()}
-    caveats = comparison_text.caveats(records, c.first.trials, evaluations)
+    caveats = [f"ranges were widened: {why}" for why in c.widened]
+    caveats += comparison_text.caveats(records, c.trials, evaluations)
     titled = _titled(c, table, pairs, against)
     _show(titled, {PUBLISHED: notes, "of the searches": caveats})
     made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
@@ -103,7 +104,7 @@ def _titled(
             comparison_text.shown_pairs(against, every=True),
         ),
         (
-            f"cost; each search had {several(c.first.trials, 'trial')} of at most {_most(c.first)} each",
+            f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each",
             comparison_text.costs(table),
         ),
         ("what the searches found", comparison_text.searched(table)),

@@ -282,6 +282,9 @@ class SearchOptions(ExperimentOptions):
     also: str | None = option(
         None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
     )
+    ranges: str | None = option(
+        None, "other ranges for hyperparameters of the space, e.g. lr=0.0001..1", "NAME=LOW..HIGH,…", group="search"
+    )
     trials: int | None = option(
         None, "configurations to try (default 32; of a grid: all)", "N", positive_int, group="search"
     )

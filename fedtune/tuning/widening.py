@@ -1,0 +1,118 @@
+"""Wider ranges, by rule, where the best configuration of a search lies at an end of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
+
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import Knob
+from fedtune.core.terminal import short
+from fedtune.core.workload import Workload
+from fedtune.tuning.domains import domain_text, edge, ends, sampler_of, step
+from fedtune.tuning.space_types import Config, Space
+
+DECADE = 10.0
+SMALL = 4  # a range of whole numbers on a log scale grows by this factor
+NAMED = 4  # algorithms that a reason names
+
+
+def touched(config: Config, space: Space) -> dict[str, str]:
+    """The hyperparameters of a configuration that lie at an end of their range: lower, or upper."""
+    found = {n: edge(config.get(n), domain_text(domain)) for n, domain in space.domains.items() if n in config}
+    return {name: end for name, end in found.items() if end}
+
+
+def wider(domain: Domain, knob: Knob, sides: frozenset[str]) -> Domain | None:
+    """The range extended once on these sides, as far as is declared; None if it already goes so far.
+
+    On a log scale by a decade (whole numbers: by a factor of 4), else by its own length.
+    """
+    if isinstance(domain, Categorical) or step(domain) not in (None, 1) or knob.low is None or knob.high is None:
+        return None
+    low, high = ends(knob.name, domain)
+    whole, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
+    factor = SMALL if whole else DECADE
+    below, above = (low / factor, high * factor) if log else (low - (high - low), high + (high - low))
+    if whole:
+        below, above = math.ceil(below), math.floor(above)
+    new = (max(below, knob.low) if "lower" in sides else low, min(above, knob.high) if "upper" in sides else high)
+    new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
+    return None if new == (low, high) else remade(knob, domain, *new)
+
+
+def remade(knob: Knob, domain: Domain, low: Any, high: Any) -> Domain:
+    """A range on the same scale between other ends; UserError unless these are declared."""
+    from ray import tune
+
+    low, high = knob.check(low), knob.check(high)
+    if not low < high:
+        raise UserError(f"{knob.name} needs a range low < high, but got {low} … {high}")
+    log = isinstance(sampler_of(domain), LogUniform)
+    if isinstance(domain, Integer):
+        return tune.lograndint(low, high + 1) if log else tune.randint(low, high + 1)
+    return tune.loguniform(low, high) if log else tune.uniform(low, high)
+
+
+def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
+    """The space with other ends of some of its ranges: `lr=0.0001..1,momentum=0..0.99`.
+
+    UserError for a name that is no range of the space, or for ends that are not declared.
+    """
+    if not given:
+        return space
+    domains, known = dict(space.domains), workload.knobs()
+    for text in given.split(","):
+        name, _, range_text = text.partition("=")
+        low, dots, high = range_text.partition("..")
+        if not (dots and low and high):
+            raise UserError(f"--ranges needs NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..1")
+        if name not in domains or isinstance(domains[name], Categorical):
+            ranges = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
+            raise UserError(f"--ranges takes ranges of the space ({ranges}), but got {name}; --also adds others")
+        domains[name] = remade(known[name], domains[name], known[name].check(low), known[name].check(high))
+    return space._replace(domains=domains)
+
+
+class Widened(NamedTuple):
+    """Which ranges are searched again, wider, and why."""
+
+    ranges: dict[str, dict[str, Domain]]  # of each search
+    reasons: list[str]  # a sentence for each end; also where a range cannot go on
+
+
+def rule(spaces: Mapping[str, Space], workloads: Mapping[str, Workload], best: Mapping[str, Config]) -> Widened:
+    """An end that one search's best configuration touches is extended in all searches that share it.
+
+    Two searches share a hyperparameter of one name, declaration and range.  best: of each search that found one.
+    """
+    ranges: dict[str, dict[str, Domain]] = {name: {} for name in spaces}
+    reasons: list[str] = []
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str, Any]]] = {}
+    for name, config in best.items():
+        for n, end in touched(config, spaces[name]).items():
+            sharing = tuple(a for a in spaces if _alike(n, a, name, spaces, workloads))
+            groups.setdefault((n, sharing), []).append((end, name, config[n]))
+    for (n, sharing), found in groups.items():
+        domain, knob = spaces[sharing[0]].domains[n], workloads[sharing[0]].knobs()[n]
+        new = wider(domain, knob, frozenset(end for end, _, _ in found))
+        chose = ", ".join(f"{name} chose {short(value)}" for _, name, value in found)
+        if new is None:
+            reasons.append(f"{n} stays at {domain_text(domain)}, all that is declared, though {chose}")
+            continue
+        whose = ", ".join(sharing) if len(sharing) <= NAMED else f"all {len(sharing)} that share it"
+        reasons.append(f"{n}: {domain_text(domain)} becomes {domain_text(new)} for {whose}, because {chose}")
+        for a in sharing:
+            ranges[a][n] = new
+    return Widened(ranges, reasons)
+
+
+def _alike(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:
+    """Whether a search has this hyperparameter of another one's."""
+    if n not in spaces[one].domains:
+        return False
+    texts = {domain_text(spaces[a].domains[n]) for a in (one, other)}
+    return len(texts) == 1 and workloads[one].knobs()[n] == workloads[other].knobs()[n]
