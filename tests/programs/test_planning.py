@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from support.commands import refusal
 
+import fedtune
 from fedtune.commands import partition, reproduce, run, simulate
 from fedtune.core.errors import UserError
-from fedtune.programs import workload
+from fedtune.core.workload import Place
+from fedtune.programs import trainer, workload
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
@@ -157,3 +160,37 @@ def test_a_program_file_that_is_gone_is_read_from_its_copy(tmp_path: Path) -> No
     assert "is gone; the run's own copy of it is used" in again.program.notes[-1]
     with pytest.raises(UserError, match="a program file must be readable, but .*other.toml: No such file"):
         workload.of_file(str(tmp_path / "other.toml"))
+
+
+def test_python_takes_program_files(tmp_path: Path) -> None:
+    own = file(tmp_path)
+    search = fedtune.Search(own, trials=3, batch=4, rounds=7)
+    assert search.options.trials == 3 and repr(search).startswith(f"Search(algo={own!r}")
+    found = search.options.workload()
+    assert (found.pinned, found.rounds, found.default()["batch"]) == ({"batch": 4}, 7, 4)
+    for wrong, said in (({"bach": 4}, "did you mean 'batch'"), ({"clients": 4}, "unknown argument 'clients'")):
+        with pytest.raises(UserError, match=said):
+            fedtune.Search(own, **wrong)
+
+
+def test_optuna_asks_programs(tmp_path: Path) -> None:
+    own = file(tmp_path)
+    (tmp_path / "own.py").write_text("import sys\nfor _ in range(5):\n    print('fedtune {\"val_acc\": 0.5}')\n")
+    study = optuna.create_study(direction="maximize")
+    study.optimize(fedtune.objective(own), n_trials=1)
+    assert study.best_value == 0.5 and 0.001 <= study.best_params["lr"] <= 0.3
+
+
+def test_two_searches_of_a_program_do_not_meet(tmp_path: Path) -> None:
+    """Trials of one name at the same time, in the same folder of the program's: each has files of its own."""
+    path = file(tmp_path, more="[environment]\nPLACES = '{trial} {folder} {checkpoint}'\n")
+    script = "import os\ntrial, folder, _ = os.environ['PLACES'].split()\nfile = open(f'{trial}.txt', 'x')\n"
+    lines = "for i in range(5):\n    print('fedtune {\"val_acc\": 0.%d}' % i)\n"
+    (tmp_path / "own.py").write_text(script + lines)
+    runs = [
+        trainer.start(workload.of_file(path), {}, [None], Place(tmp_path / search / "outputs", "00001"))
+        for search in ("one", "other")
+    ]
+    rows = [[run.step()["val_acc"] for run in runs] for _ in range(5)]
+    assert rows == [[i / 10] * 2 for i in range(5)] and len(list(tmp_path.glob("*.txt"))) == 2
+    assert sorted(f.parts[-4] for f in tmp_path.rglob("output.log")) == ["one", "other"]

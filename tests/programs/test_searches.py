@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from support.processes import kill, lives
-from support.searches import command, logged_rounds, searched
+from support.processes import below, kill, lives
+from support.searches import actors, command, logged_rounds, searched
 from support.waiting import wait_for
 
+from analysis import notebook
 from fedtune.commands import report, resume, search, status
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -72,7 +76,7 @@ def pids(folder: Path) -> list[int]:
 
 
 def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard"
     found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
@@ -90,6 +94,13 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     page = (tmp_path / "page.html").read_text().partition("<script>")[0]
     assert "own (a program)" in page and "MB a run" not in page and "selection gap" in page
     assert "the default configuration failed in 1 of 3 runs" in page and "Runs failed on fresh seeds" in page
+    monkeypatch.setenv(notebook.RUN_VARIABLE, str(found.folder))
+    book = json.loads((Path(notebook.__file__).parent / "search.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["RUN"] == found.folder
     assert not any(map(lives, pids(tmp_path)))
 
 
@@ -104,22 +115,46 @@ def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pyt
     assert last.startswith("error: every trial failed: own failed with status 1 after 0 rounds") and "luck" not in last
 
 
-def test_a_killed_driver_leaves_nothing_of_a_program_and_is_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    words = "--trials 3 --scheduler none --searcher random --max-concurrent 2 --final-seeds 0 --no-dashboard"
-    where = ["--storage-path", str(tmp_path), "--name", "run"]
-    process = command("fedtune", "search", "--program", str(file(tmp_path, 0.2)), *words.split(), *where)
-    wait_for(lambda: logged_rounds(tmp_path / "run") >= 5)
-    assert status.main([str(tmp_path / "run")]) == 0 and re.search(r"says: \S", capsys.readouterr().out)
-    killed, began = time.monotonic(), pids(tmp_path)
-    assert any(map(lives, began))
-    kill(process)
+def programs(driver: int) -> list[int]:
+    """The processes of programs below a driver."""
+    found = []
+    for pid in below(driver):
+        with suppress(OSError):  # it ended meanwhile
+            found += [pid] if b"own.py" in Path(f"/proc/{pid}/cmdline").read_bytes() else []
+    return found
+
+
+def assert_all_end(folder: Path) -> None:
+    """Every process that a program started ends: within 5 s on an idle machine."""
+    began = pids(folder)
+    assert began
     wait_for(lambda: not any(map(lives, began)), 60)
-    assert time.monotonic() - killed < 60  # 5 s on an idle machine
+
+
+def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """In the end there is what an undisturbed search finds, and nothing is left on the way."""
+    words = "--trials 3 --scheduler none --searcher random --max-concurrent 2 --final-seeds 0 --no-dashboard"
+    where, run = ["--storage-path", str(tmp_path), "--name", "run"], tmp_path / "run"
+    process = command("fedtune", "search", "--program", str(file(tmp_path, 0.3)), *words.split(), *where)
+    victims = wait_for(lambda: logged_rounds(run) >= 3 and programs(process.pid))
+    os.kill(victims[0], signal.SIGKILL)
+    victims = wait_for(lambda: logged_rounds(run) >= 7 and actors(process.pid))
+    os.kill(victims[0], signal.SIGKILL)
+    wait_for(lambda: logged_rounds(run) >= 11)
+    assert status.main([str(run)]) == 0 and re.search(r"says: \S", capsys.readouterr().out)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 130
+    assert_all_end(tmp_path)
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    process = command("fedtune", "resume", str(run), "--no-dashboard")
+    wait_for(lambda: logged_rounds(run) >= 15)
+    kill(process)
+    assert_all_end(tmp_path)
     (tmp_path / "own.toml").unlink()
-    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    assert resume.main([str(run), "--no-dashboard"]) == 0
     assert "own.toml is gone; the run's own copy of it is used" in capsys.readouterr().err
-    assert_its_figures(tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "finished"
-    assert not any(map(lives, pids(tmp_path)))
+    assert_its_figures(run)
+    trials = pd.read_parquet(run / "trials.parquet")
+    assert trials["status"].tolist() == ["finished"] * 3 and trials["config/lr"].nunique() == 3
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+    assert_all_end(tmp_path)
