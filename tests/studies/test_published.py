@@ -232,6 +232,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
     assert set(registry.names()) - ours == {  # of other papers, which print no figures on these settings
         "apfl",
         "ccvr",
+        "cfl",
         "dbe",
         "ditto",
         "fedadam",
