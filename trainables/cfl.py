@@ -65,7 +65,7 @@ class CFL(Algorithm):
         """The mean of every cluster, or of the halves of one that splits."""
         sent, ids, cluster = up["shared"], up["ids"], server["cluster"].clone()
         share = up["rows"] if self.weighting == "rows" else torch.ones_like(up["rows"])
-        models = server.get("models", tree_map(lambda t: t[None], server["shared"]))
+        models = server["models"] if "models" in server else {n: t[None] for n, t in server["shared"].items()}
         of, known = cluster[ids], len(next(iter(models.values())))  # [m]
         received = take(models, of)
         moves = torch.cat([(sent[n] - received[n]).flatten(1) for n in task.parameters if n in sent], 1)  # [m, P]
