@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -39,7 +40,7 @@ def scripts(command: Sequence[str], folder: Path) -> dict[str, str]:
     """The hashes of the code and settings of the user's that the command names, by name: above all what trains."""
     theirs = (word for word in command if Path(word).suffix.lower() in READ and Path(word).parent != OURS)
     named = {word: folder / word for word in theirs if "{" not in word}
-    small = {word: file for word, file in named.items() if file.is_file() and file.stat().st_size <= LARGEST}
+    small = {word: file for word, file in named.items() if os.path.isfile(file) and file.stat().st_size <= LARGEST}
     return {word: hashlib.sha256(file.read_bytes()).hexdigest() for word, file in small.items()}
 
 

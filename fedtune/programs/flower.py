@@ -121,8 +121,8 @@ def _told(function: Any, *args: Any) -> Any:
 
 
 def _app(entry: Entry, base: Path) -> flower_child.App:
-    folder = base / Path(entry.text('"quickstart"')).expanduser()
-    if not folder.is_dir():
+    folder = base / os.path.expanduser(entry.text('"quickstart"'))
+    if not os.path.isdir(folder):
         raise entry.refuse("the folder of a Flower app", "there is no such folder")
     return _told(flower_child.App, folder)
 

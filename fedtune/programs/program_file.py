@@ -293,10 +293,10 @@ def _metrics(given: Mapping[str, Entry]) -> dict[str, Metric]:
 def _folder(given: Mapping[str, Entry], base: Path) -> Path:
     if "folder" not in given:
         return base
-    folder = Path(os.path.normpath(base / Path(given["folder"].text('"PFLlib/system"')).expanduser()))
-    if not folder.is_dir():
-        raise given["folder"].refuse("a folder that is there", f"there is none at {folder}")
-    return folder
+    folder = os.path.normpath(base / os.path.expanduser(given["folder"].text('"PFLlib/system"')))
+    if not os.path.isdir(folder):
+        raise given["folder"].refuse("a folder that is there", f"there is none at {one_line(folder)}")
+    return Path(folder)
 
 
 def _environment(given: Mapping[str, Entry]) -> dict[str, str]:
@@ -391,13 +391,13 @@ def _require_runs(program: Program, entry: Entry) -> None:
     place = str(Path(program.folder) / first) if "/" in first else first
     found = shutil.which(place, path=program.environment.get("PATH"))
     if not found:
-        there = Path(program.folder, first).is_file()
+        there = os.path.isfile(Path(program.folder, first))
         advice = f"write 'python {first}', or make it executable" if there else "install it, or give its whole path"
         raise entry.source.error(
             entry.key, f"{entry.key} must begin with a program, but {first!r} is not found; {advice}"
         )
     script = next((word for word in program.command[1:2] if word.endswith(".py") and "{" not in word), None)
-    if script and re.match(r"python[\d.]*$", Path(first).name) and not (Path(program.folder) / script).is_file():
+    if script and re.match(r"python[\d.]*$", Path(first).name) and not os.path.isfile(Path(program.folder, script)):
         raise entry.source.error(
             entry.key,
             f"{entry.key} must name a script that is there, but {script!r} is not in {program.folder}; say its folder",

@@ -186,6 +186,10 @@ WRONG = {
     "command not executable": (ALL.replace("echo", "./own.toml"), "write 'python ./own.toml'"),
     "script not found": (ALL.replace("echo", "python3 tran.py"), "a script that is there, but 'tran.py' is not in"),
     "folder not there": (f"folder = 'nowhere'\n{ALL}", "own.toml:1: folder must be a folder that is there"),
+    "folder with too long a name": (f"folder = '{'x' * 3000}'\n{ALL}", "own.toml:1: folder must be a folder that is"),
+    "folder of two lines": (f'folder = "a\\nb"\n{ALL}', "there is none at .*a b"),
+    "folder of nobody": (f"folder = '~no-such-user/x'\n{ALL}", "there is none at .*no-such-user/x"),
+    "script with too long a name": (ALL.replace("echo", f"python3 {'x' * 3000}.py"), "must name a script that is"),
     "folder a file": (f"folder = 'own.toml'\n{ALL}", "folder must be a folder"),
     "name empty": (f"name = ''\n{ALL}", "own.toml:1: name must be text"),
     "hyperparameter not used": (
