@@ -147,7 +147,8 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     slow.touch()
     algorithm = fedproto_in(tmp_path_factory.mktemp("mine"), slowed_by=slow)
     file.write_text("from ray import tune\npull = {'lam': tune.loguniform(0.1, 10)}")
-    words = [*LONG.split(), "--trials", "2", "--rounds", "40", "--space", f"{file}:pull", "--algo", str(algorithm)]
+    words = [*LONG.split(), "--trials", "2", "--clients", "3", "--rounds", "24", "--space", f"{file}:pull"]
+    words += ["--algo", str(algorithm)]
     words += ["--storage-path", str(storage), "--name", "run"]
     process = head.begin("submit", "--name", "stopped", "--", *words)
     wait_for(lambda: len(logs.logged(storage / "run")) == 2, 300)
@@ -182,7 +183,7 @@ def test_a_job_goes_on_with_a_stopped_run_though_its_own_files_are_gone(head: He
     assert status == 0, out + err
     assert json.loads((stopped[0] / "run.json").read_text())["state"] == "finished"
     rounds = pd.read_parquet(stopped[0] / "rounds.parquet")
-    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 41))] * 2
+    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 25))] * 2
 
 
 def tiny_mnist(root: Path) -> list[Path]:

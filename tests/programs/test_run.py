@@ -539,7 +539,8 @@ def test_a_program_that_gives_other_figures_is_told(folder: Path) -> None:
     assert again.differs.startswith("round 1 again: val_acc was 0.1") and len(again.notes) == 1
 
 
-def test_a_state_of_another_run_is_refused(folder: Path) -> None:
+def test_a_state_of_another_run_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedtune.programs.run.CLAIMS", 0.0)
     more = "[space]\nlr = '0.1..1'\n[defaults]\nlr = 0.5\n"
     program = python(folder, ROUNDS, more, 3, "{lr}")
     start(program, folder).save(folder / "saved")
@@ -552,7 +553,7 @@ def test_a_state_of_another_run_is_refused(folder: Path) -> None:
 
 
 RESUMES = """
-import os, sys
+import os, sys, time
 folder, lr, resumed = sys.argv[1], sys.argv[2], sys.argv[3:]
 state = os.path.join(folder, 'state')
 done = int(open(state).read()) if os.path.exists(state) else 0
@@ -562,7 +563,7 @@ for i in range(done + 1, 5):
     print('round', i, 'acc:', i / 10)
     open(state + '.new', 'w').write(str(i))
     os.replace(state + '.new', state)
-    while i >= 2 and not os.path.exists('go'): pass
+    while i >= 2 and not os.path.exists('go'): time.sleep(0.01)
 """
 CHECKPOINTED = """resume_arguments = "--resume"
 [metrics.val_acc]
