@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.waiting import wait_for
 
 from analysis import notebook
 from fedtune.commands import report, resume, search, status
+from fedtune.tuning.callbacks import loggers
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -75,12 +77,38 @@ def pids(folder: Path) -> list[int]:
     return [int(line) for line in (folder / "pids").read_text().split()]
 
 
+class Tracker:
+    """A tool that is told of each trial: its rows by trial and round, and how trials ended."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int], dict[str, float]] = {}
+        self.ended: dict[str, str | None] = {}
+
+    def resume(self, lost: Sequence[str]) -> None:
+        assert not lost
+
+    def begin(self, trial: str, config: dict[str, Any]) -> None:
+        assert list(config) == ["lr"]
+
+    def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
+        self.rows |= {(trial, row["round"]): {n: row[n] for n in ("val_acc", "test_acc")} for row in rows}
+
+    def end(self, trial: str, how: str | None) -> None:
+        self.ended[trial] = how
+
+
 def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard"
+    tracker = Tracker()
+    monkeypatch.setitem(loggers.KINDS, "wandb", loggers.Kind("json", lambda about: tracker, {}))
+    words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard --logger wandb"
     found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
     assert_its_figures(found.folder, seeds=2)
+    rows = found.rounds.set_index(["trial", "round"])[["val_acc", "test_acc"]].to_dict("index")
+    assert tracker.rows == rows and tracker.ended == dict(
+        zip(found.trials["trial"], found.trials["status"], strict=True)
+    )
     assert {"stopped", "finished"} == set(found.trials["status"])  # those that went on had been paused
     said, notes = capsys.readouterr()
     assert "test accuracy on fresh seeds (3)" in said and "paired by seed" in said and "MB" not in said
