@@ -145,6 +145,7 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
         made,
         "",
         f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} are significant.",
+        *(["", f"Post hoc: {asked}."] if (asked := studies()[study].get("post_hoc")) else []),
         "",
         comparison_text.markdown(shown),
     ]

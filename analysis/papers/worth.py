@@ -30,6 +30,7 @@ from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.user_code.command import Parser, guarded
 
 SAMPLES = 2_000  # of the bootstrap
+TWINS = {"fedbn": "fedavg"}  # on a net without BatchNorm one is the other: a control, and no algorithm of its own
 RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has
 
 
@@ -42,7 +43,10 @@ class Range(NamedTuple):
 
 
 def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Accuracy in percent by default and when tuned: a row per seed, a column per algorithm without diverged runs."""
+    """Accuracy in percent by default and when tuned: a row per seed, a column per algorithm without diverged runs.
+
+    Without an algorithm that is another one here: whose default figures are that one's on every seed (`TWINS`).
+    """
 
     def table(runs: pd.DataFrame) -> pd.DataFrame:
         return 100 * runs.pivot(index="seed", columns="algorithm", values=metric)
@@ -50,6 +54,9 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
     default = table(evaluations[evaluations["configuration"] == DEFAULT])
     tuned = table(evaluations[evaluations["chosen"]])
     sound = (default.notna() & tuned.notna()).all()
+    for name, twin in TWINS.items():
+        if name in default and twin in default and default[name].equals(default[twin].rename(name)):
+            sound[name] = False
     return default.loc[:, sound], tuned.loc[:, sound]
 
 
@@ -95,15 +102,22 @@ def shares(folder: Path, names: list[str]) -> pd.DataFrame:
         if found := plots.mattered(plots.study(folder / name)):
             local = {r: found.shares.get(r, 0.0) for r in RATES}
             others = 1 - sum(local.values())
-            rows.append({"family": of[name], **local, "others": others, "first": next(iter(found.shares))})
+            more = not set(found.shares) <= set(RATES)
+            rows.append(
+                {"family": of[name], **local, "others": others, "first": next(iter(found.shares)), "more": more}
+            )
     if not rows:
         return pd.DataFrame()
     table = pd.DataFrame(rows)
     means = table.groupby("family", sort=True)[[*RATES, "others"]].mean()
     firsts = table.groupby("family")["first"].agg(lambda f: ", ".join(f"{n} {c}×" for n, c in f.value_counts().items()))
     found = means.assign(searches=table["family"].value_counts(), first=firsts).reset_index()
-    every = table[[*RATES, "others"]].mean().to_dict() | {"family": "all", "searches": len(table), "first": ""}
-    return pd.concat([found, pd.DataFrame([every])], ignore_index=True)
+    every = [
+        some[[*RATES, "others"]].mean().to_dict() | {"family": whose, "searches": len(some), "first": ""}
+        for whose, some in (("all", table), ("all that search more", table[table["more"]]))
+        if len(some)
+    ]
+    return pd.concat([found, pd.DataFrame(every)], ignore_index=True)
 
 
 def text(folder: Path) -> str:

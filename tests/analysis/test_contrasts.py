@@ -114,3 +114,9 @@ def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
             assert len(ours) == 30 and ours <= set(registry.names())  # later ones are in none of these studies
     assert names <= there
     assert {c["metric"] for c in asked["contrasts"]} <= set(contrasts.MEASURES)
+
+
+def test_a_page_says_what_was_asked_after_a_look_at_the_seeds() -> None:
+    table = contrasts.judged(asked("more"), {"test_acc": {"": FOUND}})
+    assert "Post hoc: asked once scaffold-few" in contrasts.text("scaffold-few-top3", "made", table)
+    assert "Post hoc" not in contrasts.text("scaffold-few", "made", table)

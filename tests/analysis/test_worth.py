@@ -53,6 +53,12 @@ def test_an_algorithm_that_diverged_on_a_seed_is_left_out() -> None:
     assert worth.spread(default) == pytest.approx((5, 10))
 
 
+def test_fedbn_leaves_where_it_is_fedavg_and_stays_where_it_is_not() -> None:
+    same, other = ({**DEFAULT, "fedbn": v} for v in (DEFAULT["fedavg"], 0.51))
+    tuned = {**TUNED, "fedbn": 0.74}
+    assert "fedbn" not in worth.by_seed(runs(same, tuned))[0] and "fedbn" in worth.by_seed(runs(other, tuned))[0]
+
+
 def test_families_are_by_what_is_sent() -> None:
     found = worth.families(["fedavg", "fedper", "fedproto", "gfpl"])
     assert list(found.values()) == ["the model", "a part of it", "something else", "something else"]
