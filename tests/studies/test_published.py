@@ -241,6 +241,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedavgm",
         "fedbabu",
         "fedbn",
+        "fedcac",
         "feddyn",
         "fedgh",
         "fedktl",

@@ -1,0 +1,129 @@
+"""FedCAC: FedAvg at τ = 0, and at τ = 1 for equal clients; rounds by loops; what is sent."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_net,
+    next_task,
+    own_rows,
+    play,
+    random_federation,
+    record_uploads,
+    simulate,
+)
+from torch import Tensor
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+from trainables.fedcac import FedCAC, critical
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_critical_numbers_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    cac = simulate("fedcac", scenario, data, executor=executor, tau=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    rows, wanted = play(cac, 3), play(avg, 3)
+    assert_same_numbers(cac.state.server["shared"], avg.state.server["shared"])
+    assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in wanted]
+
+
+def test_where_all_numbers_are_critical_to_equal_clients_it_is_fedavg() -> None:
+    data = random_federation([6, 6, 6])
+    config = {"lr": 0.1, "weight_decay": 0.1}  # so that every number moves
+    cac, avg = simulate("fedcac", DIGITS, data, tau=1.0, **config), simulate("fedavg", DIGITS, data, **config)
+    play(cac, 3), play(avg, 3)
+    assert_close_numbers(cac.state.server["shared"], avg.state.server["shared"])
+    assert all(t.all() for t in cac.state.server["masks"].values())
+
+
+def test_critical_numbers_are_the_largest_products_that_moved() -> None:
+    moved = torch.tensor([[0.3, -0.5, 0.0], [0.1, 0.0, -0.2]], dtype=torch.float64)
+    assert critical(moved, 2).tolist() == [[True, True, False], [False, False, False]]
+    assert critical(moved, 4).tolist() == [[True, True, False], [True, False, True]]
+    assert critical(moved, 6).tolist() == critical(moved, 4).tolist()  # the others did not move
+    assert not critical(moved, 0).any() and not critical(torch.zeros(3), 3).any()
+
+
+def with_whom(masks: list[Tensor], t: int, beta: int) -> list[list[int]]:
+    """The clients in each one's mean, pair by pair."""
+    overlap = {}
+    for i, j in permutations(range(len(masks)), 2):
+        differ = int((masks[i] != masks[j]).sum())
+        overlap[i, j] = 1 - differ / (2 * int(masks[i].sum()))
+    values = list(overlap.values())
+    mean = sum(values) / len(values)
+    bound = mean + t / beta * (max(values) - mean)
+    return [[j for j in range(len(masks)) if j == i or overlap[i, j] >= bound] for i in range(len(masks))]
+
+
+@pytest.mark.parametrize("beta", [2, 50])
+def test_rounds_by_loops(beta: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [5, 9, 7, 8]
+    data = random_federation(rows, [[0, 1], [0, 1], [2, 3], [0, 2, 3]])
+    sim = simulate("fedcac", DIGITS.override(participation=0.75), data, tau=0.4, together=beta, lr=0.1)
+    seen, alg, had = record_uploads(sim, monkeypatch), sim.setting.algorithm, {}
+    sizes = set()
+    for t in range(1, 5):
+        before = alg.broadcast(sim.state.server, torch.arange(4), next_task(sim))["shared"]
+        play(sim, 1)
+        up, server = seen[t - 1], sim.state.server
+        ids = up["ids"].tolist()
+        masks = [torch.cat([m.present[i].flatten() for m in up["masks"].values()]) for i in range(len(ids))]
+        for name, m in up["masks"].items():  # by sorting, of what the client moved away from what it had received
+            for at, k in enumerate(ids):
+                product = ((up["shared"][name][at] - before[name][k]) * up["shared"][name][at]).abs().flatten()
+                number = int(0.4 * product.numel())
+                largest = product.sort(descending=True).values[:number]
+                bound = largest[-1] if largest[-1] > 1e-10 else product[product > 1e-20].min()
+                assert torch.equal(m.present[at].flatten(), product >= bound)
+        for at, friends in enumerate(with_whom(masks, t, beta)):
+            sizes.add(len(friends))
+            had[ids[at]] = {n: up["shared"][n][friends].mean(0) for n in up["masks"]}
+        now = alg.broadcast(server, torch.arange(4), next_task(sim))["shared"]
+        for name, t_ in server["shared"].items():
+            weights = torch.tensor([rows[k] for k in ids], dtype=torch.float64).view(-1, *[1] * t_.ndim)
+            assert_close(t_, (up["shared"][name] * weights).sum(0) / weights.sum(), **TIGHT)
+            for k in range(4):
+                want = torch.where(server["masks"][name][k], had[k][name], t_) if k in had else t_
+                assert_close(now[name][k], want, **TIGHT)
+    assert len(sizes) > 1  # somebody shared, and with some
+
+
+def test_after_round_beta_nobody_shares() -> None:
+    masks = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]], dtype=torch.bool)
+    assert torch.equal(FedCAC(together=3).sharing(masks, 4), torch.eye(3, dtype=torch.float64))
+    assert FedCAC(together=3).sharing(masks, 3)[0].tolist() == [0.5, 0.5, 0]
+
+
+def test_a_client_is_scored_with_its_own_mixture() -> None:
+    data = random_federation([12, 12], [[0, 1], [2, 3]], other=6)
+    sim = simulate("fedcac", DIGITS, data, tau=0.3, lr=0.1)
+    row, right = play(sim, 3)[-1], []
+    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))["shared"]
+    for k in range(2):
+        (x, y), net = own_rows(sim, k, "test"), client_net(sim, k)
+        net.load_state_dict({n: t[k] for n, t in sent.items()})
+        right.append((net(x).argmax(1) == y).double().mean())
+    assert_close(row["test_acc"], float(sum(right) / 2), **TIGHT)
+
+
+def test_a_bit_a_number_is_sent_up_besides_the_model() -> None:
+    data = random_federation([5, 6])
+    runs = {name: simulate(name, DIGITS, data) for name in ("fedcac", "fedavg")}
+    rows: dict[str, Any] = {name: play(sim, 2)[-1] for name, sim in runs.items()}
+    bits = sum(-(-t.numel() // 8) for t in runs["fedavg"].state.server["shared"].values())
+    assert rows["fedcac"]["up_bytes"] == rows["fedavg"]["up_bytes"] + 2 * bits
+    assert rows["fedcac"]["up_floats"] == rows["fedavg"]["up_floats"]
+    assert rows["fedcac"]["down_bytes"] == rows["fedavg"]["down_bytes"]
