@@ -102,8 +102,10 @@ def patient(seconds: float, tell: Callable[[str], None]) -> Change:
                     return look(gcs_address, node_id)
                 except RuntimeError:  # there is none yet
                     waited = time.monotonic() - began
-                    if waited > seconds or not _raylet_lives():
+                    if waited > seconds:
                         raise
+                    if not _raylet_lives():  # Ray would look on for its thirty seconds
+                        raise TimeoutError("the node ended: it timed out during startup") from None
                 if waited > RAYS_PATIENCE and not told:
                     told = True
                     tell(f"Ray has not come up within {RAYS_PATIENCE} s, as on a busy machine; it gets {seconds:g}")

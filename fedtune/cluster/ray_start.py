@@ -22,6 +22,7 @@ from fedtune.core.terminal import one_line, say
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0  # seconds for a Ray started here to come up
+TRIES = 3  # a Ray that ends while it starts: its node gives its agent 15 s, and a busy machine takes longer
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -174,7 +175,7 @@ def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
                 patient = ray_optional.patient(PATIENCE, lambda words: say(f"note: {words}"))
                 meanwhile.enter_context(ray_optional.changed(*ray_optional.FEW_SERVICES, patient))
                 meanwhile.enter_context(_environment(_path_of_workers()))
-            context = ray.init(**how)
+            context = _started(how)
     except Exception as error:
         said = one_line(error) or type(error).__name__
         first = (str(error).splitlines() or [said])[0].rstrip(".")
@@ -195,6 +196,19 @@ def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
     if url:
         say(local_ray.said_of_dashboard(url))
     return bool(url)
+
+
+def _started(how: dict[str, Any]) -> Any:
+    """What ray.init returns; a Ray of our own whose node ends while it starts is started again."""
+    for left in reversed(range(TRIES)):
+        try:
+            return ray.init(**how)
+        except Exception as error:
+            if how["address"] != "local" or not left or "timed out during startup" not in str(error):
+                raise
+            say("note: Ray ended while it started, as on a machine that is very busy; it is started again")
+            ray.shutdown()
+    raise AssertionError  # the last try returns or raises
 
 
 def _path_of_workers() -> dict[str, str]:

@@ -260,3 +260,29 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
         if starts
         else ("", "note: Ray's dashboard did not start: no port is free\n")
     )
+
+
+@pytest.mark.parametrize(("ends", "came"), [(2, True), (3, False)])
+def test_a_ray_that_ends_while_it_starts_is_started_again(
+    ends: int, came: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def init(address: str) -> str:
+        tried.append(address)
+        if len(tried) <= ends:
+            raise Exception("The current node timed out during startup. This could happen because …")
+        return "context"
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    if came:
+        assert ray_start._started({"address": "local"}) == "context"
+    else:
+        with pytest.raises(Exception, match="timed out"):
+            ray_start._started({"address": "local"})
+    assert len(tried) == ray_start.TRIES and "it is started again" in capsys.readouterr().err
+    with pytest.raises(Exception, match="timed out"):  # a cluster's, which others start
+        tried.clear()
+        ray_start._started({"address": "head:6379"})
+    assert len(tried) == 1
