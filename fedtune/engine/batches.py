@@ -58,6 +58,9 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
         mine, last = [], []
         for table, count in zip(tables, counts, strict=True):
             n, own = count[k], table[k]
+            if phase.rows:
+                own = own[:n][phase.rows(torch.arange(n))]
+                n = len(own)
             if phase.share < 1:
                 own = own[torch.randperm(n, generator=stream)[: max(1, round(phase.share * n))]]
                 n = min(n, len(own))

@@ -22,7 +22,7 @@ from fedtune.engine.local_training import Done, train
 from fedtune.engine.round import RunningRound, participants, require_finite
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, Setting, State, start
-from fedtune.engine.uploads import Known, says_something, uploads
+from fedtune.engine.uploads import Known, read, says_something, uploads
 from fedtune.experiment import plans
 from fedtune.experiment.algorithm import DOWN, Phase
 
@@ -87,6 +87,8 @@ def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address
     cooled = s.scenario.lr_decay ** (t - 1)
     plans.require_parts(s.algorithm, phase, g.net)
     with client_errors.running(s, g, t):
+        if phase.read:
+            g = g._replace(tensors=g.tensors | read(s, g, down, phase.read, s.streams(g.ids, *address)))
         args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):
             return train(g.net, g.tensors, down, *args, rows_by_class(s.federation, g.ids))

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
+from fedtune.data.federation import rows_by_class
 from fedtune.engine.blame import among, finding
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
 from fedtune.engine.stacked_rows import StackedRows, in_order, numbers, order_of
 from fedtune.engine.state import Group, Setting
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
+from fedtune.experiment.phase import Reader
 
 
 class Known(NamedTuple):
@@ -76,6 +78,30 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
     found = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
     kept = _of_the_form(g.kept, found["kept"], alg) if remembers else g.kept
     return found | {"kept": kept}
+
+
+@torch.no_grad()
+def read(s: Setting, g: Group, down: Tree, code: Reader, streams: list[torch.Generator]) -> dict[str, Tensor]:
+    """The tensors that a group's clients set before a phase, from their rows: `Phase.read`."""
+    g.net.eval()
+    draws, table = Draws(code, g.net), s.federation.train
+
+    def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree]) -> dict[str, Tensor]:
+        found = code(Model(g.net, tensors, data.client.kept), data, received)
+        return hooks.setting(code, found, g.net, s.dtype, s.scenario.frozen)
+
+    def run(part: Part) -> dict[str, Tensor]:
+        draws.begin(lambda: streams_of([streams[i] for i in _places(g)[part].tolist()], "draws read")())
+        data = rows_of(s, table, g, part)
+        counts = rows_by_class(s.federation, g.ids[part])
+        data = data._replace(client=data.client._replace(kept=take(g.kept, part), counts=counts))
+        with among(g.ids[part], table):
+            found: dict[str, Tensor] = for_each_client(
+                one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws
+            )
+        return found
+
+    return certain(lambda: in_chunks(g, table, run), draws)
 
 
 def _of_rows(at: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:

@@ -30,6 +30,10 @@ class Step(NamedTuple):
 Setter = Callable[[Model, dict[str, Tree]], dict[str, Tensor]]
 
 
+# returns tensors, as a `Setter`; its arguments: the model, all rows of the client, and what it received
+Reader = Callable[[Model, Data, dict[str, Tree]], dict[str, Tensor]]
+
+
 class Phase(NamedTuple):
     """Local training: which loss trains which parts, on which rows, for how long.
 
@@ -56,6 +60,10 @@ class Phase(NamedTuple):
     momentum: float | None = None  # of SGD; None: the scenario's
     plain: bool = False  # SGD without momentum and weight decay, whatever the scenario's optimiser
     share: float = 1.0  # share of a client's rows, redrawn for every phase; at least one row
+    # which of its own rows a client trains on: from their places 0, 1, … [n] to bool [n]; None: all
+    rows: Callable[[Tensor], Tensor] | None = None
+    # sets tensors before `begin`, from all of the client's rows, in evaluation mode; of any part that is not frozen
+    read: Reader | None = None
     begin: Setter | None = None  # sets tensors before the first step, of any part that is not frozen
     project: Setter | None = None  # sets tensors after every step, of the trained parts
     # whether a client stops early: called after every pass (after every step, in a phase with `steps`) with the mean

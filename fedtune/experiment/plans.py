@@ -113,6 +113,8 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
             n: (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on")
             for n in ("window", "batches", "repeat")
         },
+        "rows": (code, "a function"),
+        "read": (code, "a function"),
         "begin": (code, "a function"),
         "project": (code, "a function"),
         "until": (code, "a function"),

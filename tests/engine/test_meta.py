@@ -156,3 +156,40 @@ def test_a_gradient_is_torch_funcs_inside_vmap_and_outside_and_imports_no_compil
 
 def one_row(a: Tensor, b: Tensor) -> dict[str, Tensor]:
     return gradient(lambda t: (t["a"].sin() * t["a"].detach() + t["b"] ** 3).sum(), {"a": a, "b": b})
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_a_phase_reads_all_rows_and_trains_on_some(monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
+    class Reading(Plain):
+        def even(self, places: Tensor) -> Tensor:
+            return places % 2 == 0
+
+        def keep(self, task):
+            return {"times": torch.full((), 2.0)}
+
+        def remember(self, m, data, down):
+            return {"times": data.client.kept["times"] + 1}
+
+        def mean(self, m, data, down):
+            mean = (data.x.flatten(1).sum(1) * data.mask).sum() / data.mask.sum()
+            return {"head.bias": mean * m.kept["times"] + data.client.counts + 0 * down["shared"]["head.bias"]}
+
+        def phases(self, task):
+            return (Phase(self.loss, ("body",), rows=self.even, read=self.mean),)
+
+    known_as(monkeypatch, reading=Reading)
+    data = random_federation([7, 4, 1], [[0, 1], [2], [3]])
+    sim = simulate("reading", DIGITS.override(model="fedgen-cnn"), data, executor=executor, batch=4)
+    assert [sorted({*client_draws(sim, 1, k).rows[0].flatten().tolist()}) for k in range(3)] == [
+        [int(sim.setting.federation.train.rows[k, j]) for j in places]
+        for k, places in enumerate([[0, 2, 4, 6], [0, 2], [0]])
+    ]
+    ups = []
+    aggregate = Reading.aggregate
+    monkeypatch.setattr(Reading, "aggregate", lambda a, s, up, task: ups.append(up) or aggregate(a, s, up, task))
+    play(sim, 2)
+    for t, up in enumerate(ups):
+        for k in range(3):
+            x, y = own_rows(sim, k)
+            want = x.flatten(1).sum(1).mean() * (2 + t) + torch.bincount(y, minlength=4)
+            assert_close(up["shared"]["head.bias"][k], want, rtol=0, atol=1e-10)

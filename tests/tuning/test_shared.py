@@ -19,7 +19,10 @@ FILES = [name for name in registry.names() if registry.spaces(name)]
 # (algorithm, hyperparameter) -> why its space lacks what all others search
 LEFT_OUT = {("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *shared.WIDE} & {*knobs(Scenario)}}
 # algorithms whose `adapt` is no fine-tuning -> what it is
-MIXES = {"fedala": "it mixes models, by weights with a rate of their own"}
+MIXES = {
+    "fedala": "it mixes models, by weights with a rate of their own",
+    "fedas": "it aligns the received body to the client's features, at a rate of its own",
+}
 # names of which several algorithms search other ranges, as they mean something else at each
 OWN = {
     "lam": "the weight of each algorithm's own term",
@@ -34,7 +37,6 @@ OWN = {
     "beta1": "FedAvgM's published grid ends at 0.997",
     "tau": "FedAdam's degree of adaptivity, FedNTD's temperature, FedTGP's bound of a margin",
     "clip": "a bound on gradients at FedKD and FML, a cut of features at GFPL",
-    "order": "of an event at GFPL, of a derivative at Per-FedAvg",
     "predictor": "each has other prediction heads",
     "weighing": "of each algorithm's own means",
 }

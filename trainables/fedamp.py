@@ -1,0 +1,80 @@
+"""FedAMP: the server keeps a cloud model for each client, a mixture of all clients' models in which similar ones count.
+
+    down     u_k, the client's cloud model;  none in round 1
+    client   local epochs from its own w_k on   CE(w_k) + λ/(2α) · |w_k - u_k|²
+    up       w_k, n_k
+    server   u_k = ξ_k,k w_k + Σ_{j ≠ k} ξ_k,j w_j  over the last models of all clients that have sent one
+             distance   ξ_k,j = α A'(|w_k - w_j|²),   A'(x) = exp(-x/σ) / σ;   ξ_k,k = 1 - Σ_{j ≠ k} ξ_k,j
+             cosine     ξ_k,j = (1 - ξ) exp(σ cos(w_k, w_j)) / Σ_{i ≠ k} exp(σ cos(w_k, w_i));   ξ_k,k = ξ
+    scored   w_k
+
+Huang et al., AAAI 2021, arXiv:2007.03797, algorithm 1, from its description (cosine: its HeurFedAMP), and PFLlib
+(d832e76, clientamp.py, serveramp.py: "as_published").  The paper asks for an α that leaves ξ_k,k >= 0; here the others'
+weights are scaled down to a sum of 1 where they exceed it.  Differs: α is constant; a client that has not sent a model
+gets the mean of those that have.  PFLlib mixes the models of the last round alone, and penalises the distance, not its
+square.  Mixture and penalty run over trainable parameters; n_k is sent, but has no use.
+λ = 0 is Local.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtune.core.trees import Tree
+from fedtune.experiment.algorithm import Batch, Model, Task, hyper
+from trainables._last_models import LastModels
+
+
+@dataclass(frozen=True)
+class FedAMP(LastModels):
+    """FedAMP as described in its module: hyperparameters, client and server code."""
+
+    pure = True
+
+    lam: float = hyper(
+        1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="pull to the cloud model"
+    )
+    cloud_step: float = hyper(
+        1.0, 1e-2, 100.0, log=True, symbol="α", first_round=2, help="step of a cloud model to similar models"
+    )
+    sigma: float = hyper(1.0, 1e-2, 1000.0, log=True, symbol="σ", first_round=2, help="scale of the similarity")
+    similarity: str = hyper(
+        "distance", choices=("distance", "cosine"), first_round=2, help="of models: by their distance, or their angle"
+    )
+    self_weight: float = hyper(0.5, 0.0, 0.99, symbol="ξ", first_round=2, help="weight of the own model (cosine)")
+
+    contrasts = {"self_weight": (0.0, 0.9, {"similarity": "cosine"})}
+    presets = {"as_published": {"momentum": 0.0}}
+
+    def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
+        """Each client's mixture."""
+        if task.t <= 1:
+            return {}
+        flat = torch.cat([t.flatten(1) for t in server["models"].values()], 1)  # [K, P]
+        weights, any_ = self.weights(flat, server["sent"])[ids], server["sent"].int().argmax()
+        # from one of them: where all are the same, so is the mixture, to the last bit
+        return {"shared": {n: t[any_] + torch.tensordot(weights, t - t[any_], 1) for n, t in server["models"].items()}}
+
+    def weights(self, models: Tensor, sent: Tensor) -> Tensor:
+        """The weights ξ [K, K] of models [K, P] for each client; sent [K]: who has one."""
+        others = sent & ~torch.eye(len(sent), dtype=torch.bool, device=sent.device)  # [K, K]
+        if self.similarity == "cosine":
+            unit = F.normalize(models, dim=1)
+            alike = (self.sigma * (unit @ unit.T)).masked_fill(~others, -torch.inf).softmax(1).nan_to_num()
+            found = (1 - self.self_weight) * alike
+        else:
+            apart = torch.stack([(models - one).square().sum(1) for one in models])
+            found = self.cloud_step * (-apart / self.sigma).exp() / self.sigma * others
+            found = found / found.sum(1, keepdim=True).clamp(min=1)
+        found = found + torch.diag(1 - found.sum(1))
+        return torch.where(sent[:, None], found, sent.to(models) / sent.sum())
+
+    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
+        """CE, and the pull to the cloud model."""
+        loss = super().loss(m, batch, down)
+        if "shared" not in down or not self.lam:
+            return loss
+        apart = sum(((m[n] - u) ** 2).sum() for n, u in down["shared"].items())
+        return loss + self.lam / (2 * self.cloud_step) * apart
