@@ -256,6 +256,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedpft",
         "fedphp",
         "fedrod",
+        "gpfl",
         "moon",
         "perfedavg",
         "pfedme",
