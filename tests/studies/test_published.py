@@ -244,6 +244,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedbabu",
         "fedbn",
         "fedcac",
+        "feddecorr",
         "feddyn",
         "fedgh",
         "fedktl",

@@ -1,0 +1,106 @@
+"""FedDecorr: FedAvg at β = 0; correlations as torch.corrcoef has them; rounds by hand, as the paper's and as its code's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    TIGHT,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_draws,
+    client_net,
+    copied,
+    numbers,
+    play,
+    randn,
+    random_federation,
+    simulate,
+)
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+from trainables.feddecorr import correlations
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_the_penalty_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    plain = simulate("feddecorr", scenario, data, executor=executor, beta=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    assert play(plain, 3) == play(avg, 3)
+    assert_same_numbers(numbers(plain.state), numbers(avg.state))
+
+
+def test_mini_batches_of_one_row_have_no_penalty() -> None:
+    single, avg = (simulate(name, DIGITS, random_federation([3, 2]), batch=1) for name in ("feddecorr", "fedavg"))
+    assert play(single, 2) == play(avg, 2)
+
+
+def test_correlations_are_pearsons() -> None:
+    z = 1e3 * randn(7, 5) @ randn(5, 5, seed=1)  # so large that 1e-8 in a variance is nothing
+    assert_close(correlations(z), torch.corrcoef(z.T), **TIGHT)
+    z[:, 2] = 3.0
+    known = correlations(z)
+    assert_close(known[2], torch.zeros(5, dtype=torch.float64), **TIGHT)
+    others = torch.tensor([0, 1, 3, 4])
+    assert_close(known[others][:, others], torch.corrcoef(z[:, others].T), **TIGHT)
+
+
+def paper(z: Tensor) -> Tensor:
+    """1/D² Σ over all pairs of features of their squared correlation, pair by pair."""
+    rows, width = z.shape
+    total = torch.zeros((), dtype=torch.float64)
+    apart = z - z.mean(0)
+    var = (apart**2).sum(0) / (rows - 1) + 1e-8
+    for i in range(width):
+        for j in range(width):
+            total = total + (apart[:, i] @ apart[:, j] / (rows - 1)) ** 2 / (var[i] * var[j])
+    return total / width**2
+
+
+def code(z: Tensor) -> Tensor:
+    """The mean over pairs of different features of (Σ_b ẑ_bi ẑ_bj)², by the rows B."""
+    rows, width = z.shape
+    unit = (z - z.mean(0)) / (z.var(0) + 1e-8).sqrt()
+    pairs = [(unit[:, i] @ unit[:, j]) ** 2 for i in range(width) for j in range(width) if i != j]
+    return torch.stack(pairs).mean() / rows
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+@pytest.mark.parametrize(("scale", "penalty"), [("text", paper), ("code", code)])
+def test_two_rounds_by_hand(scale: str, penalty, executor: str) -> None:
+    eta, beta, rows = 0.05, 0.5, [4, 11]
+    config = {"beta": beta, "scale": scale, "lr": eta, "momentum": 0.0, "batch": 5}
+    sim = simulate("feddecorr", DIGITS, random_federation(rows), executor=executor, **config)
+    f, net = sim.setting.federation, client_net(sim, 0)
+    w = copied(sim.state.server["shared"])
+    for t in (1, 2):
+        ends = []
+        for k in range(2):
+            net.load_state_dict(copied(w))
+            for batch in client_draws(sim, t, k).rows[0]:
+                z = net.body(f.x[batch])
+                loss = nn.functional.cross_entropy(net.head(z), f.y[batch]) + beta * penalty(z)
+                grads = torch.autograd.grad(loss, list(net.parameters()))
+                with torch.no_grad():
+                    for p, g in zip(net.parameters(), grads, strict=True):
+                        p -= eta * g
+            ends.append(copied(net.state_dict()))
+        w = {n: (4 * ends[0][n] + 11 * ends[1][n]) / 15 for n in w}
+        play(sim, 1)
+        assert_close_numbers(sim.state.server["shared"], w)
+
+
+def test_features_are_less_correlated_than_fedavgs() -> None:
+    left = []
+    for beta in (0.0, 10.0):
+        sim = simulate("feddecorr", DIGITS, random_federation([12, 12], [[0, 1], [2, 3]]), beta=beta, lr=0.1)
+        play(sim, 5)
+        x = sim.setting.federation.x
+        left.append(float(correlations(client_net(sim, 0).get_submodule("body")(x).detach()).square().mean()))
+    assert left[1] < 0.8 * left[0]
