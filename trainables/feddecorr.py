@@ -15,7 +15,6 @@ as large for the same correlations, about B times, so β depends on the batch.  
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, hyper

@@ -1,4 +1,4 @@
-"""FedDecorr: FedAvg at β = 0; correlations as torch.corrcoef has them; rounds by hand, as the paper's and as its code's."""
+"""FedDecorr: FedAvg at β = 0; correlations are torch.corrcoef's; rounds by hand, as paper and code have them."""
 
 from __future__ import annotations
 
