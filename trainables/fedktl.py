@@ -98,7 +98,8 @@ class FedKTL(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """And the distance of the pictures' features, projected, to their latents."""
         pictures, seen = down["pictures"]
-        rows = batch.x[torch.arange(len(seen)) % len(batch.x)]  # no weight, but statistics of BatchNorm
+        some = torch.arange(len(seen), device=seen.device) % len(batch.x)
+        rows = batch.x[some]  # for classes without a picture: no weight, but statistics of BatchNorm
         x = torch.where(seen.view(-1, *[1] * (rows.ndim - 1)), pictures, rows)
         apart = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)
         return self.arc(m, batch, down) + self.mu * (apart * seen).sum() / seen.sum().clamp(min=1)
