@@ -8,8 +8,9 @@
              epochs of the head of w on CE over them, the body as it is: what predicts
              w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
 
-Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description.  There, calibration is done
-once, after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
+Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description; no code of its authors is
+known, "flbench" is FL-bench's (KarhouTam/FL-bench at 01fb003, src/server/ccvr.py).  There, calibration is done once,
+after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
 received.  What is scored after round t is FedAvg's model of round t - 1, calibrated; the mean of the round is logged
 as "averaged".  ε, a share of the class's mean variance, makes it possible to draw from covariances of few rows; where
 it is too small for that, it is raised tenfold, and "raised_floors" counts the classes.  Moments are of the round's
@@ -24,7 +25,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
-from fedtune.nn.heads import moments, pooled_moments, roots
+from fedtune.nn.heads import moments, pooled_moments, roots, upper, whole
 from trainables._heads import FitsHead, normal
 
 
@@ -41,6 +42,7 @@ class CCVR(FitsHead):
 
     shared = ("body", "head")
     unlike_text = "every round's model is calibrated, one round late, and not the last one's alone"
+    presets = {"flbench": {"virtual": 200, "head_optimizer": "sgd", "head_epochs": 1, "head_lr": 0.01}}
     checked_with = {"virtual": 10, "head_epochs": 1}
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
@@ -49,11 +51,10 @@ class CCVR(FitsHead):
             return {}
         z = Model(m.net, m.tensors | down["shared"]).body(data.x)
         means, covariances, counts = moments(z, data.y, data.mask, len(m["head.bias"]))
-        i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
         held = counts > 0
         return {
             "means": Ragged(means, held),
-            "covariances": Ragged(covariances[:, i, j], held),
+            "covariances": Ragged(upper(covariances), held),
             "counts": Ragged(counts, held),
         }
 
@@ -74,12 +75,9 @@ class CCVR(FitsHead):
         """r virtual features of every class [C, r, D], and whether ε had to be raised for it [C]; valid only for
         classes that some client holds.
         """
-        means, upper, counts = (up[n].values for n in ("means", "covariances", "counts"))
-        clients, classes, width = means.shape
-        i, j = torch.triu_indices(width, width, device=upper.device)
-        whole = upper.new_zeros(clients, classes, width, width)
-        whole[..., i, j] = whole[..., j, i] = upper
-        mean, covariance = pooled_moments(means, whole, counts)
+        means, triangles, counts = (up[n].values for n in ("means", "covariances", "counts"))
+        _, classes, width = means.shape
+        mean, covariance = pooled_moments(means, whole(triangles, width), counts)
         least = self.variance_floor * covariance.diagonal(dim1=1, dim2=2).mean(1) + 1e-6  # [C]
         factors, floors = roots(covariance, least)
         x = mean[:, None] + normal((classes, self.virtual, width), mean, stream) @ factors.to(mean).mT

@@ -14,7 +14,9 @@
 
 Reddi et al., ICLR 2021, arXiv:2003.00295, algorithm 2; FedAvgM: Hsu et al. 2019, arXiv:1909.06335, section 4.3.
 Differs: the move is weighted by rows (the paper's algorithm: plain, which is "as_text"; its experiments: by rows).
-BatchNorm's running statistics are no parameters: the server takes their mean.
+BatchNorm's running statistics are no parameters: the server takes their mean.  The authors' code
+(google-research/federated at 2d068f6, optimization/trainer.py) weighs by rows too, its clients run plain SGD, and its
+server's Adam is Keras's, which corrects the bias; that is not reproduced.
 """
 
 from collections.abc import Mapping
@@ -46,7 +48,7 @@ class FedAdam(Algorithm):
     )
 
     shared = ("body", "head")
-    presets = {"as_text": {"averaging": "clients"}}
+    presets = {"as_text": {"averaging": "clients", "momentum": 0.0}, "as_published": {"momentum": 0.0}}
 
     def resolved_defaults(self) -> Mapping[str, float]:
         """The server's rate and its first moment's decay, by the rule."""

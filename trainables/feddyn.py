@@ -8,7 +8,7 @@
     scored   w; its mean_k w_k is logged as "averaged" (scored="averaged": the other way round)
 
 Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1; its server's state is -α h.  Means are plain, over clients.  Its
-code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, `train_FedDyn`) trains on w but scores the mean of the round's
+code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, lines 286 to 430) trains on w but scores the mean of the round's
 clients, and that of all clients' last models, which no server here has; it clips gradients at 10 before the penalty's
 (here: after it), decays weights by 1e-3, and divides α by n_k over the mean n, which is not reproduced.  The paper
 solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters: the

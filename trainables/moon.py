@@ -8,10 +8,10 @@
     server   w = Σ_k n_k w_k / Σ_k n_k
 
 Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3: its -ln of a softmax over two, written out.  proj is two
-linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, `ModelFedCon`); differs: as wide as the
-features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU have cosines
-of 0 to 1 only.  The paper's first last model is the common start.  Fixed models predict as an evaluation does, with
-their running statistics.  Without projection, μ = 0 is FedAvg.
+linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to 563; main.py); differs: as
+wide as the features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU
+have cosines of 0 to 1 only.  The paper's first last model is the common start.  Fixed models predict as an evaluation
+does, with their running statistics.  Without projection, μ = 0 is FedAvg.
 """
 
 from collections.abc import Mapping

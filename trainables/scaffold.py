@@ -12,8 +12,8 @@ Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Me
 η S stands for how far the steps move along a constant gradient of size one.  With momentum, as in our scenarios, or
 with factors on the learning rate of some parts, this is not the product.  So c_k⁺ stays a mean of the round's
 gradients.  Under Adam, clipping and weight decay it does not.  The paper's clients run plain SGD, as the preset
-"as_text" does.  BatchNorm's running statistics are not parameters: the server averages them.  With a single client, or
-in round 1, c = c_k, and the steps are FedAvg's.
+"as_text" does; no code of its authors is known.  BatchNorm's running statistics are not parameters: the server
+averages them.  With a single client, or in round 1, c = c_k, and the steps are FedAvg's.
 """
 
 from dataclasses import dataclass

@@ -38,6 +38,20 @@ def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, T
     return means, scatter / (counts - 1).clamp(min=1)[:, None, None], counts.long()
 
 
+def upper(symmetric: Tensor) -> Tensor:
+    """The upper triangles [..., D (D + 1) / 2] of symmetric matrices [..., D, D]: all that need be sent of them."""
+    i, j = torch.triu_indices(*symmetric.shape[-2:], device=symmetric.device)
+    return symmetric[..., i, j]
+
+
+def whole(triangles: Tensor, width: int) -> Tensor:
+    """The symmetric matrices [..., D, D] of upper triangles, for D = width."""
+    i, j = torch.triu_indices(width, width, device=triangles.device)
+    matrices = triangles.new_zeros(*triangles.shape[:-1], width, width)
+    matrices[..., i, j] = matrices[..., j, i] = triangles
+    return matrices
+
+
 def roots(covariances: Tensor, floors: Tensor) -> tuple[Tensor, Tensor]:
     """Cholesky factors [C, D, D] of covariances [C, D, D] + floor · I, in double precision, and the floors used [C].
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from fedtune.nn.heads import descend, moments, pooled_moments, roots
+from fedtune.nn.heads import descend, moments, pooled_moments, roots, upper, whole
 
 C, D = 4, 5
 
@@ -85,3 +85,9 @@ def test_covariances_of_almost_one_direction_have_roots_at_the_smallest_floor() 
     failed = torch.linalg.cholesky_ex(covariances.double() + least[:, None, None] * torch.eye(32)).info > 0
     factors, used = roots(covariances, least)
     assert failed.any() and torch.equal(used > least.double(), failed) and factors.isfinite().all()
+
+
+def test_of_a_symmetric_matrix_the_upper_triangle_is_all() -> None:
+    a = randn(2, 3, D, D)
+    triangles = upper(a + a.mT)
+    assert triangles.shape == (2, 3, D * (D + 1) // 2) and torch.equal(whole(triangles, D), a + a.mT)

@@ -29,9 +29,9 @@ def configuration(name: str, preset: str, scenario: Scenario = DIGITS) -> dict:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_every_preset_is_one_of_four_and_differs_from_the_defaults(name: str) -> None:
+def test_every_preset_is_one_of_five_and_differs_from_the_defaults(name: str) -> None:
     cls = registry.find(name)
-    assert set(cls.presets) <= {"as_text", "as_published", "pfllib", "htfllib"}
+    assert set(cls.presets) <= {"as_text", "as_published", "pfllib", "htfllib", "flbench"}
     plain = configuration(name, "")
     for preset, values in cls.presets.items():
         assert values and configuration(name, preset) == plain | dict(values)
