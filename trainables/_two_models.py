@@ -6,11 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from fedtune.core.trees import mean_over_clients
-from fedtune.experiment.algorithm import Algorithm, Model, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Model, Task
 
 
 @dataclass(frozen=True)
@@ -18,8 +16,6 @@ class TwoModels(Algorithm):
     """An algorithm whose clients train the common model and their own; the server averages the common one."""
 
     pure = True
-
-    weighing: str = hyper("rows", choices=("rows", "clients"), help="weights of models in the mean: by rows, or equal")
 
     shared = ("common",)
     predicts: ClassVar[tuple[str, ...]] = ("body", "head")
@@ -37,8 +33,3 @@ class TwoModels(Algorithm):
     def common(self, m: Model, x: Tensor) -> Tensor:
         """Logits of the common model."""
         return m.part("common.head")(m.part("common.body")(x))
-
-    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """The mean of the common models."""
-        weight = up["rows"] if self.weighing == "rows" else torch.ones_like(up["rows"])
-        return server | {"shared": mean_over_clients(up["shared"], weight)}

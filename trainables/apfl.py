@@ -10,7 +10,7 @@
     scored   v̄_k, with w as it would be received now
 
 Deng, Kamani and Mahdavi 2020, arXiv:2003.13461, algorithm 1 and section 4.2, from its description.  Differs: the mean
-is by rows (weighing="clients": the paper's); α, where it adapts, moves in every step with the clients' lr and momentum.
+is by rows (averaging="clients": the paper's); an adaptive α moves in every step with the clients' lr and momentum.
 "as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which mixes the models' logits instead of
 their weights, and decays α by κ = 0.02; there α moves in a round's first step only.  PFLlib trains v_k alone, and mixes
 at the end of a round: not here.
@@ -43,7 +43,7 @@ class APFL(TwoModels):
     structural = ("adaptive",)
     contrasts = {"mix_decay": (0.0, 1.0, {"adaptive": True})}
     presets = {
-        "as_text": {"momentum": 0.0, "weighing": "clients"},
+        "as_text": {"momentum": 0.0, "averaging": "clients"},
         "as_published": {"mixed": "logits", "adaptive": True, "mix_decay": 0.02},
     }
 

@@ -9,7 +9,7 @@
     scored   w - α ∇f(w; D), one step on a mini-batch; with tune_epochs so many epochs;  no later round sees it
 
 Fallah et al., NeurIPS 2020, arXiv:2002.07948, algorithm 1 and section 5, from its description.  η, the clients' lr, is
-the paper's β.  Differs: the mean is by rows (weighing="clients": the paper's).  A step takes two or three mini-batches,
+the paper's β.  Differs: the mean is by rows (averaging="clients": the paper's).  A step takes 2 or 3 mini-batches,
 so that an epoch has a half or a third of FedAvg's (batches="same": D = D' = D'').  Running statistics are of the pass
 at w̃.  "as_published" is PFLlib (d832e76, clientperavg.py): first order, two passes over the rows in a round.
 α = 0 is FedAvg on D' alone; with tune_epochs, FedAvg-FT.
@@ -19,10 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fedtune.core.trees import mean_over_clients
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase, Task, hyper
 from fedtune.nn.layers import cross_entropy
 
@@ -39,7 +37,6 @@ class PerFedAvg(Algorithm):
     batches: str = hyper(
         "separate", choices=("separate", "same"), help="a mini-batch for each gradient of a step, or one for all"
     )
-    weighing: str = hyper("rows", choices=("rows", "clients"), help="weights of models in the mean: by rows, or equal")
     tune_epochs: int = hyper(
         0, 1, 50, extra_values=(0,), symbol="τ", help="epochs of adaptation before a client is scored; 0: one step"
     )
@@ -49,7 +46,7 @@ class PerFedAvg(Algorithm):
     checked_with = {"inner_lr": 0.1}
     contrasts = {"delta": (1e-5, 0.1, {"inner_lr": 1.0})}
     presets = {
-        "as_text": {"momentum": 0.0, "weighing": "clients"},
+        "as_text": {"momentum": 0.0, "averaging": "clients"},
         "as_published": {"hessian": "none", "momentum": 0.0, "inner_lr": 0.005, "lr": 0.005, "local_epochs": 2},
     }
 
@@ -88,11 +85,6 @@ class PerFedAvg(Algorithm):
     def f(self, m: Model, x: Tensor, y: Tensor) -> Tensor:
         """The loss f(w; D)."""
         return cross_entropy(m.head(m.body(x)), y)
-
-    def aggregate(self, server: dict, up: dict, task: Task) -> dict:
-        """The mean of the clients' models."""
-        weight = up["rows"] if self.weighing == "rows" else torch.ones_like(up["rows"])
-        return server | {"shared": mean_over_clients(up["shared"], weight)}
 
     def adapt(self, task: Task) -> tuple[Phase, ...]:
         """The inner step, or epochs of it, on CE."""

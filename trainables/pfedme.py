@@ -9,7 +9,7 @@
 
 Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848, algorithm 1, from its description.  K steps stand for the paper's
 solution to an accuracy, and θ_k starts from w in every round, as in its code (CharlieDinh/pFedMe at 0468164,
-userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (weighing="clients": the paper's); the clients'
+userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (averaging="clients": the paper's); the clients'
 momentum goes on from one mini-batch to the next.  Running statistics of w_k are those of θ_k.  "as_published" is PFLlib
 (d832e76, clientpFedMe.py, main.py) without its decay of θ_k by 1e-3; its code and the paper's do not use momentum.
 With K = 1, η_w λ = 1 and β = 1 the common model is FedAvg's, and θ_k what FedAvg's client sends.
@@ -38,7 +38,7 @@ class PFedMe(TwoModels):
     server_step: float = hyper(1.0, 0.1, 2.0, symbol="β", help="the server's step towards the clients' mean")
 
     presets = {
-        "as_text": {"momentum": 0.0, "weighing": "clients"},
+        "as_text": {"momentum": 0.0, "averaging": "clients"},
         "as_published": {"momentum": 0.0, "lr": 0.01, "lam": 1.0},
     }
 

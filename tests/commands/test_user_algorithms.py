@@ -172,7 +172,7 @@ def test_two_files_of_one_name_in_one_comparison_are_refused(folder, capsys):
 def test_its_spaces_are_those_of_the_file_or_derived(folder):
     assert spaces.names(user_files.take("good.py")[0]) == ["default"]
     derived = spaces.load("default", SearchOptions(algo="good.py").experiment())
-    assert set(derived.names) == {"lam", "lr"}
+    assert set(derived.names) == {"lam", "lr", "momentum", "local_epochs"}
     (folder / "good.py").write_text(GOOD + "SPACES = {'paper': [{'lam': 0.1}, {'lam': 1.0}]}\n")
     experiment = SearchOptions(algo="good.py").experiment()
     assert spaces.names("good.py") == ["default", "paper"]

@@ -123,8 +123,8 @@ def test_scores_are_those_of_models_adapted_by_hand(tune_epochs: int) -> None:
 
 def test_models_are_averaged_by_rows_or_plainly() -> None:
     data = random_federation([4, 12])
-    by_rows, plain = (simulate("perfedavg", DIGITS, data, weighing=how) for how in ("rows", "clients"))
-    alone = [simulate("perfedavg", DIGITS, data, weighing=how) for how in ("rows", "clients")]
+    by_rows, plain = (simulate("perfedavg", DIGITS, data, averaging=how) for how in ("rows", "clients"))
+    alone = [simulate("perfedavg", DIGITS, data, averaging=how) for how in ("rows", "clients")]
     play(by_rows, 1), play(plain, 1)
     assert (
         by_rows.state.bytes

@@ -36,9 +36,9 @@ def test_where_the_common_model_goes_all_the_way_it_is_fedavgs(executor: str) ->
         assert all(mine[n] == one[n] for n in one if n.startswith(("up_", "down_")))
 
 
-@pytest.mark.parametrize("weighing", ["rows", "clients"])
+@pytest.mark.parametrize("averaging", ["rows", "clients"])
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_two_rounds_by_hand(executor: str, weighing: str) -> None:
+def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
     """With B = n each batch is all rows, in whatever order."""
     lam, lr, outer, beta, sizes = 0.7, 0.1, 0.3, 1.5, [6, 3]
     config = {
@@ -51,7 +51,7 @@ def test_two_rounds_by_hand(executor: str, weighing: str) -> None:
         "batch": 6,
     }
     data = random_federation(sizes)
-    sim = simulate("pfedme", DIGITS, data, executor=executor, weighing=weighing, local_steps=2, **config)
+    sim = simulate("pfedme", DIGITS, data, executor=executor, averaging=averaging, local_steps=2, **config)
     thetas = [client_net(sim, k) for k in range(2)]
     common = {n: t.detach().clone() for n, t in thetas[0].named_parameters()}
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_two_rounds_by_hand(executor: str, weighing: str) -> None:
                 for n, p in net.named_parameters():
                     w[n] = w[n] - outer * lam * (w[n] - p.detach())
             ends.append(w)
-        share = [2 / 3, 1 / 3] if weighing == "rows" else [0.5, 0.5]
+        share = [2 / 3, 1 / 3] if averaging == "rows" else [0.5, 0.5]
         mean = {n: share[0] * ends[0][n] + share[1] * ends[1][n] for n in common}
         common = {n: (1 - beta) * t + beta * mean[n] for n, t in common.items()}
         play(sim, 1)

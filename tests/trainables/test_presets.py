@@ -174,3 +174,10 @@ def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
         htfllib["fedgen"]["gen_lr"] == 0.1
         and FedProto(**{k: v for k, v in htfllib["fedproto"].items() if k != "momentum"}).lam == 10.0
     )
+
+
+def test_as_text_says_what_it_cannot_set() -> None:
+    for name in ("ccvr", "feddyn", "fedpft", "moon"):
+        left = registry.find(name).unlike_text
+        assert f"note: not as in the text: {left}" in Experiment(name, Scenario(), preset="as_text").describe()
+        assert not any("not as in the text" in line for line in Experiment(name, Scenario()).describe())
