@@ -37,6 +37,8 @@ OWN = {
     "beta1": "FedAvgM's published grid ends at 0.997",
     "tau": "FedAdam's degree of adaptivity, FedNTD's temperature, FedTGP's bound of a margin",
     "clip": "a bound on gradients at FedKD and FML, a cut of features at GFPL",
+    "beta": "the weight of each algorithm's own term",
+    "scale": "of angles at FedKTL, which divisor at FedDecorr",
     "predictor": "each has other prediction heads",
     "weighing": "of each algorithm's own means",
 }
