@@ -35,6 +35,10 @@ class LastModels(Algorithm):
         """Nothing of the client's own is replaced."""
         return {}
 
+    def deployed(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
+        """Nothing: the own model predicts."""
+        return {}
+
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """Keep each client's last model."""
         models = put(server["models"], up["ids"], {n: up["shared"][n] for n in server["models"]})
