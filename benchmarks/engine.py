@@ -36,12 +36,12 @@ from fedtune.engine import batches, executors, local_training
 from fedtune.experiment.algorithm import Phase
 from fedtune.experiment.registry import find
 from fedtune.experiment.scenario import Scenario
-from fedtune.nn import architectures
+from fedtune.nn import architectures, catalogue
 
 PARTS = ("training", "em", "server", "clients", "tune")
 
 # model, image, batch, clients, rows of a client, target: the least ratio
-CASES = [
+CASES: list[tuple[str, architectures.Shape, int, int, int, float]] = [
     ("cnn8", (1, 8, 8), 4, 20, 100, 7.0),
     ("cnn8", (1, 8, 8), 32, 20, 640, 1.0),
     ("fedproto-cnn", (1, 28, 28), 4, 20, 100, 3.5),
@@ -52,7 +52,18 @@ CASES = [
     ("mlp", (1, 28, 28), 4, 20, 100, 2.5),
     ("mlp", (1, 28, 28), 128, 20, 1280, 1.0),
     ("mcmahan-cnn", (1, 28, 28), 10, 20, 50, 1.0),
-    ("resnet18", (3, 32, 32), 8, 4, 24, 0.95),  # a loop against a loop
+    ("resnet8-bn", (3, 32, 32), 4, 10, 16, 1.0),
+    ("resnet8-bn", (3, 32, 32), 10, 10, 40, 1.0),
+    ("resnet8-gn", (3, 32, 32), 4, 10, 16, 1.0),
+    ("resnet8-gn", (3, 32, 32), 10, 10, 40, 1.0),
+    ("vit", (3, 32, 32), 4, 10, 16, 1.0),
+    ("vit", (3, 32, 32), 10, 10, 40, 1.0),
+    ("textcnn", (30,), 4, 20, 20, 1.0),
+    ("textcnn", (30,), 10, 20, 50, 1.0),
+    ("cnn1d", (9, 128), 4, 20, 20, 1.0),
+    ("cnn1d", (9, 128), 10, 20, 50, 1.0),
+    ("lstm", (30,), 10, 10, 40, 0.95),  # a loop against a loop, as the next
+    ("resnet18", (3, 32, 32), 8, 4, 24, 0.95),
 ]
 
 
@@ -64,8 +75,11 @@ def training_row(
     net = architectures.build(name, shape, 10)
     executor = executors.choose("auto", net, device)
     seed = torch.Generator().manual_seed(0)
-    x, y = torch.randn(clients * rows, *shape, generator=seed), torch.randint(10, (clients * rows,), generator=seed)
-    x, y = x.to(device), y.to(device)
+    if catalogue.called(name)[0] in catalogue.OF_TOKENS:
+        x = torch.randint(4096, (clients * rows, *shape), generator=seed).to(device)
+    else:
+        x = torch.randn(clients * rows, *shape, generator=seed).to(device)
+    y = torch.randint(10, (clients * rows,), generator=seed).to(device)
     held = torch.arange(clients * rows, device=device).view(clients, rows)
     pool = batches.Pool(x, y, held, torch.full((clients,), rows, device=device))
     tensors = {n: t.to(device).expand(clients, *t.shape) for n, t in net.state_dict().items()}

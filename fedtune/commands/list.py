@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         console.print(_scenarios())
         console.print(_datasets())
         console.print("models: " + ", ".join(f"{n} (D = {d})" for n, d in catalogue.WIDTHS.items()))
+        forms = (f"{n}({','.join(f'{o}={v}' for o, v in own.items())})" for n, own in catalogue.OPTIONS.items())
+        console.print("models with options, D growing with width: " + ", ".join(forms))
         console.print("families of models: " + "; ".join(f"{n}: {', '.join(m)}" for n, m in catalogue.FAMILIES.items()))
         console.print(
             "your own model: FILE.py:NAME or FILE.py:NAME(option=value,…), a function (shape, classes, **options) that "

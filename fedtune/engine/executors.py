@@ -19,6 +19,7 @@ EXECUTORS = ("auto", "rule", "stack", "loop")
 # Parameters of one client's model.  Below this, stacking is faster at every batch size measured, from the 13,706 of the
 # digits CNN (5 times at B = 4) to the 582,026 of McMahan's (1.2 times).  ResNet-18 with 11 million is slower stacked,
 # because one client's step already fills the caches.  Nothing was measured in between.  See benchmarks/engine.py.
+# Layers that say `faster_alone` (an LSTM) take the loop at any size.
 STACK_BELOW = 2_000_000
 
 # The most parameters (and other client tensors) in a stack of several runs' clients.  Training holds up to six copies
@@ -55,7 +56,8 @@ def choose(name: str, net: nn.Module, device: str) -> Executor:
     if name in ("stack", "loop"):
         return "stack" if name == "stack" else "loop"
     small = sum(p.numel() for p in net.parameters()) < STACK_BELOW
-    return "stack" if small or device != "cpu" else "loop"
+    alone = any(getattr(m, "faster_alone", False) for m in net.modules())
+    return "stack" if small and not alone or device != "cpu" else "loop"
 
 
 def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> int:

@@ -153,8 +153,8 @@ def _takes(model: str, shape: tuple[int, ...], kind: str, classes: int) -> bool:
 
     from fedtune.nn import architectures
 
-    tokens, members = kind == user_rows.TOKENS, catalogue.members(model)
-    if any(m in catalogue.WIDTHS and m not in catalogue.taking(tokens, len(shape)) for m in members):
+    tokens, bases = kind == user_rows.TOKENS, [catalogue.called(m)[0] for m in catalogue.members(model)]
+    if any(m in catalogue.WIDTHS and m not in catalogue.taking(tokens, len(shape)) for m in bases):
         return False
     try:
         architectures.width(model, shape, classes, dtype=torch.int64 if tokens else torch.float32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
-from fedtune.nn import catalogue, user_models
-from fedtune.nn.layers import Linear, MaxPool2x2
+from fedtune.nn import catalogue, resnets, sequences, user_models, vit
+from fedtune.nn.layers import Linear, MaxPool2x2, with_width
 from fedtune.nn.net import Net as Net
 from fedtune.nn.net import Shape as Shape
 from fedtune.nn.net import rows_in_words
@@ -133,29 +133,6 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
     return _with_features(convolutions, shape, features)
 
 
-class Tokens(nn.Module):
-    """The mean of the tokens' embeddings; tokens are taken modulo VOCABULARY."""
-
-    VOCABULARY, WIDTH = 4096, 32
-
-    def __init__(self) -> None:
-        """Initialise the embeddings."""
-        super().__init__()
-        self.embedding = nn.Embedding(self.VOCABULARY, self.WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, length] -> [B, WIDTH]."""
-        return self.embedding(x.long() % self.VOCABULARY).mean(-2)
-
-
-def tokens(shape: Shape, features: int) -> nn.Module:
-    """For sequences of tokens: the mean of 4096 embeddings of width 32, features (64), ReLU.
-
-    Source: a bag of hashed words, as in fastText (Joulin et al., EACL 2017, arXiv:1607.01759), with a hidden layer.
-    """
-    return nn.Sequential(Tokens(), Linear(Tokens.WIDTH, features), nn.ReLU())
-
-
 def resnet18(shape: Shape, features: int) -> nn.Module:
     """torchvision's ResNet-18, not pretrained, on 32×32 images; Linear(512, features) and ReLU after its pooling.
 
@@ -192,21 +169,44 @@ def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
         else:
             net = getattr(models, name)(weights=None)
             net.fc = nn.Identity()
-        if shape[0] != 3:
-            first = next(m for m in net.modules() if isinstance(m, nn.Conv2d))
-            owner = next(m for m in net.modules() if first in m.children())
-            place = next(n for n, m in owner.named_children() if m is first)
-            how = {"stride": first.stride, "padding": first.padding, "bias": first.bias is not None}
-            setattr(owner, place, nn.Conv2d(shape[0], first.out_channels, first.kernel_size, **how))  # type: ignore[arg-type]
+        _take_channels(net, shape[0])
         return nn.Sequential(net, nn.AdaptiveAvgPool1d(features))
 
     return body
 
 
-TOKENS = "tokens"  # the architecture that takes tokens
+def _torchvision(name: str) -> Callable[[Shape, int], nn.Module]:
+    """torchvision's net of this name without its last linear layer, not pretrained.
+
+    Differs: no dropout and no stochastic depth.  Another D than the inputs of that layer is made by a linear layer and
+    ReLU.
+    """
+
+    def body(shape: Shape, features: int) -> nn.Module:
+        from fedtune.core.torchvision_import import models
+
+        net = getattr(models, name)(weights=None)
+        path, last = [(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)][-1]
+        net.set_submodule(path, nn.Identity())
+        for m in net.modules():
+            if isinstance(m, nn.Dropout) or type(m).__name__ == "StochasticDepth":
+                m.p = 0.0
+        _take_channels(net, shape[0])
+        return with_width([net], last.in_features, features)
+
+    return body
+
+
+def _take_channels(net: nn.Module, channels: int) -> None:
+    """Replace the first convolution of a net for three channels by one for this number."""
+    path, first = next((n, m) for n, m in net.named_modules() if isinstance(m, nn.Conv2d))
+    if channels != first.in_channels:
+        how = {"stride": first.stride, "padding": first.padding, "bias": first.bias is not None}
+        net.set_submodule(path, nn.Conv2d(channels, first.out_channels, first.kernel_size, **how))  # type: ignore[arg-type]
+
 
 # the function that makes the body of each architecture in the catalogue
-BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
+BODIES: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn8": cnn8,
     "cnn8-wide": cnn8_wide,
@@ -215,8 +215,19 @@ BODIES: dict[str, Callable[[Shape, int], nn.Module]] = {
     "fedgenp-cnn": fedgenp_cnn,
     "celeba-cnn": celeba_cnn,
     "mcmahan-cnn": mcmahan_cnn,
-    "tokens": tokens,
+    "tokens": sequences.tokens,
+    "textcnn": sequences.textcnn,
+    "lstm": sequences.lstm,
+    "cnn1d": sequences.cnn1d,
+    "resnet8-bn": resnets.resnet((1, 1, 1), batch_norm=True),
+    "resnet8-gn": resnets.resnet((1, 1, 1), batch_norm=False),
+    "resnet18-bn": resnets.resnet((2, 2, 2, 2), batch_norm=True),
+    "resnet18-gn": resnets.resnet((2, 2, 2, 2), batch_norm=False),
+    "vit": vit.vit,
     "resnet18": resnet18,
+    "densenet121": _torchvision("densenet121"),
+    "efficientnet-b0": _torchvision("efficientnet_b0"),
+    "convnext-tiny": _torchvision("convnext_tiny"),
     "googlenet-pooled": _pooled("googlenet"),
     "mobilenet-pooled": _pooled("mobilenet_v2"),
     **{f"resnet{n}-pooled": _pooled(f"resnet{n}") for n in (10, 18, 34, 50, 101, 152)},
@@ -228,13 +239,15 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
     with randomness.seeded(seed):
         if catalogue.is_own(name):
             return user_models.build(name, shape, classes, features)
-        if name not in BODIES:
-            raise unknown("model", name, BODIES, "fedtune list")
-        d = features or catalogue.WIDTHS[name]
-        if name not in ("mlp", TOKENS) and len(shape) != 3:
-            raise _misfit(name, shape, "it is for images; use mlp for vectors, or your own model: FILE.py:NAME")
+        base, options = catalogue.called(name)
+        if base not in BODIES:
+            raise unknown("model", base, BODIES, "fedtune list")
+        d = features or catalogue.width(name)
+        if len(shape) not in catalogue.axes(base):
+            kind = "series" if base in catalogue.OF_SERIES else "images"
+            raise _misfit(name, shape, f"it is for {kind}; use mlp for vectors, or your own model: FILE.py:NAME")
         try:
-            net = Net(BODIES[name](shape, d), Linear(d, classes))
+            net = Net(BODIES[base](shape, d, **options), Linear(d, classes))
         except (RuntimeError, ValueError) as error:
             raise _misfit(name, shape, str(error)) from error
         net.declared = ("body", "head")
@@ -256,21 +269,22 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
                 "function take `features`"
             )
         d, first = found, name
-    return d or catalogue.WIDTHS[members[0]]
+    return d or catalogue.width(members[0])
 
 
 def require_fit(name: str, net: nn.Module, shape: Shape, dtype: torch.dtype) -> None:
     """UserError unless a built-in architecture runs on such rows; a user's was run already to find its width."""
     if catalogue.is_own(name):
         return
-    if dtype.is_floating_point == (name == TOKENS):
-        what = "tokens; use" if name == TOKENS else f"images and vectors; use {TOKENS}, or"
+    of_tokens = catalogue.called(name)[0] in catalogue.OF_TOKENS
+    if dtype.is_floating_point == of_tokens:
+        what = "tokens; use" if of_tokens else "images and vectors; use tokens, or"
         raise _misfit(name, shape, f"it is for {what} your own model: FILE.py:NAME", dtype)
     try:
         with torch.no_grad():
             net.eval()(torch.zeros(1, *shape, dtype=dtype))
     except RuntimeError as error:
-        raise _misfit(name, shape, str(error)) from error
+        raise _misfit(name, shape, str(error), dtype) from error
 
 
 def _misfit(name: str, shape: Shape, reason: str, dtype: torch.dtype = torch.float32) -> UserError:

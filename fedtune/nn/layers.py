@@ -30,7 +30,7 @@ from torch import Tensor, nn
 _LARGE_WEIGHT = 2**16  # elements of one client's weight
 
 
-def _has_client_axis(x: Tensor) -> bool:
+def has_client_axis(x: Tensor) -> bool:
     """Whether the innermost transform around this code is a vmap over x.
 
     If not, PyTorch's own operation is used: an autograd.Function would cost 25 % of a small step.
@@ -62,7 +62,7 @@ def max_pool2x2(x: Tensor) -> Tensor:
 
     x   [B, C, H, W] or [C, H, W]; returns [..., C, H // 2, W // 2].
     """
-    return _StackedMaxPool.apply(x) if _has_client_axis(x) else F.max_pool2d(x, 2)
+    return _StackedMaxPool.apply(x) if has_client_axis(x) else F.max_pool2d(x, 2)
 
 
 class MaxPool2x2(nn.Module):
@@ -73,6 +73,42 @@ class MaxPool2x2(nn.Module):
         return max_pool2x2(x)
 
 
+class _StackedGroupNorm(torch.autograd.Function):
+    """Provides the vmap rule of `GroupNorm`: the clients' channels side by side, as groups of one image."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+        return F.group_norm(x, groups, weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
+    ) -> tuple[Tensor, int]:
+        assert in_dims[0] is not None
+        x = x.movedim(in_dims[0], -4)  # [B, K, C, H, W]: a view, as the convolution left it
+        w, b = (
+            (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)).flatten()  # [K·C]
+            for t, d in ((weight, in_dims[1]), (bias, in_dims[2]))
+        )
+        y = F.group_norm(x.flatten(-4, -3), info.batch_size * groups, w, b, eps)
+        return y.unflatten(-3, x.shape[-4:-2]), y.ndim - 3
+
+
+class GroupNorm(nn.GroupNorm):
+    """`nn.GroupNorm` of images; under vmap the client axis is merged into channels, where PyTorch's rule copies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W]."""
+        if x.ndim != 4 or not has_client_axis(x):
+            return super().forward(x)
+        y: Tensor = _StackedGroupNorm.apply(x, self.weight, self.bias, self.num_groups, self.eps)
+        return y
+
+
 def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     """`F.cross_entropy(scores, y)`, the mean over rows; under vmap bit-identical, in half the time.
 
@@ -80,7 +116,7 @@ def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
     a computer algebra system on first use.
     scores   [B, C]; y [B] integers from 0 to C - 1.
     """
-    if not _has_client_axis(scores):
+    if not has_client_axis(scores):
         return F.cross_entropy(scores, y)
     return -scores.log_softmax(1).gather(1, y[:, None]).squeeze(1).sum() / len(y)
 
@@ -124,10 +160,15 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """The affine map of x: [B, in] -> [B, out]."""
         large = x.ndim == 2 and self.weight.numel() >= _LARGE_WEIGHT
-        if not (large and _has_client_axis(x) and _has_client_axis(self.weight)):
+        if not (large and has_client_axis(x) and has_client_axis(self.weight)):
             return super().forward(x)
         y = _StackedLinear.apply(x, self.weight)
         return y if self.bias is None else y + self.bias
+
+
+def with_width(layers: list[nn.Module], found: int, features: int) -> nn.Sequential:
+    """The layers of a body, and one more where another feature width is asked than they have."""
+    return nn.Sequential(*layers, *([Linear(found, features), nn.ReLU()] if found != features else []))
 
 
 def stacked_layout(x: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
             )
         return "", model
     what = user_files.take_each(what, known)[0]
-    if what not in known and what in catalogue.names():
+    if what not in known and catalogue.called(what)[0] in catalogue.names():
         what, model = "", what
     elif user_files.is_own(what) and _is_model(what):
         if model:

@@ -53,6 +53,12 @@ def call_options(name: str) -> dict[str, Any]:
     return _literals(name, text) if text else {}
 
 
+def called(name: str) -> tuple[str, dict[str, Any]]:
+    """A built-in name and its options: `vit(depth=2)`; UserError unless they are keyword literals."""
+    found = re.fullmatch(r"([\w-]+)\s*(\(.*\))", name, re.DOTALL)
+    return (found[1], _literals(name, found[2])) if found else (name, {})
+
+
 def plain_name(name: str) -> str:
     """A canonical name in a form fit for file and folder names."""
     if not is_reference(name):

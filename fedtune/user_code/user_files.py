@@ -24,6 +24,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.user_code import content_hashes, first_import, isolation, user_imports
 from fedtune.user_code.references import CODE, DATA, PICKLED, options_text, parsed, whole_path, with_slash
 from fedtune.user_code.references import call_options as call_options
+from fedtune.user_code.references import called as called
 from fedtune.user_code.references import is_reference as is_reference
 from fedtune.user_code.references import plain_name as plain_name
 from fedtune.user_code.references import split as split

@@ -177,7 +177,7 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
         Experiment("fedproto", scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
 
 
-@pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if n not in ("mlp", "tokens")])
+@pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if catalogue.axes(n) == (3,)])
 def test_our_networks_for_images_refuse_vectors(name: str) -> None:
     with pytest.raises(UserError, match=f"model '{name}' does not fit vectors of 30: it is for images; use mlp"):
         architectures.build(name, (30,), 10)
