@@ -31,7 +31,6 @@ class FedALA(Algorithm):
     """FedALA as described in its module: hyperparameters, client and server code."""
 
     pure = True
-
     layers: int = hyper(1, 1, 10, extra_values=(0,), symbol="p", help="mixed layers, from the head down; 0: all")
     weight_lr: float = hyper(1.0, 0.01, 100.0, log=True, extra_values=(0.0,), symbol="η_W", help="learning rate of W")
     sampled: float = hyper(0.8, 0.05, 1.0, symbol="s", help="share of the rows that W learns on")
@@ -41,7 +40,8 @@ class FedALA(Algorithm):
     shared = ("body", "head")
     predicts = ("body", "head", "weights")
     structural = ("layers",)
-    contrasts = {"settled": (1e-3, 1.0, {}), "passes": (1, 20, {"settled": 1e-3})}
+    checked_with = {"passes": 3}
+    contrasts = {"settled": (1e-3, 1.0, {"passes": 20}), "passes": (1, 3, {"settled": 1e-3})}
     presets = {"as_published": {"momentum": 0.0}}
 
     def higher(self, tensors: Iterable[str]) -> list[str]:

@@ -61,7 +61,8 @@ class FedKTL(Algorithm):
 
     sends = ("pictures", "vectors")
     structural = ("latents",)
-    checked_with = {"server_epochs": 5, "server_batch": 8, "server_lr": 1e-3}
+    checked_with = {"latents": 16, "server_epochs": 5, "server_batch": 8, "server_lr": 1e-3}
+    contrasts = {"latents": (8, 16, {}), "server_epochs": (1, 5, {})}
     presets = dict.fromkeys(("as_published", "htfllib"), {"momentum": 0.0})
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:

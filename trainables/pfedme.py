@@ -37,6 +37,8 @@ class PFedMe(TwoModels):
     common_lr: float = hyper(0.005, 1e-4, 1.0, log=True, symbol="η_w", help="learning rate of the common model")
     server_step: float = hyper(1.0, 0.1, 2.0, symbol="β", help="the server's step towards the clients' mean")
 
+    checked_with = {"inner_steps": 2}
+    contrasts = {"inner_steps": (1, 2, {})}
     presets = {
         "as_text": {"momentum": 0.0, "averaging": "clients"},
         "as_published": {"momentum": 0.0, "lr": 0.01, "lam": 1.0},
