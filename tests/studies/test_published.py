@@ -258,6 +258,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedphp",
         "fedrod",
         "gpfl",
+        "fedsam",
         "moon",
         "perfedavg",
         "pfedme",

@@ -1,0 +1,97 @@
+"""FedSAM: FedAvg at ρ = 0; steps of SGD and momentum by hand; to first order the loss plus ρ times its slope."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.helpers import (
+    BATCHNORM,
+    DIGITS,
+    assert_close_numbers,
+    assert_same_numbers,
+    client_draws,
+    client_net,
+    copied,
+    numbers,
+    play,
+    random_federation,
+    simulate,
+)
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from fedtune.experiment.scenario import Scenario
+
+
+@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_without_a_step_uphill_it_is_fedavg(executor: str, scenario: Scenario) -> None:
+    data = random_federation([5, 9, 7])
+    plain = simulate("fedsam", scenario, data, executor=executor, rho=0.0)
+    avg = simulate("fedavg", scenario, data, executor=executor)
+    assert play(plain, 3) == play(avg, 3)
+    assert_same_numbers(numbers(plain.state), numbers(avg.state))
+
+
+def slope(net: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    at = {n: t.detach().requires_grad_() for n, t in at.items()}
+    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
+    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
+
+
+def size(g: dict[str, Tensor]) -> float:
+    return float(torch.cat([t.flatten() for t in g.values()]).norm())
+
+
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_two_rounds_by_hand(executor: str) -> None:
+    """With momentum 0.5 and weight decay, which act at w and not at w̃."""
+    rho, eta, decay = 0.3, 0.1, 0.01
+    config = {"rho": rho, "lr": eta, "momentum": 0.5, "weight_decay": decay, "batch": 4}
+    sim = simulate("fedsam", DIGITS, random_federation([4, 11]), executor=executor, **config)
+    f, net = sim.setting.federation, client_net(sim, 0)
+    w = copied(sim.state.server["shared"])
+    for t in (1, 2):
+        ends = []
+        for k in range(2):
+            at, speed = w, {}
+            for batch in client_draws(sim, t, k).rows[0]:
+                x, y = f.x[batch], f.y[batch]
+                g = slope(net, at, x, y)
+                uphill = {n: at[n] + rho * g[n] / size(g) for n in at}
+                step = {n: d + decay * at[n] for n, d in slope(net, uphill, x, y).items()}
+                speed = {n: 0.5 * speed[n] + step[n] for n in at} if speed else step
+                at = {n: at[n] - eta * speed[n] for n in at}
+            ends.append(at)
+        w = {n: (4 * ends[0][n] + 11 * ends[1][n]) / 15 for n in w}
+        play(sim, 1)
+        assert_close_numbers(sim.state.server["shared"], w)
+
+
+def test_the_loss_uphill_is_the_loss_plus_rho_times_its_slope() -> None:
+    """max over |e| <= ρ of f(w + e) is f(w) + ρ |∇f(w)| + O(ρ²): the error falls with ρ²."""
+    data, errors = random_federation([6]), []
+    for rho in (0.02, 0.01):
+        sim = simulate("fedsam", DIGITS, data, rho=rho, batch=6, local_steps=1)
+        net, f = client_net(sim, 0), sim.setting.federation
+        x, y = f.x[f.train.rows[0, :6]], f.y[f.train.rows[0, :6]]
+        loss = nn.functional.cross_entropy(net(x), y).item()
+        flat = loss + rho * size(slope(net, dict(net.named_parameters()), x, y))
+        errors.append(play(sim, 1)[0]["train_loss"] - flat)
+    assert 0 < abs(errors[0]) < 0.02**1.5
+    assert_close(errors[0] / errors[1], 4.0, rtol=0.1, atol=0)
+
+
+def test_a_frozen_body_is_not_moved_uphill() -> None:
+    """Then the norm is the head's alone, and ρ along it."""
+    sim = simulate("fedsam", DIGITS, random_federation([6]), rho=0.5, lr=0.1, momentum=0.0, batch=6, body_lr_scale=0.0)
+    net, f = client_net(sim, 0), sim.setting.federation
+    x, y = f.x[f.train.rows[0, :6]], f.y[f.train.rows[0, :6]]
+    z, head = net.body(x).detach(), dict(net.head.named_parameters())
+    for _ in range(2):  # two passes of one step
+        g = slope(net.head, head, z, y)
+        step = slope(net.head, {n: head[n] + 0.5 * g[n] / size(g) for n in g}, z, y)
+        head = {n: head[n] - 0.1 * step[n] for n in g}
+        play(sim, 1)
+        assert_close_numbers({n: client_net(sim, 0).get_parameter(f"head.{n}").detach() for n in head}, head)
