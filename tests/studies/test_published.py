@@ -259,6 +259,7 @@ def test_rows_are_algorithms_of_ours_or_the_papers_words():
         "fedrod",
         "gpfl",
         "fedsam",
+        "knnper",
         "moon",
         "perfedavg",
         "pfedme",
