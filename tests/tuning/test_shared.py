@@ -22,6 +22,7 @@ LEFT_OUT = {("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *
 MIXES = {
     "fedala": "it mixes models, by weights with a rate of their own",
     "fedas": "it aligns the received body to the client's features, at a rate of its own",
+    "knnper": "it memorises rows, and trains nothing",
 }
 # names of which several algorithms search other ranges, as they mean something else at each
 OWN = {
