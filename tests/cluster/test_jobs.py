@@ -33,9 +33,8 @@ TINY = (
     "--algo fedavg --clients 4 --rounds 2 --trials 2 --max-concurrent 1 --scheduler none --searcher random "
     "--final-seeds 0 --no-dashboard"
 )
-# some 2 s of rounds, two trials at once
 LONG = (
-    "--algo fedproto --clients 8 --rounds 12 --trials 4 --searcher random --scheduler none --max-concurrent 2 "
+    "--clients 3 --rounds 16 --trials 2 --searcher random --scheduler none --max-concurrent 2 "
     "--set local_epochs=1 --set lr=0.02 --set momentum=0.5 --final-seeds 0"
 )
 
@@ -55,34 +54,61 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def tiny_mnist(root: Path) -> list[Path]:
+    """MNIST's four files with a few rows, and the archives that torchvision leaves beside them."""
+    folder, rng = root / "MNIST" / "raw", np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    files = []
+    for part, rows in (("train", 400), ("t10k", 100)):
+        images, labels = rng.integers(0, 256, (rows, 28, 28)), np.arange(rows) % 10
+        for what, array in (("images-idx3", images), ("labels-idx1", labels)):
+            files.append(folder / f"{part}-{what}-ubyte")
+            files[-1].write_bytes(idx(array))
+            Path(f"{files[-1]}.gz").write_bytes(b"packed")
+    return files
+
+
+MNIST = "--dataset mnist --partition iid --clients 4 --model mlp "
+
+
 @pytest.fixture(scope="module")
-def sent(head: Head, space: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A tiny search that was submitted and followed to its end: the storage folder, and what was said."""
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with MNIST of a few rows."""
+    folder = tmp_path_factory.mktemp("data")
+    tiny_mnist(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sent(head: Head, space: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A tiny search that was submitted with its data and followed to its end: the storage folder, and what was said."""
     storage = tmp_path_factory.mktemp("sent")
-    words = [*TINY.split(), "--space", str(space), "--storage-path", str(storage), "--name", "run"]
-    status, out, err = head.run("submit", "--name", "sent", "--", *words, SOMEBODYS_PASSWORD="hunter2")
+    words = [*TINY.split(), *MNIST.split(), "--space", str(space), "--storage-path", str(storage), "--name", "run"]
+    given = ["--name", "sent", "--data", str(data)]
+    status, out, err = head.run("submit", *given, "--", *words, SOMEBODYS_PASSWORD="hunter2")
     assert status == 0, out + err
     return storage, out
 
 
 @pytest.mark.usefixtures("one_ray")
 def test_a_submitted_search_is_followed_and_finds_what_it_finds_here(
-    head: Head, sent: tuple[Path, str], space: Path, tmp_path: Path
+    head: Head, sent: tuple[Path, str], space: Path, data: Path, tmp_path: Path
 ) -> None:
     storage, said = sent
     assert said.startswith(f"job: sent\nrun on the cluster: {storage}/run\n")
     assert "2 trials of up to 2 rounds" in said and "2/2 " in said and said.endswith("\nsent: succeeded\n")
-    words = [*TINY.split(), "--space", str(space), "--storage-path", str(tmp_path), "--name", "run"]
-    assert search.main(words) == 0
+    words = [*TINY.split(), *MNIST.split(), "--space", str(space), "--storage-path", str(tmp_path), "--name", "run"]
+    assert search.main([*words, "--data-dir", str(data)]) == 0
     there, here = rounds_by_configuration(storage / "run"), rounds_by_configuration(tmp_path / "run")
     assert there.keys() == here.keys() and len(here) == 2
     for name, rows in here.items():
         pd.testing.assert_frame_equal(there[name], rows, check_exact=True)
     record = json.loads((storage / "run" / "run.json").read_text())
+    assert record["scenario"]["dataset"] == "mnist"
     assert record["state"] == "finished" and record["git_commit"] is None  # what ran is the package, not this checkout
 
 
-def test_nothing_secret_is_sent_or_written(head: Head, sent: tuple[Path, str], space: Path) -> None:
+def test_nothing_secret_is_sent_or_written(head: Head, sent: tuple[Path, str], space: Path, data: Path) -> None:
     info = head.info("sent")
     assert info["metadata"]["fedtune"] and info["runtime_env"]["env_vars"] == jobs.JOB_ENVIRONMENT
     package = re.fullmatch(r"gcs://(\w+)\.zip", info["runtime_env"]["working_dir"])[1]
@@ -90,7 +116,7 @@ def test_nothing_secret_is_sent_or_written(head: Head, sent: tuple[Path, str], s
     files = [p for folder in (unpacked, sent[0]) for p in folder.rglob("*") if p.is_file()]
     assert unpacked / "fedtune" / "search.py" in files and unpacked / "given" / "random.py" in files
     texts = [json.dumps(info).encode(), sent[1].encode(), *(p.read_bytes() for p in files)]
-    for secret in (head.token, "hunter2", str(space.parent)):
+    for secret in (head.token, "hunter2", str(space.parent), str(data)):
         assert not any(secret.encode() in text for text in texts)
 
 
@@ -122,20 +148,6 @@ def test_jobs_lists_its_own_and_shows_their_logs(head: Head, sent: tuple[Path, s
         assert (status, out, err.count("\n")) == (2, "", 1) and message in err
 
 
-def test_a_job_outlives_the_client_that_was_killed(head: Head, tmp_path: Path) -> None:
-    words = [*LONG.split(), "--trials", "2", "--storage-path", str(tmp_path), "--name", "left"]
-    process = head.begin("submit", "--", *words)
-    job = process.stdout.readline().split()[1]
-    assert job.startswith("left-")
-    while "trials of up to" not in process.stdout.readline():
-        assert process.poll() is None
-    process.kill()
-    process.wait()
-    assert head.info(job)["status"] == "RUNNING"
-    wait_for(lambda: head.info(job)["status"] == "SUCCEEDED", 300)
-    assert pd.read_parquet(tmp_path / "left" / "trials.parquet")["status"].tolist() == ["finished"] * 2
-
-
 @pytest.fixture(scope="module")
 def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A search whose trials all run; its client was interrupted before the job was stopped; what that client said.
@@ -147,7 +159,7 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     slow.touch()
     algorithm = fedproto_in(tmp_path_factory.mktemp("mine"), slowed_by=slow)
     file.write_text("from ray import tune\npull = {'lam': tune.loguniform(0.1, 10)}")
-    words = [*LONG.split(), "--trials", "2", "--clients", "3", "--rounds", "24", "--space", f"{file}:pull"]
+    words = [*LONG.split(), "--space", f"{file}:pull"]
     words += ["--algo", str(algorithm)]
     words += ["--storage-path", str(storage), "--name", "run"]
     process = head.begin("submit", "--name", "stopped", "--", *words)
@@ -175,41 +187,30 @@ def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]
     assert status == 1 and out.endswith("stopped: stopped\n")
 
 
-def test_a_job_goes_on_with_a_stopped_run_though_its_own_files_are_gone(head: Head, stopped: tuple[Path, str]) -> None:
+def test_a_job_goes_on_with_a_stopped_run_whose_files_are_gone_and_outlives_its_client(
+    head: Head, stopped: tuple[Path, str]
+) -> None:
+    """The client is killed as soon as the job has begun to say something."""
     own = json.loads((stopped[0] / "run.json").read_text())["own"]
     assert [file["name"] for file in own] == ["mine.py", "beside.py", "space.py"]
     assert {f.name for f in (stopped[0] / "own").iterdir()} == {"mine.py", "beside.py", "space.py"}
-    status, out, err = head.run("submit", "--name", "again", "--", "resume", str(stopped[0]))
-    assert status == 0, out + err
+    process = head.begin("submit", "--", "resume", str(stopped[0]))
+    job = process.stdout.readline().split()[1]
+    assert job.startswith("resume-run-")
+    while "trials of up to" not in process.stdout.readline():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    assert head.info(job)["status"] == "RUNNING"
+    wait_for(lambda: head.info(job)["status"] == "SUCCEEDED", 300, every=0.5)
     assert json.loads((stopped[0] / "run.json").read_text())["state"] == "finished"
     rounds = pd.read_parquet(stopped[0] / "rounds.parquet")
-    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 25))] * 2
+    assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 17))] * 2
 
 
-def tiny_mnist(root: Path) -> list[Path]:
-    """MNIST's four files with a few rows, and the archives that torchvision leaves beside them."""
-    folder, rng = root / "MNIST" / "raw", np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    files = []
-    for part, rows in (("train", 400), ("t10k", 100)):
-        images, labels = rng.integers(0, 256, (rows, 28, 28)), np.arange(rows) % 10
-        for what, array in (("images-idx3", images), ("labels-idx1", labels)):
-            files.append(folder / f"{part}-{what}-ubyte")
-            files[-1].write_bytes(idx(array))
-            Path(f"{files[-1]}.gz").write_bytes(b"packed")
-    return files
-
-
-MNIST = "--dataset mnist --partition iid --clients 4 --model mlp "
-
-
-def test_data_go_with_the_job_and_what_goes_wrong_there_is_told(head: Head, tmp_path: Path) -> None:
-    tiny_mnist(tmp_path / "data")
-    words = f"{TINY} {MNIST} --rounds 1 --trials 1 --storage-path {tmp_path}/runs --name run".split()
-    status, out, err = head.run("submit", "--data", str(tmp_path / "data"), "--", *words)
-    assert status == 0, out + err
-    assert json.loads((tmp_path / "runs/run/run.json").read_text())["scenario"]["dataset"] == "mnist"
-    file = tmp_path / "data" / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
+def test_what_goes_wrong_with_a_job_is_told(head: Head, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
     status, out, err = head.run("submit", "--", *TINY.split(), "--storage-path", str(file))
     assert status == 1 and "error: --storage-path must be a folder" in out and out.endswith("failed, exit status 2\n")
 
@@ -221,13 +222,13 @@ def test_a_program_runs_in_the_copy_that_the_job_has_brought(head: Head, tmp_pat
     (own / "own.py").write_text(script)
     file = "command = 'python own.py {lr}'\nrounds = 3\n[metrics.val_acc]\npattern = 'acc: (.*)'\n"
     (own / "own.toml").write_text(f"{file}[space]\nlr = '0.01..0.1'\n")
-    words = f"--program {own}/own.toml --trials 2 --final-seeds 0 --no-dashboard --storage-path {storage} --name run"
+    words = f"--program {own}/own.toml --trials 1 --final-seeds 0 --no-dashboard --storage-path {storage} --name run"
     status, out, err = head.run("submit", "--name", "program", "--", *words.split())
     assert status == 0, out + err
     record = json.loads((storage / "run" / "run.json").read_text())
     assert record["state"] == "finished" and record["program"]["folder"] == f"{storage}/run-programs/own"
     assert (storage / "run-programs" / "own" / "trace").exists() and not (own / "trace").exists()
-    assert "search --trials 2" in head.run("jobs", "list")[1]
+    assert "search --trials 1" in head.run("jobs", "list")[1]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ PAUSE = """import time
 
 
 def pause(scores, y):
-    time.sleep(0.05)
+    time.sleep(0.2)
     return y.sum() * 0.0
 """
 GOAL = ("val_acc", "max")
@@ -253,7 +253,7 @@ def running() -> Iterator[SimpleNamespace]:
     folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
     (folder / "space.py").write_text(SPACE)
     (folder / "pause.py").write_text(PAUSE)
-    arguments = "--algo fedproto --scenario digits-w4 --clients 8 --rounds 1000000 --scheduler none --max-concurrent 2 "
+    arguments = "--algo fedproto --scenario digits-w4 --clients 3 --rounds 1000000 --scheduler none --max-concurrent 2 "
     arguments += f"--final-seeds 0 --space {folder / 'space.py'} --metric {folder / 'pause.py'}:pause "
     arguments += f"--storage-path {folder} --name run"
     settings = {"RAY_TMPDIR": str(folder), "RAY_metrics_report_interval_ms": "1000", "RAY_USAGE_STATS_ENABLED": "1"}
