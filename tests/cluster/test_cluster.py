@@ -60,7 +60,7 @@ def cluster(no_ray: None) -> Iterator[Cluster]:
 
 
 def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
-    """Two nodes of one CPU, a trial on each; one dies after eight rounds, and all goes on on the other.
+    """Two nodes of one CPU, a trial on each; one dies after some rounds, and all goes on on the other.
 
     The algorithm is the user's own file, gone as soon as the search has begun: no node can read it.
     """

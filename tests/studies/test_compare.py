@@ -26,7 +26,7 @@ from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options import arguments
 
 ARGUMENTS = (
-    "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 4 --searcher random --scheduler none "
+    "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 3 --searcher random --scheduler none "
     "--max-concurrent 1 --seeds 2 --top-k 2 --test-every 3 --set local_epochs=2 --baselines local --no-dashboard "
     "--name both"
 ).split()
@@ -49,8 +49,8 @@ def both(tmp_path_factory):
 def test_every_search_had_the_same_budget_by_its_logs(both):
     for name in ("fedproto", "local"):
         logged = logs.logged(both / name)
-        assert len(logged) == 4 and {len(rows) for rows in logged.values()} == {4}
-        assert comparison_tables.spent(both / name)["rounds"] == 16
+        assert len(logged) == 3 and {len(rows) for rows in logged.values()} == {4}
+        assert comparison_tables.spent(both / name)["rounds"] == 12
     first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))
     assert first["scenario"] == other["scenario"] and first["seed"] == other["seed"]
     assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]
@@ -66,15 +66,15 @@ def test_unequal_budgets_are_said(both, tmp_path):
             trials = trials[1:].assign(rounds=3)
         trials.to_parquet(tmp_path / name / "trials.parquet")
     runs = {n: tmp_path / n for n in ("fedproto", "local")}
-    assert comparison_tables.unequal(runs, 4, Budget("rounds", 4)) == [
-        "local started 3 of 4 trials",
+    assert comparison_tables.unequal(runs, 3, Budget("rounds", 4)) == [
+        "local started 2 of 3 trials",
         "finished trials had different numbers of rounds: fedproto 4, local 3",
     ]
-    began = "local started 3 of 4 trials"
+    began = "local started 2 of 3 trials"
     silent = "local sends nothing, so its finished trials had 3 rounds whatever the budget in MB"
     used = pd.read_parquet(both / "fedproto" / "trials.parquet")["comm_mb"].mean()
-    assert comparison_tables.unequal(runs, 4, Budget("mb", used)) == [began, silent]
-    over, *rest = comparison_tables.unequal(runs, 4, Budget("mb", used / 2))
+    assert comparison_tables.unequal(runs, 3, Budget("mb", used)) == [began, silent]
+    over, *rest = comparison_tables.unequal(runs, 3, Budget("mb", used / 2))
     assert over.startswith("fedproto's finished trials used") and rest == [began, silent]
 
 

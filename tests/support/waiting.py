@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 
-def wait_for(what: Any, seconds: float = 240) -> Any:
+def wait_for(what: Any, seconds: float = 240, every: float = 0.1) -> Any:
     """Its first true value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := what():
             return found
-        time.sleep(0.05)
+        time.sleep(every)
     raise AssertionError("it never came")

@@ -22,7 +22,15 @@ import torch
 from ray import tune
 from support import actors
 from support.actors import MIXED_TRIALS, LocalActor, play
-from support.searches import assert_as_undisturbed, begin_search, copy_to, logged_rounds, rounds_by_configuration
+from support.searches import (
+    ROUNDS,
+    TRIALS,
+    assert_as_undisturbed,
+    begin_search,
+    copy_to,
+    logged_rounds,
+    rounds_by_configuration,
+)
 from support.waiting import wait_for
 
 from fedtune.cluster import ray_internals
@@ -137,14 +145,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
 
 
 def test_a_reused_actor_gives_the_same_numbers_as_a_fresh_one_bit_for_bit() -> None:
-    fresh = [play(LocalActor(config={"algorithm": name, **values})) for name, values in MIXED_TRIALS]
+    fresh = [play(LocalActor(config={"algorithm": name, **values}), 3) for name, values in MIXED_TRIALS]
     reused = LocalActor(config={"algorithm": "local"})
     play(reused, 2)
     for (name, values), want in zip(MIXED_TRIALS, fresh, strict=True):
         for seed, pollute in ((random.random(), random.seed), (5, np.random.seed), (6, torch.manual_seed)):
             pollute(seed)
         assert reused.reset({"algorithm": name, **values})
-        assert play(reused) == want, name
+        assert play(reused, 3) == want, name
     assert fresh[0] != fresh[4]
 
 
@@ -223,7 +231,7 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
     process, run = begin_search(disk), disk / "run"
-    wait_for(lambda: logged_rounds(run) >= 16, 180)
+    wait_for(lambda: logged_rounds(run) >= 8, 180)
     taken = fill(disk)
     ended(process, run, "is on a full disk;")
     assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
@@ -242,7 +250,7 @@ def test_a_search_whose_folder_vanished_goes_on_from_what_ray_knew(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     process, run = begin_search(tmp_path), tmp_path / "run"
-    wait_for(lambda: logged_rounds(run) >= 16, 180)
+    wait_for(lambda: logged_rounds(run) >= 8, 180)
     os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
     ended(process, run, "is gone")
     assert not (run / "tuner.pkl").exists()  # of checkpoints there may be such as were written after that
@@ -276,7 +284,7 @@ def test_a_search_that_finds_no_room_does_not_begin(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def killed(interrupted: dict[int, Path]) -> Path:
     """A run whose driver was killed while some trials had ended and others not."""
-    return interrupted[25]
+    return interrupted[20]
 
 
 def garbage(*patterns: str) -> Callable[[Path], None]:
@@ -307,7 +315,7 @@ def record(**changes: Any) -> Callable[[Path], None]:
 
 def at_work(run: Path) -> set[Path]:
     """The folders of trials that have not ended."""
-    return {file.parent for file in run.glob("*/result.json") if len(file.read_text().splitlines()) < 12}
+    return {file.parent for file in run.glob("*/result.json") if len(file.read_text().splitlines()) < ROUNDS}
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -452,7 +460,7 @@ def test_trials_whose_folders_are_gone_are_named(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """One that had ended is without rounds, one that had not begins again; the folder has another name, too."""
-    run = copy_to(tmp_path, interrupted[60])
+    run = copy_to(tmp_path, interrupted[28])
     *_, snapshot = ray_internals.snapshots(run)
     statuses = ray_internals.trial_statuses(snapshot)
     ended, *_ = (t for t, status in statuses.items() if status == "TERMINATED")
@@ -465,8 +473,8 @@ def test_trials_whose_folders_are_gone_are_named(
     assert f"note: the folders of 1 trial that had ended are gone: {ended}; the tables lack their rounds" in err
     assert (f"trial {begun}: its checkpoint cannot be used" in err and "starts again" in err) == had_one
     now, whole = rounds_by_configuration(run), rounds_by_configuration(undisturbed)
-    assert len(now) == len(whole) == 6
+    assert len(now) == len(whole) == TRIALS
     for configuration, rows in now.items():
         if len(rows):
             pd.testing.assert_frame_equal(rows, whole[configuration], check_exact=True)
-    assert sorted(map(len, now.values())) == [0, *[12] * 5]
+    assert sorted(map(len, now.values())) == [0, *[ROUNDS] * (TRIALS - 1)]

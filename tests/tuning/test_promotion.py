@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from support.searches import command, copy_at, copy_to, rounds_by_configuration
 
 from fedtune.cluster import ray_start
@@ -340,19 +340,20 @@ class Log(tune.Callback):
     def played(self) -> list[tuple[int, int]]:
         return [(trial, round) for trial, round, _ in self.rows]
 
-    def value(self, trial: int, round: int) -> float:
-        return next(v for t, r, v in self.rows if (t, r) == (trial, round))
+
+def walks() -> OptunaSearcher:
+    """Where walks begin; always the same ones in the same order."""
+    return OptunaSearcher({"x": tune.uniform(0.01, 0.99)}, {}, optuna.samplers.RandomSampler(seed=3), "s")
 
 
-def searched(folder: Path, trials: int, slots: int = 1, scheduler: TrialScheduler | None = None) -> SimpleNamespace:
+def searched(folder: Path, trials: int, slots: int = 1) -> SimpleNamespace:
     """A whole search of walks, in which every slot has half of the machine."""
-    sampler, log = optuna.samplers.RandomSampler(seed=3), Log()
-    found = OptunaSearcher({"x": tune.uniform(0.01, 0.99)}, {}, sampler, "s")
+    found, log = walks(), Log()
     grid = tune.Tuner(
         tune.with_resources(tune.with_parameters(Walk, folder=folder), {"cpu": 1}),
         tune_config=tune.TuneConfig(
-            search_alg=found if scheduler else RunningLimit(found, slots),
-            scheduler=scheduler or promotion(1, LIMIT, 3),
+            search_alg=RunningLimit(found, slots),
+            scheduler=promotion(1, LIMIT, 3),
             num_samples=trials,
             max_concurrent_trials=slots,
             reuse_actors=True,
@@ -377,13 +378,29 @@ def ray_here(one_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+class Whole:
+    """Every configuration played to its end: the curve of each that a search suggests, without Ray."""
+
+    def __init__(self) -> None:
+        found, self.curves = walks(), []
+        for number in range(30):
+            suggested = found.suggest(str(number))
+            assert isinstance(suggested, dict)
+            walk = Walk.__new__(Walk)  # no trial of Ray's
+            walk.folder = Path("/none")
+            walk.reset_config(suggested)
+            self.curves.append([walk.step()[METRIC] for _ in range(LIMIT)])
+
+    def value(self, trial: int, round: int) -> float:
+        return self.curves[trial][round - 1]
+
+
 @pytest.fixture(scope="module")
-def whole(ray_here: Path) -> Log:
-    """Every configuration played to its end."""
-    return searched(ray_here / "whole", 30, scheduler=FIFOScheduler()).log
+def whole() -> Whole:
+    return Whole()
 
 
-def jobs(trials: int, whole: Log) -> tuple[list[tuple[int, int]], dict[int, int]]:
+def jobs(trials: int, whole: Whole) -> tuple[list[tuple[int, int]], dict[int, int]]:
     """What the paper's algorithm plays: trial and round, in order; and each trial's last round."""
     at: dict[int, int] = {}
     played = []
@@ -393,7 +410,7 @@ def jobs(trials: int, whole: Log) -> tuple[list[tuple[int, int]], dict[int, int]
     return played, at
 
 
-def assert_as_whole(got: SimpleNamespace, whole: Log) -> None:
+def assert_as_whole(got: SimpleNamespace, whole: Whole) -> None:
     """Every round is bit for bit what it is in a trial that never paused; the study was told how trials ended."""
     assert not got.grid.errors and all(value == whole.value(trial, round) for trial, round, value in got.log.rows)
     last: dict[int, int] = {}
@@ -407,13 +424,13 @@ def assert_as_whole(got: SimpleNamespace, whole: Log) -> None:
     assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
 
 
-def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Log) -> None:
+def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Whole) -> None:
     got = searched(ray_here / "one", 30)
     assert got.log.played() == jobs(30, whole)[0]
     assert_as_whole(got, whole)
 
 
-def test_dead_workers_change_no_number(ray_here: Path, whole: Log) -> None:
+def test_dead_workers_change_no_number(ray_here: Path, whole: Whole) -> None:
     """One dies in the middle, one while its trial is to pause."""
     (ray_here / "dead").mkdir()
     for cause in ("step", "save"):
@@ -425,7 +442,7 @@ def test_dead_workers_change_no_number(ray_here: Path, whole: Log) -> None:
     assert_as_whole(got, whole)
 
 
-def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Log) -> None:
+def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Whole) -> None:
     (ray_here / "two").mkdir()
     (ray_here / "two" / "two").touch()
     got = searched(ray_here / "two", 15, slots=2)
@@ -438,7 +455,7 @@ def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Log) -> None:
     assert came[1] // 3 <= came[3] < came[1] and 1 <= came[LIMIT] <= came[9] <= came[3]
 
 
-def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Log) -> None:
+def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Whole) -> None:
     got = searched(ray_here / "few", 2)
     assert got.log.played() == jobs(2, whole)[0] and len(got.log.rows) == LIMIT + 1
     assert_as_whole(got, whole)

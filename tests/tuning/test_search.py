@@ -99,7 +99,7 @@ def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
 
 def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
-    arguments = "--algo fedproto --trials 6 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
+    arguments = "--algo fedproto --trials 4 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
     honest = searched(tmp_path / "honest", arguments)
     deal = partitioning.partition
 
@@ -148,7 +148,7 @@ def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
 
 
 def test_a_time_budget_ends_the_search(tmp_path, capsys):
-    arguments = f"--algo local --trials 500 --rounds 40 --time-budget 4 --name run --storage-path {tmp_path} " + QUICK
+    arguments = f"--algo local --trials 500 --rounds 40 --time-budget 2 --name run --storage-path {tmp_path} " + QUICK
     status = search.main(arguments.split())
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     # on a busy machine the time can be over before the first round is
@@ -178,8 +178,8 @@ def test_the_same_seed_searches_the_same(tmp_path):
     a, b = (searched(tmp_path / name, arguments) for name in "ab")
     same = [c for c in a.trials if c not in ("trial", "seconds")]
     pd.testing.assert_frame_equal(a.trials[same], b.trials[same])
-    c = searched(tmp_path / "c", arguments.replace("--seed 7", "--seed 8"))
-    assert not a.trials["config/lr"].equals(c.trials["config/lr"])
+    c = searched(tmp_path / "c", arguments.replace("--seed 7", "--seed 8").replace("--trials 4", "--trials 2"))
+    assert c.trials["config/lr"][1] not in set(a.trials["config/lr"])
 
 
 def test_the_final_check_reports_a_diverged_run_as_such():
