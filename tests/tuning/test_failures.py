@@ -176,7 +176,7 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of this size holds some 15 MB; each that were kept would be added to the level."""
-    wide = actors.SETTING.override(clients=20, features=512)
+    wide = actors.SETTING.override(clients=20, features=512, batch=64)
     monkeypatch.setattr("support.actors.SETTING", wide)
     monkeypatch.setattr("support.actors.DATA", [partitioning.make(wide, 0)])
     actor, levels = LocalActor(config={"algorithm": "local"}), []
