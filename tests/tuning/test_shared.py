@@ -40,6 +40,7 @@ OWN = {
     "clip": "a bound on gradients at FedKD and FML, a cut of features at GFPL",
     "beta": "the weight of each algorithm's own term",
     "scale": "of angles at FedKTL, which divisor at FedDecorr",
+    "mixed": "two models at APFL, a model and the neighbours at kNN-Per",
     "predictor": "each has other prediction heads",
     "weighing": "of each algorithm's own means",
 }
