@@ -4,7 +4,7 @@ from fedtune.tuning.space import lines, when, with_shared
 from trainables.apfl import APFL
 
 default = with_shared(APFL, "mix", "adaptive")
-paper = lines(mix=[0.25, 0.5, 0.75], adaptive=[True])  # the paper's fixed values, and its adaptive ones
+paper = lines(mix=[0.25, 0.5, 0.75], adaptive=[True])  # ours: no grid was at hand
 wide = with_shared(APFL, "mix", "adaptive", "mixed", wide=True) | {
     "mix_decay": when(with_shared(APFL, "mix_decay")["mix_decay"], adaptive=True)
 }

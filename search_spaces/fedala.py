@@ -4,7 +4,5 @@ from fedtune.tuning.space import lines, with_shared
 from trainables.fedala import FedALA
 
 default = with_shared(FedALA, layers=(1, 4), weight_lr=(0.1, 10.0))
-paper = lines(
-    sampled=[0.8, 0.05, 0.1, 0.2, 0.4, 0.6, 1.0], layers=[1, 2, 3]
-)  # table 1's kinds; p by layers, not blocks
+paper = lines(sampled=[0.8, 0.05, 0.1, 0.2, 0.4, 0.6, 1.0], layers=[1, 2, 3])  # ours: no grid was at hand
 wide = with_shared(FedALA, "layers", "weight_lr", "sampled", "settled", "passes", wide=True)
