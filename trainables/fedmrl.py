@@ -53,7 +53,7 @@ class FedMRL(Algorithm):
         """Add the small net, with the same values everywhere, and the projection."""
         d, start = max(1, round(self.width * task.features)), randomness.number(task.seed, "small")
         small = architectures.build(self.small or task.models[0], task.shape, task.classes, d, start)
-        d = getattr(small.head, "in_features", d)  # a user's model may have a width of its own
+        d = next(small.head.parameters()).shape[1]  # a user's model may have a width of its own
         net.add_module("small", small)
         net.add_module("projection", Linear(d + task.features, task.features))
         return net

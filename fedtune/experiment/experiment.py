@@ -411,6 +411,7 @@ class Form(NamedTuple):
     buffers: frozenset[str]  # names of BatchNorm's running statistics
     head_was: str | None  # the head's name in a user's own module
     stays: frozenset[str]  # tensors of shared parts that stay with each client
+    unsent: frozenset[str]  # those of them that it does not send either
     adapts: bool  # whether a client trains before it is scored
 
     @property
@@ -447,8 +448,9 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
         task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
         net = hooks.built(alg, net, task)
     shapes, buffers = {n: t.shape for n, t in net.state_dict().items()}, frozenset(n for n, _ in net.named_buffers())
-    stays, adapts = hooks.stays(alg, net) | plans.not_given(alg, net, task), bool(plans.adapting(alg, task))
-    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, frozenset(stays), adapts)
+    unsent, adapts = frozenset(hooks.stays(alg, net)), bool(plans.adapting(alg, task))
+    stays = unsent | plans.not_given(alg, net, task)
+    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, stays, unsent, adapts)
 
 
 def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -516,7 +518,7 @@ def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario
 def _alike(alg: Algorithm, forms: tuple[Form, ...], scenario: Scenario) -> bool:
     """Whether the averaged tensors have the same names and shapes in all nets."""
     sent = scenario.sent(alg.shared)
-    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.stays} for form in forms]
+    shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.unsent} for form in forms]
     return all(s == shared[0] for s in shared)
 
 

@@ -46,7 +46,7 @@ PIPE = "it is a pipe; only regular files are read"
 # arguments of a search -> what its one line says
 CASES = {
     "": "--algo is needed",
-    "--algo gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    "--algo gfpll": "unknown algorithm 'gfpll': did you mean 'gfpl'",
     GFPL + "--scenario digits-w5": "unknown scenario 'digits-w5': did you mean 'digits-w4'",
     GFPL + "--space defalt": "unknown search space of gfpl 'defalt': did you mean 'default'",
     GFPL + "--also lrr": "unknown hyperparameter of gfpl 'lrr': did you mean 'lr'",
@@ -231,8 +231,8 @@ RUNS = {
 }
 OTHER_CASES = {
     "serch": "unknown command 'serch': did you mean 'search'",
-    "run --algo gpfl": "unknown algorithm 'gpfl'",
-    "list gpfl": "'gpfl'",
+    "run --algo gfpll": "unknown algorithm 'gfpll'",
+    "list gfpll": "'gfpll'",
     "status": "the following arguments are required: RUN",
     "status {tmp}/nowhere": "run.json is missing or damaged",
     "status {tmp}/cut": "run.json is missing or damaged",
@@ -240,7 +240,7 @@ OTHER_CASES = {
     "status {tmp}/over --watch 0": "--watch: must be a number above 0, but got '0'",
     "status {tmp}/over --watch soon": "must be a number above 0, but got 'soon'",
     "compare": "--algos is needed, but none was given",
-    "compare --algos gpfl": "unknown algorithm 'gpfl': did you mean 'gfpl'",
+    "compare --algos gfpll": "unknown algorithm 'gfpll': did you mean 'gfpl'",
     "compare --algos local,local": "--algos names each algorithm once, but got local,local",
     "compare --algos local,": "unknown algorithm ''",
     "compare --algos local --algo gfpl": "sets --algo of each search itself, but it was given; give --algos",
@@ -368,7 +368,7 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(command, folder, ca
 
 def test_debug_shows_the_stack():
     with pytest.raises(UserError, match="unknown algorithm"):
-        search.main(["--algo", "gpfl", "--debug"])
+        search.main(["--algo", "gfpll", "--debug"])
 
 
 def test_a_grace_period_below_the_first_effect_is_warned_about(folder, capsys):
