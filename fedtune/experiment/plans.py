@@ -46,7 +46,9 @@ def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
         return set()
     with user_errors.attribute_errors():
         of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
-        task, stay = task._replace(shapes={n: t.shape for n, t in of.items()}, parameters=names), stays(alg, net)
+        stay, shapes = stays(alg, net), {n: t.shape for n, t in of.items()}
+        few = min(task.clients, 2)  # enough for names; a server may keep something for every pair of clients
+        task = task._replace(shapes=shapes, parameters=names, clients=few)
         shared = {n: t for n, t in of.items() if part_of(n) in alg.shared and n not in stay}
         server = tree(alg, "init", alg.init(task), "entries") | {"shared": shared}
         return {*unreceived(alg, server, torch.zeros(1, dtype=torch.int64), task)}

@@ -23,7 +23,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.experiment import Experiment, fitting
 from trainables.fedamp import FedAMP
 
 
@@ -105,3 +105,11 @@ def test_three_rounds_by_hand(executor: str) -> None:
 def test_a_rule_for_one_global_model_is_refused() -> None:
     with pytest.raises(UserError, match="stays with each client"):
         Experiment("fedamp", DIGITS.override(evaluation="pooled")).check()
+
+
+def test_planning_makes_no_models_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    init = FedAMP.init
+    monkeypatch.setattr(FedAMP, "init", lambda alg, task: seen.append(task.clients) or init(alg, task))
+    assert "fedamp" in fitting(DIGITS.override(clients=40, ways=4, shots=8))
+    assert seen and max(seen) <= 2
