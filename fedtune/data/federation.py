@@ -117,7 +117,9 @@ def rows_by_class(f: Federation, ids: Tensor | slice = slice(None)) -> Tensor:
     rows, counts = f.train.rows[ids], f.train.counts[ids]
     real = torch.arange(rows.shape[1], device=counts.device) < counts[:, None]
     none = torch.zeros(len(rows), f.classes, dtype=torch.int64, device=f.y.device)
-    return none.scatter_add_(1, f.y[rows], real.to(none))
+    y = f.y[rows]
+    known = (y >= 0) & (y < f.classes)  # another class is an error, which training names with its row
+    return none.scatter_add_(1, torch.where(known, y, 0), (real & known).to(none))
 
 
 def classes_held(f: Federation) -> Tensor:
