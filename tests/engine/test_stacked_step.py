@@ -110,4 +110,4 @@ def test_a_loss_that_knows_the_round_is_run_by_itself_once_in_a_round(monkeypatc
 
     monkeypatch.setattr(stacked_step.StackedStep, "_eager", eager)
     simulation.step()
-    assert run.count(7) == 1  # told of all that its client knows; others are compared with what is replayed
+    assert run.count(8) == 1  # told of all that its client knows; others are compared with what is replayed
