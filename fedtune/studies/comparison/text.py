@@ -78,8 +78,9 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
     """The runs on fresh seeds whose program failed, each with its reason."""
-    reasons = evaluations["reason"] if "reason" in evaluations else pd.Series(dtype=str)
-    failed = evaluations[reasons.astype(str).str.startswith(FAILED)]
+    if "reason" not in evaluations:  # of built-in algorithms only
+        return []
+    failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
     return [f"{row.algorithm}, {row.configuration}, seed {row.seed} {row.reason}" for row in failed.itertuples()]
 
 
