@@ -41,6 +41,19 @@ def test_whoever_imports_the_same_file_gets_all_of_it_once() -> None:
     )
 
 
+def test_what_is_imported_ahead_later_is_imported_beside_the_rest_however_fedtune_is_installed() -> None:
+    run(
+        ROOT,
+        "class Installed:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        return importlib.machinery.PathFinder.find_spec(name, path or [PLACE])\n"
+        "sys.path[:] = [place for place in sys.path if place not in (PLACE, '')]\n"
+        "sys.meta_path.append(Installed())\n"
+        "ahead.load(('fedtune.core.trees',))\n"
+        "assert 'fedtune.core.trees' in ahead.modules and there.items() <= ahead.modules.items()\n",
+    )
+
+
 def test_whoever_has_fedtune_from_another_place_gets_that(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
     shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")

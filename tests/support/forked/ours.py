@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ class ImportedAhead(MetaPathFinder):
         if name != PACKAGE or not self.modules:
             return None
         modules, self.modules = self.modules, {}
-        spec = PathFinder.find_spec(name, path)
+        spec = find_spec(name)  # by all that find modules: an editable installation has a finder of its own
         if spec and spec.origin and spec.origin == modules[name].__file__:
             spec.loader = Given(modules, spec.origin)
             return spec
