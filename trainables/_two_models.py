@@ -1,4 +1,4 @@
-"""What pFedMe and APFL share: a common model, which is sent, beside the client's own, which is scored."""
+"""What Ditto, pFedMe and APFL share: a common model, which is sent, beside the client's own, which is scored."""
 
 from __future__ import annotations
 

@@ -82,10 +82,8 @@ class CFL(Algorithm):
 
     def splits(self, moves: Tensor, share: Tensor) -> bool:
         """Whether the mean of moves [n, P] is short and one of them is long."""
-        if len(moves) < 3:
-            return False
         mean = share.to(moves) @ moves / share.sum()
-        return bool((mean.norm() < self.eps1) & (moves.norm(dim=1).max() > self.eps2))
+        return len(moves) > 2 and bool((mean.norm() < self.eps1) & (moves.norm(dim=1).max() > self.eps2))
 
     def report(self, server: dict) -> dict[str, float]:
         """How many clusters there are."""
@@ -93,17 +91,11 @@ class CFL(Algorithm):
 
 
 def second_half(moves: Tensor) -> Tensor:
-    """Which moves [n, P] are not in the first one's group, [n] bool: two groups by complete linkage of cosines.
+    """Which moves [n, P] are not in the first one's group, [n] bool: two groups by complete linkage of cosines."""
+    from scipy.cluster import hierarchy  # where a cluster splits: few do
 
-    The two groups whose least similar members are most similar are joined, until two are left.
-    """
     unit = F.normalize(moves.double(), dim=1)
-    alike = (unit @ unit.T).cpu().fill_diagonal_(-torch.inf)  # the least cosine between two groups; -inf: none
-    group = torch.arange(len(moves))
-    for _ in range(len(moves) - 2):
-        a, b = sorted(divmod(int(alike.argmax()), len(alike)))
-        group[group == b] = a
-        alike[a] = alike[:, a] = alike[a].minimum(alike[b])
-        alike[a, a] = -torch.inf
-        alike[b] = alike[:, b] = -torch.inf
-    return (group != 0).to(moves.device)
+    pairs = torch.triu_indices(len(moves), len(moves), 1)
+    far = (1 - unit @ unit.T).cpu()[*pairs].numpy()
+    group = hierarchy.cut_tree(hierarchy.linkage(far, "complete"), 2)[:, 0]
+    return torch.as_tensor(group != group[0]).to(moves.device)

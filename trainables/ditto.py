@@ -15,17 +15,17 @@ running statistics.  Both start from the same values.  The common model is FedAv
 training next to FedAvg.  body_lr_scale acts on the own model; the common one learns at the full rate.
 """
 
-import copy
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedtune.experiment.algorithm import Algorithm, Batch, Model, Task, hyper
+from fedtune.experiment.algorithm import Batch, Model, hyper
 from fedtune.nn.layers import cross_entropy
+from trainables._two_models import TwoModels
 
 
 @dataclass(frozen=True)
-class Ditto(Algorithm):
+class Ditto(TwoModels):
     """Ditto as described in its module: hyperparameters, client and server code."""
 
     pure = True
@@ -34,27 +34,14 @@ class Ditto(Algorithm):
         1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the personal model to the global one"
     )
 
-    shared = ("common",)
     presets = {"as_text": {"averaging": "clients"}, "as_published": {"averaging": "clients", "momentum": 0.0}}
-    predicts = ("body", "head")
-
-    def build(self, net: nn.Module, task: Task) -> nn.Module:
-        """Add the common model, which starts where the own one does."""
-        own = nn.ModuleDict({part: net.get_submodule(part) for part in self.predicts})
-        net.add_module("common", copy.deepcopy(own))
-        return net
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both models' losses: each moves its own model."""
         common = cross_entropy(self.common(m, batch.x), batch.y)
         own = cross_entropy(m.head(m.body(batch.x)), batch.y)
-        names = [n for n, _ in m.net.named_parameters() if n.startswith(("body.", "head."))]
-        apart = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in names)
+        apart = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in self.own(m))
         return common + own + self.lam / 2 * apart
-
-    def common(self, m: Model, x: Tensor) -> Tensor:
-        """Logits of the common model."""
-        return m.part("common.head")(m.part("common.body")(x))
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """The predictions of the client's own model; those of the common model are logged too."""

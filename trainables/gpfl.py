@@ -32,13 +32,7 @@ class GPFL(Algorithm):
     pure = True
 
     lam: float = hyper(
-        0.01,
-        1e-4,
-        1.0,
-        log=True,
-        extra_values=(0.0,),
-        symbol="λ",
-        help="weight of the distance to the own class's embedding",
+        0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="λ", help="weight of the distance to the own embedding"
     )
     mu: float = hyper(
         0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="L2 penalty on embeddings and valve"
