@@ -18,7 +18,7 @@ from fedtune.user_code.command import require_new
 if TYPE_CHECKING:
     import pandas as pd
 
-MORE = ("none", "top")
+    from fedtune.studies.simulation.tabulated import Place, Tabulated
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,10 +34,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as in a search)")
     p.add_argument("--seeds-per-trial", default="1", metavar="K,…", help="seeds per trial")
     p.add_argument(
-        "--more-seeds",
-        default="none",
-        metavar="A,…",
-        help="which trials get another seed: none, or top (the best finished)",
+        "--choose-seeds", default="1", metavar="K,…", help="seeds that the best three finished trials are chosen by"
     )
     p.add_argument(
         "--budget",
@@ -54,6 +51,15 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--processes", type=arguments.small_int, metavar="N", help="processes (default: one per CPU)")
     p.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="also write one line per search")
+    own = p.add_argument_group(
+        "an algorithm against itself", "How often a comparison finds a difference where there is none, and where it is."
+    )
+    own.add_argument("--against-itself", action="store_true", help="play comparisons of one table with itself")
+    own.add_argument("--fresh", type=Path, metavar="FILE.parquet", help="fresh seeds (fedtune tabulate --more-of)")
+    own.add_argument("--chosen", type=Path, metavar="FILE.py", help="write the configurations that need fresh seeds")
+    own.add_argument("--shift", default="0.25,0.5,1,2", metavar="A,…", help="what one side is better by, in points")
+    own.add_argument("--compare-searches", default="1,3,5", metavar="K,…", help="searches of either side")
+    own.add_argument("--fresh-seeds", default="1,2,3,5,10", metavar="S,…", help="fresh seeds of every search")
     return p
 
 
@@ -70,13 +76,15 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.studies.simulation import search_regret, tabulated
 
     tables = [tabulated.read(path) for path in args.tables]
+    if args.against_itself:
+        return _against_itself(args, tables)
     rounds = min(t.rounds for t in tables)
     strategies = search_regret.strategies(
         _names(args.searcher),
         _names(args.scheduler),
         _numbers("--grace", args.grace, 1, rounds) if args.grace else [0],
         _numbers("--seeds-per-trial", args.seeds_per_trial, 1, 1000),
-        _more(args.more_seeds),
+        _numbers("--choose-seeds", args.choose_seeds, 1, 1000),
     )
     search_regret.require_seeds(tables, strategies)
     parts = []
@@ -91,6 +99,73 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
+    """Play comparisons of a table with itself, or list the configurations that they need on fresh seeds."""
+    import pandas as pd
+
+    from fedtune.studies.simulation import against_itself, search_regret, tabulated
+
+    if len(tables) != 1 or (args.fresh is None) == (args.chosen is None):
+        raise UserError(
+            "--against-itself takes one table, and --fresh, or --chosen to list what needs fresh seeds, but got "
+            f"{several(len(tables), 'table')} and {'both' if args.fresh else 'neither'}"
+        )
+    require_new("--chosen", args.chosen, ".py")
+    require_new("--output", args.output, ".csv")
+    (table,) = tables
+    plans = search_regret.strategies(
+        _names(args.searcher),
+        _names(args.scheduler),
+        _numbers("--grace", args.grace, 1, table.rounds) if args.grace else [0],
+        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, len(table.seeds)),
+        _numbers("--choose-seeds", args.choose_seeds, 1, len(table.seeds)),
+    )
+    procedures = against_itself.procedures(
+        _numbers("--compare-searches", args.compare_searches, 1, 100),
+        _numbers("--fresh-seeds", args.fresh_seeds, 1, 1000),
+    )
+    shifts = [float(x) / 100 for x in _names(args.shift)]
+    worth = tabulated.read_fresh(args.fresh).of(table) if args.fresh else {}
+    sizes = args.budget, args.slots, args.searches, args.processes
+    pools = {str(s.on(table)): against_itself.Pool(search_regret.all_chosen(table, s, *sizes), worth) for s in plans}
+    if args.chosen:
+        return _list(args.chosen, table, {p for of in pools.values() for turn in of.places for p in turn if p})
+    found = []
+    for name, of in pools.items():
+        found.append(against_itself.judge(of, procedures, shifts, args.budget).assign(table=table.name, strategy=name))
+        _show_judged(found[-1], f"{table.name}, {name}, {several(args.budget, 'trial')} a search")
+    if args.output:
+        pd.concat(found).to_csv(args.output, index=False)
+    return 0
+
+
+def _show_judged(found: pd.DataFrame, name: str) -> None:
+    """How often differences are called significant, as a table."""
+    from rich.table import Table
+
+    from fedtune.studies.simulation.against_itself import LEVEL, PLAYED
+
+    title = f"{name}: of {PLAYED:,} comparisons of the algorithm with itself, called different at {LEVEL:.0%}"
+    table = Table(title=title, title_justify="left", box=None)
+    shifts = [c for c in found if str(c).startswith("found ")]
+    better = [f"{100 * float(str(c).removeprefix('found ')):g} better" for c in shifts]
+    for column in ("searches", "fresh seeds each", "cost", "spread", "no verdict", "as it is", *better[1:]):
+        table.add_column(column, overflow="fold", justify="right")
+    for row in found.to_dict("records"):
+        cells = [f"{row['searches']}", f"{row['seeds']}", f"{row['cost']:g}", f"{100 * row['spread']:.2f}"]
+        table.add_row(*cells, *(f"{row[c]:.1%}" for c in ("none", *shifts)))
+    terminal.console().print(table)
+
+
+def _list(file: Path, table: Tabulated, places: set[Place]) -> int:
+    """Write the configurations that searches choose as a space."""
+    points = [{n: of[i] for i, (n, of) in zip(place, table.levels.items(), strict=True)} for place in sorted(places)]
+    lines = "".join(f"    {point!r},\n" for point in points)
+    file.write_text(f"SPACE = [\n{lines}]\n")
+    say(f"{several(len(points), 'configuration')} of {table.configurations:,} that searches choose: {file}")
+    return 0
+
+
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
@@ -100,13 +175,6 @@ def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
         return [bounded_int(low, high)(part) for part in _names(text)]
     except UserError as error:
         raise UserError(f"{flag} {error}") from None
-
-
-def _more(text: str) -> list[str]:
-    for name in _names(text):
-        if name not in MORE:
-            raise UserError(f"--more-seeds is one of {', '.join(MORE)}, but got {terminal.printable(name)!r}")
-    return _names(text)
 
 
 def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:

@@ -140,6 +140,11 @@ class TabulationOptions(ExperimentOptions):
         "", "a grid: a file whose values are all tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]"
     )
     seeds: int = option(3, "seeds for every configuration (default 3)", "N", small_int)
+    more_of: str | None = option(
+        None,
+        "a table, some of whose configurations (--space: a list of them) get that many fresh seeds",
+        "TABLE.parquet",
+    )
     cpus_per_trial: float = option(1.0, "CPUs per run (default 1)", "N", above_zero, group="machine")
     gpus_per_trial: float = option(0.0, "GPUs per run, a fraction or a whole number", "N", share, group="machine")
     name: str | None = option(

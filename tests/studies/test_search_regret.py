@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from support.processes import below, lives, working
 from support.searches import command
+from support.tabulated import ABOUT, flat
 from support.waiting import wait_for
 
 from fedtune.commands import simulate, tabulate
@@ -20,15 +21,6 @@ from fedtune.studies.simulation import search_regret, tabulated
 from fedtune.studies.simulation.search_regret import Strategy, choices
 from fedtune.studies.simulation.tabulated import Tabulated
 from fedtune.tuning.simulated_search import Reported
-
-ABOUT = {"algorithm": "fedavg", "scenario_name": "made up"}
-
-
-def flat(worth: np.ndarray, seeds: int = 3, rounds: int = 4, spread: float = 0.0, draw: int = 1) -> Tabulated:
-    """Configurations of one hyperparameter that reach the same in every round, but for a seed's luck."""
-    luck = spread * np.random.default_rng(draw).normal(size=(len(worth), seeds, 1))
-    values = np.broadcast_to(worth[:, None, None] + luck, (len(worth), seeds, rounds)).copy()
-    return Tabulated({"a": list(range(len(worth)))}, range(seeds), values, (0,), ABOUT)
 
 
 def mean_regret(table: Tabulated, strategy: Strategy, budget: float, searches: int) -> np.ndarray:
@@ -74,39 +66,46 @@ def test_training_is_counted_in_rounds_of_every_seed() -> None:
 
 def test_more_seeds_for_the_best_pay_where_seeds_differ_and_cost_where_they_agree() -> None:
     worth = np.linspace(0, 1, 100)
-    top, alone = (Strategy("random", "none", 0, more_seeds=more) for more in ("top", "none"))
+    top, alone = (Strategy("random", "none", 0, choose_seeds=k) for k in (2, 1))
     same, luck = flat(worth, 4), flat(worth, 4, spread=1.0)
     assert mean_regret(same, top, 16, 150)[-1] > mean_regret(same, alone, 16, 150)[-1]
     assert mean_regret(luck, top, 32, 150)[-1] < mean_regret(luck, alone, 32, 150)[-1]
 
 
 def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -> None:
-    values = np.zeros((3, 3, 3))
-    values[:, 0] = np.array([0.1, 0.2, 0.3])[:, None]  # on the seed that selects
-    values[:, 1, -1] = [0.9, 0.5, 0.0]  # at the end on the other
-    table = Tabulated({"a": [0, 1, 2]}, range(3), values, (0,), ABOUT)
-    for more, chosen in (("none", 2), ("top", 0)):
-        ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, more_seeds=more), [0, 1])
-        for i in range(3):
+    def chosen(others: list[float], k: int) -> int:
+        values = np.zeros((4, 3, 3))
+        values[:, 0] = np.array([0.1, 0.2, 0.3, 0.05])[:, None]  # on the seed that selects
+        values[:, 1, -1] = others  # at the end on the other
+        table = Tabulated({"a": [0, 1, 2, 3]}, range(3), values, (0,), ABOUT)
+        ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, choose_seeds=k), [0, 1])
+        for i in range(4):
             ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
-        assert ledger.choice() == {"a": chosen}
+        choice = ledger.choice()
+        assert choice
+        return choice["a"]
+
+    assert chosen([0.9, 0.5, 0.0, 1.0], 1) == 2
+    assert chosen([0.9, 0.5, 0.0, 1.0], 2) == 0  # of the best three
+    assert chosen([np.nan, 0.5, 0.0, 1.0], 2) == 1  # one that diverges on a seed that selects is out
+    assert chosen([np.nan, np.nan, np.nan, 1.0], 2) == 3  # and if all three are, the next
 
 
 def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:
-    found = search_regret.strategies(["tpe"], ["asha", "none"], [1, 2], [1], ["none", "top"])
+    found = search_regret.strategies(["tpe"], ["asha", "none"], [1, 2], [1], [1, 2])
     assert [str(s) for s in found] == [
         "tpe, asha, first rung 1",
-        "tpe, asha, first rung 1, best 3 on another seed",
+        "tpe, asha, first rung 1, best 3 chosen by 2 seeds",
         "tpe, asha, first rung 2",
-        "tpe, asha, first rung 2, best 3 on another seed",
+        "tpe, asha, first rung 2, best 3 chosen by 2 seeds",
         "tpe, none",
-        "tpe, none, best 3 on another seed",
+        "tpe, none, best 3 chosen by 2 seeds",
     ]
     for names, judges, why in ((["grid"], ["asha"], "samples its configurations"), (["tpe"], ["pbt"], "change their")):
         with pytest.raises(UserError, match=why):
-            search_regret.strategies(names, judges, [1], [1], ["none"])
+            search_regret.strategies(names, judges, [1], [1], [1])
     with pytest.raises(UserError, match="judged on seeds that it does not select on"):
-        search_regret.require_seeds([flat(np.zeros(3))], [Strategy("tpe", "none", 0, 2, "top")])
+        search_regret.require_seeds([flat(np.zeros(3))], [Strategy("tpe", "none", 0, 2, 2)])
 
 
 def test_the_summary_has_mean_interval_and_the_spread_of_one_search() -> None:
@@ -214,7 +213,7 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
         ("none.parquet", "none.parquet is damaged"),
         ("{t} --grace 0", "--grace must be a whole number of at least 1"),
         ("{t} --grace 99", "--grace must be a whole number of at most"),
-        ("{t} --more-seeds all", "--more-seeds is one of none, top, but"),
+        ("{t} --choose-seeds all", "--choose-seeds must be a whole number"),
         ("{t} --searcher tpee", "tpee"),
         ("{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
         ("{t} -o nowhere/x.csv", "--output needs a new file"),

@@ -22,13 +22,13 @@ from fedtune.core import interrupting, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
-from fedtune.studies.simulation.tabulated import Tabulated
+from fedtune.studies.simulation.tabulated import Place, Tabulated
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.simulated_search import Reported, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
 SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
-TOP = 3  # finished trials that are trained on another seed where a search ends so
+TOP = 3  # finished trials that are trained on more seeds where a search ends so
 TRIALS = 100_000  # more than any budget lets begin
 
 
@@ -39,15 +39,15 @@ class Strategy(NamedTuple):
     scheduler: str
     grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
     seeds: int = 1  # that each trial is trained on
-    more_seeds: str = "none"  # for whom: none; top, of the finished ones
+    choose_seeds: int = 1  # that the best finished trials are chosen by, their own included
 
     def __str__(self) -> str:
         """The strategy in words, as in tables."""
-        extra = {"none": "", "top": f", best {TOP} on another seed"}
+        extra = f", best {TOP} chosen by {self.choose_seeds} seeds" if self.choose_seeds > 1 else ""
         each = f", {several(self.seeds, 'seed')} a trial" if self.seeds > 1 else ""
         judged = ", first rung" if schedulers.find(self.scheduler).has_rungs else ", from round"
         judged = f"{judged} {self.grace}" if self.grace else ""
-        return f"{self.searcher}, {self.scheduler}{judged}{each}{extra[self.more_seeds]}"
+        return f"{self.searcher}, {self.scheduler}{judged}{each}{extra}"
 
     def on(self, table: Tabulated) -> Strategy:
         """With the first rung that it has on a table."""
@@ -57,7 +57,7 @@ class Strategy(NamedTuple):
     @property
     def seeds_used(self) -> int:
         """Seeds of the table that it selects on; the others judge it."""
-        return self.seeds + (self.more_seeds != "none")
+        return self.seeds + self.choose_seeds - 1
 
 
 class Choice(NamedTuple):
@@ -70,28 +70,45 @@ class Choice(NamedTuple):
 
 def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
     """One simulated search: its choice at each share of the budget (in trials of full length)."""
-    turn = _turn(table, seed)
-    order = [*range(turn, len(table.seeds)), *range(turn)]
-    used, held_out = order[: strategy.seeds_used], order[strategy.seeds_used :]
-    worth = table.reached(held_out)
+    order = _order(table, seed)
+    worth = table.reached(order[strategy.seeds_used :])
     best = worth[np.unravel_index(table.reached(order).argmax(), worth.shape)]
-    ledger = _Ledger(table, strategy, used)
-    found: list[Choice] = []
-    due = [share * budget * table.rounds for share in SHARES]
+    played = play(table, strategy, budget, slots, seed, SHARES)
+    return [_choice(table, ledger, worth, best, rounds) for rounds, ledger in played]
+
+
+def chosen(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
+    """The place of one simulated search's choice after the whole budget; None if all that it tried diverged."""
+    for _, ledger in play(table, strategy, budget, slots, seed, [1.0]):
+        config = ledger.choice()
+    return table.place(config) if config else None
+
+
+def play(
+    table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int, shares: Sequence[float]
+) -> Iterator[tuple[float, _Ledger]]:
+    """One simulated search: at each share of the budget the rounds until then, and what it has trained."""
+    ledger = _Ledger(table, strategy, _order(table, seed)[: strategy.seeds_used])
+    due = [share * budget * table.rounds for share in shares]
     state = np.random.get_state()  # Ray's hyperband draws a trial's bracket there
     np.random.seed(seed)
     try:
         for report in _search(table, strategy, slots, seed, ledger).run():
-            while len(found) < len(due) and ledger.spent_with(report) > due[len(found)] - ledger.reserved:
-                found.append(_choice(table, ledger, worth, best, due[len(found)]))
-            if len(found) == len(due):
-                break
+            while due and ledger.spent_with(report) > due[0] - ledger.reserved:
+                yield due.pop(0), ledger
+            if not due:
+                return
             ledger.take(report)
     finally:
         np.random.set_state(state)
-    while len(found) < len(due):
-        found.append(_choice(table, ledger, worth, best, due[len(found)]))
-    return found
+    for rounds in due:
+        yield rounds, ledger
+
+
+def _order(table: Tabulated, search: int) -> list[int]:
+    """The places of seeds in the order in which a search uses them: first those that it selects on."""
+    turn = _turn(table, search)
+    return [*range(turn, len(table.seeds)), *range(turn)]
 
 
 def of_whole_grid(table: Tabulated) -> float:
@@ -135,7 +152,7 @@ class _Ledger:
     @property
     def reserved(self) -> float:
         """Rounds that are left for the end of the search."""
-        return TOP * self.table.rounds if self.strategy.more_seeds == "top" else 0
+        return TOP * (self.strategy.choose_seeds - 1) * self.table.rounds
 
     def curve(self, config: Config) -> np.ndarray:
         """What a trial reports."""
@@ -156,18 +173,19 @@ class _Ledger:
         finished = [r for r in fine if r.status == "finished"]
         furthest = max((r.round for r in fine), default=0)
         among = sorted(finished or [r for r in fine if r.round == furthest], key=lambda r: -r.value)
-        if self.strategy.more_seeds == "top" and finished:
-            among = sorted(among[:TOP], key=lambda r: -self._mean(r))
+        if self.strategy.choose_seeds > 1 and finished:
+            stood = [(self._mean(r), r) for r in among[:TOP]]
+            among = [r for m, r in sorted(stood, key=lambda of: -of[0]) if not np.isnan(m)] or among[TOP:]
         return among[0].config if among else None
 
     def _mean(self, report: Reported) -> float:
-        """A finished trial's figure over all seeds that select."""
+        """A finished trial's figure over all seeds that select; not a number if it diverged on one of them."""
         several = [*self.first, *self.more]
-        return float(np.nan_to_num(self.table.values[self.table.place(report.config)][several, -1]).mean())
+        return float(self.table.values[self.table.place(report.config)][several, -1].mean())
 
 
 def strategies(
-    names: Sequence[str], judges: Sequence[str], graces: Sequence[int], seeds: Sequence[int], more: Sequence[str]
+    names: Sequence[str], judges: Sequence[str], graces: Sequence[int], seeds: Sequence[int], more: Sequence[int]
 ) -> list[Strategy]:
     """All combinations that make sense, each once; UserError for a searcher or scheduler that cannot be simulated."""
     for name in names:
@@ -194,7 +212,7 @@ def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> Non
             raise UserError(
                 f"a search is judged on seeds that it does not select on, but {strategy} selects on "
                 f"{strategy.seeds_used} "
-                f"and {table.name} has {len(table.seeds)}; give fewer --seeds-per-trial"
+                f"and {table.name} has {len(table.seeds)}; give fewer --seeds-per-trial or --choose-seeds"
             )
 
 
@@ -207,9 +225,7 @@ def simulate(
     processes: int | None = None,
 ) -> Iterator[pd.DataFrame]:
     """For each table and strategy a row per search and share of the budget; searches run in processes of their own."""
-    context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
-    workers = ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
-    with workers as pool, progress("searches") as bar:
+    with _workers(tables, processes) as pool, progress("searches") as bar:
         task = bar.add_task("", total=len(tables) * len(plans) * searches)
         for place, planned in itertools.product(range(len(tables)), plans):
             strategy = planned.on(tables[place])
@@ -235,6 +251,25 @@ def simulate(
             ).rename(columns={"rounds": "budget"})
 
 
+def all_chosen(
+    table: Tabulated, strategy: Strategy, budget: float, slots: int, searches: int, processes: int | None = None
+) -> list[list[Place | None]]:
+    """What so many searches of each seed of a table choose, a list for each seed that they select on."""
+    turns, count = len(table.seeds), searches * len(table.seeds)
+    one = partial(_chosen_on, 0, strategy.on(table), budget, slots)
+    with _workers([table], processes) as pool, progress("searches") as bar:
+        task, found = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
+        for place in pool.map(one, range(count), chunksize=max(1, count // 64)):
+            found.append(place)
+            bar.advance(task)
+    return [found[turn::turns] for turn in range(turns)]
+
+
+def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
+    return ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
+
+
 _TABLES: list[Tabulated] = []  # of a process that simulates
 
 
@@ -246,6 +281,10 @@ def _hold(tables: Sequence[Tabulated]) -> None:
 
 def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
     return choices(_TABLES[place], strategy, budget, slots, seed)
+
+
+def _chosen_on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
+    return chosen(_TABLES[place], strategy, budget, slots, seed)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,12 +19,14 @@ from ray import tune
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
+from fedtune.core.terminal import several
 from fedtune.runs import reading
 from fedtune.tuning import schedulers
 from fedtune.tuning.space_types import Config, Space
 
 SEED, ROUND, ABOUT = "seed", "round", "fedtune"
 NEEDED = (SEED, ROUND, METRIC)
+Place = tuple[int, ...]  # of a configuration on the grid
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,65 @@ class Tabulated:
         made = {"default": list(self.default), "first_effect": self.first_effect}
         frame.attrs = {ABOUT: json.dumps(made | dict(self.about))}
         reading.write_table(frame, file)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Runs of some configurations of a grid on more seeds, as `fedtune tabulate` makes them of a list of points.
+
+    frame: a row per configuration, seed and round.
+    """
+
+    file: Path
+    frame: pd.DataFrame
+
+    def of(self, table: Tabulated) -> dict[Place, np.ndarray]:
+        """What each place reached on the seeds that the table has not, [F]; not a number where its run diverged.
+
+        UserError unless both are one experiment: they need a seed in common, on which all agree.
+        """
+        names = list(table.levels)
+        if [n for n in self.frame if n not in NEEDED] != names or self.frame[ROUND].max() != table.rounds:
+            raise UserError(
+                f"fresh seeds are of the table's experiment, which varies {', '.join(names)} over "
+                f"{several(table.rounds, 'round')}, but {self.file.name} is of another"
+            )
+        at_end = self.frame[self.frame[ROUND] == table.rounds]
+        seeds = sorted(set(at_end[SEED]))
+        common, rest = ([s for s in seeds if (s in table.seeds) == there] for there in (True, False))
+        if not common or not rest:
+            raise UserError(
+                "fresh seeds and one of the table's are needed, which shows that both are one experiment, but "
+                f"{self.file.name} has the seeds {', '.join(map(str, seeds))}; see fedtune tabulate --more-of"
+            )
+        found = {}
+        for key, runs in at_end.groupby(names):
+            values = key if isinstance(key, tuple) else (key,)
+            row = runs.set_index(SEED)[METRIC]
+            if sorted(row.index) != seeds or any(v not in table.levels[n] for n, v in zip(names, values, strict=True)):
+                raise reading.damaged(self.file, f"{values} was not trained on every seed, or is not on the grid")
+            place = tuple(table.levels[n].index(v) for n, v in zip(names, values, strict=True))
+            was = table.values[place][[table.seeds.index(seed) for seed in common], -1]
+            if not np.allclose(was, row[common].to_numpy(float), rtol=0, atol=1e-6, equal_nan=True):
+                raise UserError(
+                    f"fresh seeds are of the table's experiment, but on seed {common[0]} "
+                    f"{', '.join(f'{n} = {v}' for n, v in zip(names, values, strict=True))} reached "
+                    f"{was[0]:.4f} in the table and {row[common[0]]:.4f} in {self.file.name}; take one version for both"
+                )
+            found[place] = row[rest].to_numpy(float)
+        return found
+
+
+def write_list(file: Path, rows: pd.DataFrame, about: Mapping[str, Any]) -> None:
+    """Write runs of a list of configurations: a row per configuration, seed and round."""
+    frame = rows.astype({SEED: np.int32, ROUND: np.int16, METRIC: np.float32})
+    frame.attrs = {ABOUT: json.dumps(dict(about))}
+    reading.write_table(frame, file)
+
+
+def read_fresh(file: Path) -> Fresh:
+    """Runs of a list of configurations; UserError if the file has none."""
+    return Fresh(file, reading.table(file, NEEDED, dict.fromkeys(NEEDED, reading.NUMBER)))
 
 
 def ordered(levels: Sequence[Any]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
@@ -35,24 +37,37 @@ def run(options: TabulationOptions, output: Path) -> int:
     if METRIC not in workload.figures({}):
         raise UserError(f"a table holds {METRIC} of every round, but {workload.name} does not report it")
     space = spaces.load(options.space, workload)
-    levels = tabulated.of_points(_points(space))
+    points = _points(space)
+    grid = tabulated.read(Path(options.more_of)) if options.more_of else None
+    levels = {} if grid else tabulated.of_points(points)
     if not RunFiles(options.folder).runs_folder.exists():
         plan.require_folder(options.folder.parent, options.folder.name, options.name)
     trains = trainer(workload)
     data = trains.load(workload, options.data_dir, options.download)
     seeds = [workload.seed + i for i in range(options.seeds)]
+    if grid:
+        _require_on(grid, points, workload)
+        seeds = [grid.seeds[-1], *(grid.seeds[-1] + 1 + i for i in range(options.seeds))]  # the first as a check
     trains.require(workload, data, seeds)
     trains.report(workload, data)
     shared = options.cpus_per_trial, options.gpus_per_trial
     log = RunFiles(options.folder).ray_log_file
     with ray_start.connected(options.address, *shared, options.dashboard, log=log):
-        outcomes = _outcomes(options, workload, _points(space), seeds, data)
+        outcomes = _outcomes(options, workload, points, seeds, data)
+    about = provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()}
+    if grid:
+        tabulated.write_list(output, _rows(outcomes, workload.rounds), about)
+        tabulated.read_fresh(output).of(grid)
+        size = f"{several(len(points), 'configuration')} on {several(options.seeds, 'fresh seed')}"
+        say(f"{grid.name}: {size}: {output}")
+        say(f"simulate: {command_line('simulate', options.more_of, '--against-itself', '--fresh', output)}")
+        return 0
     table = tabulated.Tabulated(
         levels,
         seeds,
         _values(levels, seeds, outcomes, workload.rounds),
         tabulated.nearest(levels, workload.configuration({})),
-        provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()},
+        about,
         spaces.first_effect(space, workload, within=workload.rounds)[0],
     )
     table.write(output)
@@ -69,6 +84,31 @@ def run(options: TabulationOptions, output: Path) -> int:
         )
     say(f"simulate: {command_line('simulate', output)}")
     return 0
+
+
+def _require_on(grid: tabulated.Tabulated, points: Sequence[Config], workload: Workload) -> None:
+    """UserError unless configurations lie on a table's grid, and are trained as long."""
+    for point in points:
+        if point.keys() != grid.levels.keys() or any(v not in grid.levels[n] for n, v in point.items()):
+            raise UserError(
+                f"--more-of takes configurations of the table's grid, which varies {', '.join(grid.levels)}, but got "
+                f"{point}; fedtune simulate --against-itself --chosen writes a list"
+            )
+    if workload.rounds != grid.rounds or workload.name != grid.about["algorithm"]:
+        raise UserError(
+            f"--more-of goes on with the table's {several(grid.rounds, 'round')} of {grid.about['algorithm']}, but got "
+            f"{several(workload.rounds, 'round')} of {workload.name}"
+        )
+
+
+def _rows(outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]], rounds: int) -> pd.DataFrame:
+    """A row per configuration, seed and round; of one that diverged also its last, not a number."""
+    found = []
+    for config, seed, outcome in outcomes:
+        reached = [row[METRIC] for row in outcome.rounds]
+        curve = [*enumerate(reached, 1), *([(rounds, math.nan)] if len(reached) < rounds else [])]
+        found += [config | {tabulated.SEED: seed, tabulated.ROUND: t, METRIC: value} for t, value in curve]
+    return pd.DataFrame(found)
 
 
 def _points(space: Space) -> Sequence[Config]:
