@@ -1,4 +1,4 @@
-"""Write the parts of algorithms.md, metrics.md, scenarios.md and search.md that follow from the code's declarations.
+"""Write the parts of pages that follow from the code's declarations.
 
     python docs/generate.py
 
@@ -25,7 +25,7 @@ from fedtune.tuning.domains import domain_text
 from fedtune.tuning.space_types import Under
 
 FOLDER = Path(__file__).parent
-PAGES = ("algorithms.md", "metrics.md", "scenarios.md", "search.md")
+PAGES = ("reference/algorithms.md", "reference/metrics.md", "reference/scenarios.md", "how-to/search.md")
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
 
 

@@ -1,6 +1,6 @@
 """Common parts of the presets `as_published`: the behaviour of released codes where it differs from their papers.
 
-`fedtune list ALGORITHM` and a table in docs/algorithms.md show what a preset changes.
+`fedtune list ALGORITHM` and a table in docs/reference/algorithms.md show what a preset changes.
 """
 
 from __future__ import annotations

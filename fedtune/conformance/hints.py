@@ -30,8 +30,8 @@ _HINTS = (
         r"became NaN or infinite",
         "keep logarithms and divisions away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
     ),
-    (r"positional argument", "give the method the arguments that docs/your-own.md lists"),
-    (r"\S must give ", "docs/your-own.md shows what every method returns"),
+    (r"positional argument", "give the method the arguments that docs/reference/hooks.md lists"),
+    (r"\S must give ", "docs/reference/hooks.md shows what every method returns"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
 )
 

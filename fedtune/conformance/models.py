@@ -96,7 +96,7 @@ def fits(s: ModelSubject) -> Violation | Note | None:
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
         place = user_errors.place(error)
-        return Violation(_short(place or ""), str(error), "see docs/your-own.md on models")
+        return Violation(_short(place or ""), str(error), "see docs/how-to/model.md")
     if drawn := streams.moved(Streams.now()):
         return Violation(
             "",

@@ -1,6 +1,7 @@
 """The metrics of a round, each declared here and nowhere else.
 
-The declaration feeds rounds.parquet and trials.parquet, the data frames, the axes of figures, and docs/metrics.md.
+The declaration feeds rounds.parquet and trials.parquet, the data frames, the axes of figures, and
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def _impure(s: Setting, t: int) -> str:
     said += [f"model {m} is taken as pure" for m in own]
     return (
         f"{' and '.join(said)}, but in round {t} its code gave other numbers than when it was recorded; it must "
-        "depend on its arguments and fields alone and change nothing, or not say that it is pure (docs/your-own.md)"
+        "depend on its arguments and fields alone and change nothing, or not say that it is pure "
+        "(docs/reference/hooks.md)"
     )
 
 

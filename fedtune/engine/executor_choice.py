@@ -73,7 +73,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
             if own_model and experiment.device == "cpu":
                 found = _faster(experiment, config, data, simulate)
         if why and found != "loop":
-            say(f"note: steps run eagerly, which is slower, because {why}; see docs/your-own.md")
+            say(f"note: steps run eagerly, which is slower, because {why}; see docs/reference/hooks.md")
         return replace(experiment, executor=found)
 
 
@@ -175,7 +175,7 @@ class _Watched:
             if is_declared(self.algorithm):
                 raise NotPure(
                     f"algorithm {self.algorithm.__name__} says pure = True, but its code at {where} changes "
-                    f"{names[0]}; {STATE}, or do not say that it is pure (docs/your-own.md)"
+                    f"{names[0]}; {STATE}, or do not say that it is pure (docs/reference/hooks.md)"
                 )
             raise Unstackable(where, f"changes {names[0]}, which all clients share", STATE)
         for net, before in zip(self.nets, self.before, strict=True):

@@ -57,7 +57,7 @@ class Algorithm:
     """By itself this is FedAvg over the parts named in `shared`; a subclass overrides what differs."""
 
     # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
-    # and run again (docs/your-own.md); every class says it for itself, as it is not inherited
+    # and run again (docs/reference/hooks.md); every class says it for itself, as it is not inherited
     pure: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages, weighted by rows, and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives

@@ -1,7 +1,7 @@
 """Read files in a run's folder: limited in size and depth, checked once, and reported by name if damaged.
 
 Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's own state is different
-(docs/security.md).
+(docs/background/security.md).
 """
 
 from __future__ import annotations

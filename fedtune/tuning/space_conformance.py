@@ -20,5 +20,7 @@ def spaces(s: Subject) -> Violation | Note | None:
             for preset in ("", *s.cls.presets):
                 space.load(name, Experiment(s.name, Scenario(), preset=preset))
     except UserError as error:
-        return Violation(sources.of_name(s.cls, "SPACES"), str(error), "see docs/your-own.md on search spaces")
+        return Violation(
+            sources.of_name(s.cls, "SPACES"), str(error), "see docs/reference/your-code.md on search spaces"
+        )
     return Note(", ".join(names))

@@ -247,7 +247,7 @@ def test_without_its_token_a_cluster_takes_nothing(head: Head, environment: dict
 
 @pytest.mark.parametrize(("header", "status"), [({}, 401), ({"Authorization": f"Bearer {'0' * 64}"}, 403)])
 def test_a_job_is_refused_without_a_token_and_with_a_wrong_one(head: Head, header: dict[str, str], status: int) -> None:
-    """As docs/security.md has it, by whatever client."""
+    """As docs/background/security.md has it, by whatever client."""
     job = {"entrypoint": f"touch {head.folder / 'ran'}"}
     assert requests.post(f"{head.address}/api/jobs/", json=job, headers=header, timeout=30).status_code == status
     assert not (head.folder / "ran").exists()

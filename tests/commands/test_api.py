@@ -1,4 +1,4 @@
-"""`fedtune.train`, `objective`, `tunable` and `Search`'s arguments, without Ray; another test runs docs/python.md."""
+"""`fedtune.train`, `objective`, `tunable` and `Search`'s arguments, without Ray; docs/how-to/python.md has its own."""
 
 import optuna
 import pandas as pd

@@ -1,4 +1,4 @@
-"""docs/python.md runs from top to bottom, and what it says of each step holds."""
+"""docs/how-to/python.md runs from top to bottom, and what it says of each step holds."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python.md"
 HOLDS = """
 import dataclasses
 begun = set(run.trials.loc[run.trials["rounds"] > 0, "trial"])  # one that diverges in its first round has no rows

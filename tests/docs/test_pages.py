@@ -30,7 +30,7 @@ from fedtune.user_code import user_files
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 # the change log speaks of what was; its paths and commands need not exist any more
-PAGES = ["README.md", "deploy/README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", "deploy/README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
 LIVING = [*PAGES, "analysis/example/README.md"]
 TOP = ("analysis", "benchmarks", "deploy", "docs", "fedtune", "search_spaces", "tests", "trainables")
 INVENTED = re.compile(r"\b(x|test_x|fednorm)\.py|path/to/")  # files that an example would make
@@ -115,9 +115,12 @@ def test_links_lead_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors(there.read_text()), target
 
 
-def test_every_page_is_linked_from_readme() -> None:
-    for name in PAGES[1:]:
-        assert f"]({name})" in README, name
+def test_every_page_is_linked_from_the_index_and_that_from_readme() -> None:
+    index = ROOT / "docs" / "index.md"
+    targets = re.findall(r"\]\(([^)\s#]+)", index.read_text())
+    linked = {(index.parent / target).resolve().relative_to(ROOT) for target in targets}
+    assert {str(path) for path in linked} >= {*PAGES} - {"README.md", "docs/index.md"}
+    assert "](docs/index.md)" in README
 
 
 @pytest.mark.parametrize("name", LIVING)
@@ -130,7 +133,7 @@ def test_paths_that_are_named_exist(name: str) -> None:
 
 def test_files_of_a_package_that_are_named_exist() -> None:
     tops = [ROOT, *(ROOT / "fedtune").rglob("")]
-    for word in re.findall(r"`(\w+(?:/\w+)?\.py)`", page("contributing")):
+    for word in re.findall(r"`(\w+(?:/\w+)?\.py)`", page("how-to/contributing")):
         assert INVENTED.search(word) or any((top / word).exists() for top in tops), word
 
 
@@ -188,8 +191,8 @@ def test_modules_that_are_run_exist(name: str, line: str) -> None:
 def test_every_command_is_in_readme_and_every_choice_of_a_search_in_its_page() -> None:
     table = [cell.split()[1] for cell in first_cells(section(README, "Commands"))]
     assert sorted(table) == sorted(COMMANDS)
-    assert set(SCHEDULERS) <= set(first_cells(page("search")))
-    assert list(SEARCHERS) == re.findall(r"`--searcher ([a-z0-9 |]+)`", page("search"))[0].split(" | ")
+    assert set(SCHEDULERS) <= set(first_cells(page("how-to/search")))
+    assert list(SEARCHERS) == re.findall(r"`--searcher ([a-z0-9 |]+)`", page("how-to/search"))[0].split(" | ")
 
 
 def test_table_of_algorithms_is_that_of_the_code() -> None:
@@ -198,8 +201,8 @@ def test_table_of_algorithms_is_that_of_the_code() -> None:
 
 def test_every_data_set_and_partition_is_described() -> None:
     for name in dataset_names():
-        assert f"`{name}`" in section(page("data"), "Data sets")
-    assert set(first_cells(section(page("data"), "Partitions"))) - {"--partition"} == set(PARTITIONS)
+        assert f"`{name}`" in section(page("reference/data"), "Data sets")
+    assert set(first_cells(section(page("reference/data"), "Partitions"))) - {"--partition"} == set(PARTITIONS)
 
 
 def test_generated_parts_are_those_of_the_declarations() -> None:
@@ -212,10 +215,10 @@ def test_generated_parts_are_those_of_the_declarations() -> None:
 
 
 def test_every_metric_setting_algorithm_and_hyperparameter_is_on_its_page() -> None:
-    assert set(METRICS) <= set(first_cells(page("metrics")))
-    assert set(SCENARIOS) <= set(first_cells(page("scenarios")))
+    assert set(METRICS) <= set(first_cells(page("reference/metrics")))
+    assert set(SCENARIOS) <= set(first_cells(page("reference/scenarios")))
     for name in registry.names():
-        assert set(knobs(registry.find(name))) <= set(first_cells(section(page("algorithms"), name)))
+        assert set(knobs(registry.find(name))) <= set(first_cells(section(page("reference/algorithms"), name)))
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -225,7 +228,7 @@ def test_presets_hold_hyperparameters_that_there_are_and_values_that_may_be(name
         assert {n: known[n].check(v) for n, v in values.items()} == values
 
 
-@pytest.mark.parametrize("name", [n for n in PAGES if n != "docs/python.md"])
+@pytest.mark.parametrize("name", [n for n in PAGES if n != "docs/how-to/python.md"])
 def test_python_snippets_import_what_is_there(name: str) -> None:
     for code in fences((ROOT / name).read_text(), "python"):
         for node in ast.walk(ast.parse(code)):
@@ -240,16 +243,16 @@ def test_python_snippets_import_what_is_there(name: str) -> None:
                 assert hasattr(fedtune, node.attr)
 
 
-def test_dataframes_of_the_search_page_are_made_as_it_says() -> None:
-    (code,) = fences(page("search"), "python")
+def test_dataframes_of_the_report_page_are_made_as_it_says() -> None:
+    (code,) = fences(page("how-to/report"), "python")
     names: dict[str, Any] = {}
     load, show, plot = code.replace("runs/NAME", str(ROOT / "analysis/example/search")).strip().split("\n")[1:]
     exec(f"from analysis import frames, plots\n{load}\nbest = {show}\nfigure = {plot.removesuffix('.show()')}", names)
     assert names["best"]["last_val_acc"].is_monotonic_decreasing and names["figure"].data
 
 
-def test_published_figures_are_read_as_the_compare_page_says() -> None:
-    (code,) = fences(page("compare"), "python")
+def test_published_figures_are_read_as_the_reproduce_page_says() -> None:
+    (code,) = fences(page("how-to/reproduce"), "python")
     names: dict[str, Any] = {}
     exec(code.replace("published.cells()", "cells = published.cells()"), names)
     assert len(names["cells"]) > 100

@@ -1,4 +1,4 @@
-"""docs/programs.md says what a program file may hold, and its example is one."""
+"""The pages on programs: what a program file may hold say, and examples that are ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from fedtune.programs import command, metric, program_file
 from fedtune.programs.run import ProgramRun
 
-PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "tutorials" / "program.md").read_text() + (DOCS / "reference" / "program-file.md").read_text()
 
 
 def cells(title: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/your-own.md runs from top to bottom in an empty folder, and what it says of each step holds."""
+"""docs/tutorials/your-own.md runs from top to bottom in an empty folder, and what it says of each step holds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import RunFolder
 from fedtune.tuning import space
 
-PAGE = (Path(__file__).parents[2] / "docs" / "your-own.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "tutorials" / "your-own.md").read_text()
+HOOKS = (DOCS / "reference" / "hooks.md").read_text()
 
-
-TOUR = next(text for text in re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) if text.startswith("# tour.py"))
+TOUR = next(text for text in re.findall(r"^```python\n(.*?)^```$", HOOKS, re.M | re.S) if text.startswith("# tour.py"))
 
 
 def steps() -> Iterator[tuple[str, str]]:
@@ -91,7 +92,7 @@ def test_ones_own_stands_beside_a_built_in(story: Path) -> None:
 
 
 def test_every_method_is_on_the_page_with_its_arguments_and_an_example() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", PAGE, re.M))
+    rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)` \|", HOOKS, re.M))
     methods = {n: f for n, f in vars(Algorithm).items() if inspect.isfunction(f) and not n.startswith("_")}
     assert rows.keys() == methods.keys()
     for name, arguments in rows.items():
@@ -101,7 +102,7 @@ def test_every_method_is_on_the_page_with_its_arguments_and_an_example() -> None
 
 
 def test_every_field_of_a_phase_is_on_the_page() -> None:
-    table = PAGE[PAGE.index("### What a phase can say") :].partition("FedALA")[0]
+    table = HOOKS[HOOKS.index("## What a phase can say") :].partition("FedALA")[0]
     named = [n for row in re.findall(r"^\| (`.*?) \|", table, re.M) for n in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(Phase._fields)
 
@@ -114,7 +115,9 @@ def test_the_example_of_all_methods_trains(executor: str, tmp_path: Path) -> Non
     assert {"val_acc_held", "val_acc_plain"} <= {*rows.columns}
 
 
-def test_the_space_is_read_from_any_file(story: Path) -> None:
-    loaded = space.load(str(story / "spaces.py"), Experiment("fedproto", Scenario()))
+def test_the_space_is_read_from_any_file(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "reference" / "your-code.md").read_text(), re.M | re.S)
+    (tmp_path / "spaces.py").write_text(code)
+    loaded = space.load(str(tmp_path / "spaces.py"), Experiment("fedproto", Scenario()))
     assert sorted(loaded.names) == ["lam", "momentum", "optimizer"]
     assert loaded.conditions == {"momentum": {"optimizer": ("sgd",)}}

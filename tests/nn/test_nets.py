@@ -228,7 +228,7 @@ def test_wrong_options_are_refused(name: str, words: str) -> None:
 
 
 def test_the_page_of_models_names_all() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "data.md").read_text()
     assert [n for n in catalogue.WIDTHS if f"| `{n}`" not in page and f", `{n}`" not in page] == []
 
 

@@ -220,7 +220,7 @@ def test_every_algorithm_trains_a_head_of_two_layers_or_says_that_it_cannot(net:
 
 
 def test_the_models_of_the_page_are_models(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "model.md").read_text()
     code = next(block for block in page.split("```python\n") if block.startswith("# nets.py")).split("```")[0]
     (tmp_path / "nets.py").write_text(code)
     file = user_files.take(str(tmp_path / "nets.py"))[0]

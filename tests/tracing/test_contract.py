@@ -175,7 +175,7 @@ def test_a_trial_whose_code_is_not_pure_is_refused_before_it_begins(tmp_path: Pa
 def test_what_is_to_be_declared_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     choose_executor(Experiment(algorithm(tmp_path, ""), SMALL), {}, DATA, Simulation)
     assert capsys.readouterr().err == (
-        "note: steps run eagerly, which is slower, because Mine does not say pure = True; see docs/your-own.md\n"
+        "note: steps run eagerly, which is slower, because Mine does not say pure = True; see docs/reference/hooks.md\n"
     )
     choose_executor(Experiment(algorithm(tmp_path), SMALL), {}, DATA, Simulation)
     assert capsys.readouterr().err == ""

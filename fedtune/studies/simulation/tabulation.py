@@ -31,7 +31,9 @@ from fedtune.tuning.space_types import Config, Space
 def run(options: TabulationOptions, output: Path) -> int:
     """Train the missing runs, write the table, say where it is; the exit status."""
     if not options.space:
-        raise UserError("--space, the grid of the table, is needed, but none was given; docs/simulate.md has one")
+        raise UserError(
+            "--space, the grid of the table, is needed, but none was given; docs/background/simulate.md has one"
+        )
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     workload = options.workload()
     if METRIC not in workload.figures({}):

@@ -64,7 +64,8 @@ def add_fields(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "scenario fields",
         f"Each overrides a field of the scenario. Shown are {scenarios.DEFAULT}'s values, and those for your data "
-        "where they differ. docs/scenarios.md lists the other scenarios, docs/data.md explains data and partitions.",
+        "where they differ. docs/reference/scenarios.md lists the other scenarios, "
+        "docs/reference/data.md explains data and partitions.",
     )
     for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
         own = scenarios.on_own_data(name)
