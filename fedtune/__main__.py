@@ -9,33 +9,49 @@ from fedtune.core.about import VERSION
 from fedtune.core.errors import unknown
 from fedtune.core.terminal import one_line
 
-COMMANDS = {
-    "search": "search an algorithm's hyperparameters",
-    "extend": "give a finished search more trials or rounds",
-    "resume": "finish an interrupted run",
-    "replay": "repeat a search's trials and compare every number",
-    "compare": "tune several algorithms with equal budgets and test which differ",
-    "reproduce": "run a paper's table or figure",
-    "tabulate": "train a whole grid once and write a table",
-    "simulate": "simulate searches on such a table",
-    "run": "train one configuration",
-    "split-validation": "set validation rows aside in a folder of PFLlib's",
-    "partition": "show which client holds what: table, picture, file",
-    "check": "run the conformance checks on your algorithm or model",
-    "status": "show the progress of a search, comparison or reproduction",
-    "report": "write the findings on one HTML page",
-    "submit": "run a search, comparison, … as a job of a Ray cluster",
-    "jobs": "list, follow and stop submitted jobs",
-    "list": "show algorithms, spaces, scenarios and data sets",
+GROUPS = {  # what one wants -> its commands
+    "tune": {
+        "search": "search the hyperparameters of an algorithm or of your program",
+        "run": "train one configuration",
+        "check": "check your algorithm, model or program before you tune it",
+    },
+    "compare": {
+        "compare": "tune several with equal budgets and test which differ",
+        "reproduce": "run a paper's table or figure",
+    },
+    "look": {
+        "list": "show algorithms, spaces, scenarios and data sets",
+        "partition": "show which client holds what: table, picture, file",
+        "status": "show the progress of a search, comparison or reproduction",
+        "report": "write the findings on one HTML page",
+    },
+    "go on": {
+        "resume": "finish an interrupted run",
+        "extend": "give a finished search more trials or rounds",
+        "replay": "repeat a search's trials and compare every number",
+    },
+    "use a cluster": {
+        "submit": "run a search, comparison, … as a job of a Ray cluster",
+        "jobs": "list, follow and stop submitted jobs",
+    },
+    "study how searches work": {
+        "tabulate": "train a whole grid once and write a table",
+        "simulate": "simulate searches on such a table",
+    },
+    "prepare data": {
+        "split-validation": "set validation rows aside in a folder of PFLlib's",
+    },
 }
+COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Hand over to the command named first."""
     args = sys.argv[1:] if argv is None else argv
     if not args or args[0] in ("-h", "--help"):
-        print("usage: fedtune COMMAND …\n")
-        print("\n".join(f"  {name:16} {what}" for name, what in COMMANDS.items()))
+        print("usage: fedtune COMMAND …")
+        for want, of in GROUPS.items():
+            print("\n".join([f"\n{want}:", *(f"  {name:16} {what}" for name, what in of.items())]))
         print("\nfor details: fedtune COMMAND --help")
         return 0 if args else 2
     if args[0] == "--version":

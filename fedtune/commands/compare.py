@@ -14,9 +14,10 @@ def parser() -> argparse.ArgumentParser:
     """The arguments of a comparison."""
     p = arguments.Parser(
         prog="fedtune compare",
+        usage="%(prog)s --algos A,B,… [options]",
         description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
     )
-    arguments.add_options(p, ComparisonOptions, name="of the comparison's folder (default: scenario and time)")
+    arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
     for name in ("--algo", "--final-seeds"):
         p.add_argument(name, action=_Refused, help=argparse.SUPPRESS)
     return p

@@ -12,7 +12,11 @@ from fedtune.tuning.options.options import SearchOptions
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune extend`."""
-    p = arguments.Parser(prog="fedtune extend", description="Give a finished search more trials or rounds.")
+    p = arguments.Parser(
+        prog="fedtune extend",
+        usage="%(prog)s RUN (--trials +N | --rounds +N) [options]",
+        description="Give a finished search more trials or rounds.",
+    )
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the finished search")
     more = p.add_mutually_exclusive_group(required=True)
     more.add_argument("--trials", type=arguments.positive_int, metavar="+N", help="run N more trials")

@@ -29,7 +29,10 @@ def parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, metavar="FILE.html", help="write figures of clients × classes and client sizes"
     )
     p.add_argument(
-        "--save", type=Path, metavar="FILE.npz", help="save which client holds which rows, for --partition FILE.npz"
+        "--save",
+        type=Path,
+        metavar="FILE.npz",
+        help="save the split; for --partition FILE.npz: which client holds which rows",
     )
     arguments.add_fields(p)
     return p

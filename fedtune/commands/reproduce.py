@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 
 from fedtune.core import terminal
 from fedtune.core.importing import quick_imports
 from fedtune.programs.naming import require_none
 from fedtune.studies.options import ReproductionOptions
 from fedtune.tuning.options import arguments
-
-OPTIONS = [f.name for f in fields(ReproductionOptions) if f.name != "table"]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
     p.add_argument("--list", action="store_true", help="list the tables and figures")
-    arguments.add_options(p, ReproductionOptions, *OPTIONS)
+    arguments.add_options(p, ReproductionOptions)
     return p
 
 

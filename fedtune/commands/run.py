@@ -23,7 +23,11 @@ from fedtune.user_code.command import require_new
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune run`."""
-    p = arguments.Parser(prog="fedtune run", description="Train one configuration, without searching.")
+    p = arguments.Parser(
+        prog="fedtune run",
+        usage="%(prog)s --algo NAME [options]",
+        description="Train one configuration, without searching.",
+    )
     arguments.add_options(p, ExperimentOptions)
     p.add_argument(
         "--config", metavar="best.yaml", help="train the configuration of this file; other arguments override it"
@@ -31,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trust", action="store_true", help="with --config: accept another user's folder; its code is run")
     p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, one line per round")
     p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also save the model, for analysis.models to open")
-    p.add_argument("--threads", type=arguments.small_int, default=1, help="PyTorch threads (default 1, as in a search)")
+    p.add_argument("--threads", type=arguments.small_int, default=1, metavar="N", help="PyTorch threads (default 1)")
     return p
 
 

@@ -11,7 +11,11 @@ from fedtune.tuning.options.options import SearchOptions
 
 def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
     """The arguments of a search.  prog: who complains of them."""
-    p = arguments.Parser(prog=prog, description="Search an algorithm's hyperparameters with Ray Tune.")
+    p = arguments.Parser(
+        prog=prog,
+        usage="%(prog)s --algo NAME [options]",
+        description="Search the hyperparameters of an algorithm, or of your program, with Ray Tune.",
+    )
     arguments.add_options(p, SearchOptions)
     return p
 

@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
         "rows, so that PFLlib, unedited, scores on validation rows. NAME's own test rows are left for the final check.",
     )
     p.add_argument("folder", type=Path, metavar="DATASET/NAME", help="a folder with train, test and config.json")
-    p.add_argument("--seed", type=int, default=0, help="which rows are set aside; default 0")
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="which rows are set aside (default 0)")
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 

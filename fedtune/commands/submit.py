@@ -31,6 +31,7 @@ sent with what they import from their folder.  Without --data-dir a data set oth
 copy in the cluster's storage; with --in-place it is not sent: all nodes have that folder.  fedtune itself goes along,
 other packages do not: the cluster has Ray, torch and the rest of fedtune's requirements.  The arguments may begin with
 a command: search, compare, resume, extend or replay.
+
 A cluster that asks for a token gets yours: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token.
 """
 
@@ -41,7 +42,6 @@ def parser() -> argparse.ArgumentParser:
         prog="fedtune submit",
         usage="fedtune submit --address URL [options] -- SEARCH ARGUMENTS",
         description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = ", ".join(f"${name}" for name in jobs.ENVIRONMENT)
     p.add_argument(

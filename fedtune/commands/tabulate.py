@@ -15,6 +15,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune tabulate`."""
     p = arguments.Parser(
         prog="fedtune tabulate",
+        usage="%(prog)s --algo NAME --space GRID.py [options]",
         description="Train every configuration of a grid on several seeds; fedtune simulate searches the table.",
     )
     arguments.add_options(p, TabulationOptions)

@@ -5,7 +5,7 @@ Every field can be overridden; those declared with `hyper` can also be searched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
@@ -49,62 +49,94 @@ RANGES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
+SECTIONS = {  # the first field of each section of --help-scenario -> its heading
+    "dataset": "data and model",
+    "partition": "which client holds what (names before a colon: the partitions that use a field)",
+    "thinning": "clients whose rows differ further",
+    "rounds": "rounds and evaluation",
+    "batch": "local training (--also searches these too)",
+}
+FEW = 3  # partitions that a field's help names
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail."""
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One setting.  A partition ignores the fields that it does not use."""
 
-    dataset: str = "digits"
-    model: str = "cnn8"  # an architecture, or a family of them: client i then uses number i mod their count
-    features: int = 0  # D, the width of the features; 0: the model's own
-    clients: int = 20  # K
+    dataset: str = setting("digits", f"data set, or your own{OWN['dataset'].replace('or your own: ', '')}")
+    model: str = setting(
+        "cnn8", "model, or your FILE.py:NAME; several with commas: client i has number i mod their count"
+    )
+    features: int = setting(0, "D, width of the features, 0: the model's own")
+    clients: int = setting(20, "K, number of clients")
     # searched only where a space names it: with fewer clients a round costs less
     participation: float = hyper(1.0, 1e-6, 1.0, log=True, help="share of the clients that take part in a round")
-    skip_classes: int = (
-        0  # this many classes, the first ones, are left out and the others renumbered; the head keeps its width
+    skip_classes: int = setting(
+        0, "first classes that are left out; the others are renumbered, and the head keeps its width"
     )
-    keep_classes: int = 0  # the number of classes used after those; the others are left out; 0: all
-    # features of your own data: standardised by all clients' training rows (train), or as given (none)
-    normalise: str = "train"
-    # what the rows of your own arrays are, if type and axes leave it ambiguous: numbers, tokens, series or images
-    x_as: str = "auto"
-    image_size: int = 0  # side that pictures of your own folder are resized to; 0: not resized, all have the same size
+    keep_classes: int = setting(0, "classes used after those, 0: all; the others are left out")
+    normalise: str = setting(
+        "train",
+        "how your data's features are scaled: train or none; train: standardised by all clients' training rows, none: "
+        "as given",
+    )
+    x_as: str = setting(
+        "auto", "what the rows of your arrays are; numbers, tokens, series or image, if type and axes leave it open"
+    )
+    image_size: int = setting(
+        0, "side of your pictures in pixels, 0: as they are; they are resized to it, or have one size"
+    )
 
-    partition: str = "ways-shots"
-    ways: int = 4  # w̄, classes of a client
-    ways_spread: int = 1  # ŵ, half-width
-    shots: int = 8  # s̄, training rows of a client per class
-    shots_spread: int = 1  # ŝ, half-width
-    val_shots: int = 4  # validation rows per class
-    test_shots: int = 4  # test rows per class
-    alpha: float = 0.1  # Dirichlet concentration (dirichlet, fedgen; quantity: of clients' sizes)
-    # least rows of a client (dirichlet, quantity, power-law; fedgen: before validation is split off, without test rows)
-    floor: int = 10
-    share: float = 1.0  # of the official training rows (fedgen) or of their owners (natural)
-    owners: int = 10  # owners of a client's rows (natural)
-    min_rows: int = 0  # owners with fewer rows are left out, if the data set has owners; 0: none
-    val_share: float = 0.15  # of a client's rows (all but ways-shots)
-    test_share: float = 0.25  # (all but ways-shots and fedgen)
-    shards: int = 2  # shards of a client (shards)
-    power: float = 1.0  # the r-th largest client holds rows in proportion to r^-power (power-law)
+    partition: str = setting(
+        "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
+    )
+    ways: int = setting(4, "w̄, classes of a client")
+    ways_spread: int = setting(1, "ŵ, half-width of that number")
+    shots: int = setting(8, "s̄, training rows of a client per class")
+    shots_spread: int = setting(1, "ŝ, half-width of that number")
+    val_shots: int = setting(4, "validation rows per class")
+    test_shots: int = setting(4, "test rows per class")
+    alpha: float = setting(0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; quantity: of clients' sizes")
+    floor: int = setting(
+        10,
+        "least rows of a client; partitions dirichlet, quantity and power-law; fedgen: before validation is split off, "
+        "without test rows",
+    )
+    share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
+    owners: int = setting(10, "owners whose rows a client has")
+    min_rows: int = setting(0, "owners with fewer rows are left out; 0: none, where the data set has owners")
+    val_share: float = setting(0.15, "share of a client's rows for validation; not in ways-shots")
+    test_share: float = setting(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
+    shards: int = setting(2, "shards of a client")
+    power: float = setting(1.0, "r-th largest client's rows ∝ r^-power")
 
     # shifts of clients' rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
-    thinning: float = 0.0  # the client of rank r keeps r^-thinning of its training rows
-    rotation: float = 0.0  # degrees by which each group's images are rotated more than those of the group before
-    feature_noise: float = 0.0  # standard deviation at the last client, growing linearly from 0 at the first
-    swaps: int = 0  # pairs of classes whose labels are swapped in every group of clients but the first
-    groups: int = 4  # groups of consecutive clients (rotation, swaps)
-    label_noise: float = 0.0  # share of a client's training labels that are wrong
-    label_noise_spread: float = 0.0  # half-width of that share, drawn for each client
-    noisy_clients: float = 1.0  # probability that a client has wrong labels
-    noisy_splits: str = "train"  # or train+val: the splits whose labels may be wrong
+    thinning: float = setting(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
+    rotation: float = setting(0.0, "degrees that images turn from group to group")
+    feature_noise: float = setting(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
+    swaps: int = setting(0, "pairs of labels swapped in all groups but one")
+    groups: int = setting(4, "groups of clients; for rotation and swaps, of consecutive clients")
+    label_noise: float = setting(0.0, "share of a client's labels that are wrong")
+    label_noise_spread: float = setting(0.0, "half-width of that share; it is drawn for each client")
+    noisy_clients: float = setting(1.0, "probability that a client has wrong labels")
+    noisy_splits: str = setting("train", "where labels may be wrong: train, train+val")
 
-    rounds: int = 60  # T
-    pretrained: str = "none"  # the body that all models start from, by name (fedtune/experiment/pretrained.py)
-    # personal: each client's own model on its own rows; global: the shared model on each client's rows;
-    # pooled: the shared model on all clients' rows together
-    evaluation: str = "personal"
-    eval_clients: int = 0  # clients that are scored, drawn once and the same in every round; 0: all
-    all_classes: int = 100  # test rows, equally many per class, on which every client is also scored; 0: none
+    rounds: int = setting(60, "T, rounds of a trial")
+    pretrained: str = setting("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
+    evaluation: str = setting(
+        "personal",
+        "which model is scored on what; personal: each client's own model on its own rows, global: the shared model on "
+        "each client's rows, pooled: the shared model on all clients' rows together",
+    )
+    eval_clients: int = setting(0, "clients that are scored, 0: all; drawn once and the same in every round")
+    all_classes: int = setting(
+        100, "test rows of all classes, 0: none; equally many per class, on which every client is also scored"
+    )
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
     local_epochs: int = hyper(1, 1, 20, symbol="E", help="passes over a client's rows per round")
@@ -282,6 +314,14 @@ class Scenario:
             if name not in known:
                 raise unknown("scenario field", name, known)
         return replace(self, **values)
+
+
+def about(name: str) -> str:
+    """What a field is, with the partitions that use it if they are few."""
+    (f,) = (f for f in fields(Scenario) if f.name == name)
+    using = [partition for partition, names in USES.items() if name in names]
+    text = f.metadata["knob"].help if "knob" in f.metadata else f.metadata["help"]
+    return f"{', '.join(using)}: {text}" if 0 < len(using) <= FEW else text
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:

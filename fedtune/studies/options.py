@@ -11,7 +11,18 @@ from typing import Any, Self
 from fedtune.core.errors import UserError
 from fedtune.programs.naming import is_program
 from fedtune.tuning.options.options import OF_ENGINE, ExperimentOptions, SearchOptions, canonical
-from fedtune.tuning.options.types import above_zero, check, option, positive_int, share, small_int
+from fedtune.tuning.options.types import (
+    HOW,
+    LENGTH,
+    WHAT,
+    WHERE,
+    above_zero,
+    check,
+    option,
+    positive_int,
+    share,
+    small_int,
+)
 from fedtune.user_code import user_files
 
 OURS = "ours"  # the defaults, among presets
@@ -26,19 +37,29 @@ class ComparisonOptions(SearchOptions):
 
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
-    algos: str = option("", "algorithms (names or files); all: those that can train the scenario's models", "A,B,…")
+    algos: str = option(
+        "",
+        "algorithms to compare, names or files; all: those that can train the scenario's models",
+        "A,B,…",
+        group=WHAT,
+    )
     baselines: str = option(
         BASELINES,
-        "baselines that are tuned too and tested against (default local,fedavgft); none: no baselines",
+        f"tuned too, tested against (default {BASELINES}); none: no baselines",
         "A,B|none",
+        group=WHAT,
     )
-    seeds: int = option(5, "fresh seeds, each with its own partition, for the comparison (default 5)", "N", small_int)
+    seeds: int = option(
+        5, "fresh seeds of the comparison (default 5); each has its own partition", "N", small_int, group=LENGTH
+    )
     widen: bool = option(
         False,
-        "where a search's best lies at an end of a range, extend that range for all that share it, and give every "
-        "search half as many trials again",
+        "extend ranges whose ends are best; for all that share them, and every search gets half as many trials again",
+        group=HOW,
     )
-    top_k: int = option(3, "best configurations of each search that are trained on them (default 3)", "N", small_int)
+    top_k: int = option(
+        3, "a search's best that fresh seeds judge (default 3); the best of them is compared", "N", small_int, group=HOW
+    )
 
     def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
         """The options of one algorithm's search, whose run lies in the comparison's folder."""
@@ -66,39 +87,57 @@ class ReproductionOptions:
 
     table: str = option("", "one of those that --list shows", "TABLE")
     dataset: str | None = option(
-        None, "only this data set's columns, or this one in place of the table's first", "NAME"
+        None, "only its columns; or this data set in place of the table's first", "NAME", group=WHAT
     )
-    parts: str | None = option(None, "only these parts: a figure's letters, or a table's data sets", "A,B,…")
-    algos: str | None = option(None, "only the rows of these algorithms", "A,B,…")
-    quick: bool = option(False, "a small version: few rounds, seeds and columns")
-    all_columns: bool = option(False, "with --quick: few rounds and seeds, but every column")
-    rounds: int | None = option(None, "rounds of the longest column; other columns in proportion", "N", positive_int)
-    seeds: int | None = option(None, "runs behind every figure (default: the paper's number)", "N", small_int)
+    parts: str | None = option(
+        None, "only these parts; a figure's letters, or a table's data sets", "A,B,…", group=WHAT
+    )
+    algos: str | None = option(None, "only the rows of these algorithms", "A,B,…", group=WHAT)
+    quick: bool = option(False, "a small version: few rounds, seeds and columns", group=LENGTH)
+    all_columns: bool = option(False, "with --quick: few rounds and seeds, every column", group=LENGTH, rare=True)
+    rounds: int | None = option(
+        None, "rounds of the longest column; other columns in proportion", "N", positive_int, group=LENGTH
+    )
+    seeds: int | None = option(None, "runs behind every figure (default: the paper's)", "N", small_int, group=LENGTH)
     preset: str | None = option(
         None,
-        "ours (the defaults), as_text, as_published, or several: a row for each that exists",
+        "whose choices where papers differ (default ours); ours (the defaults), as_text, as_published, or several: a "
+        "row for each that exists",
         "A[,B,C]",
+        group=WHAT,
     )
     test_every: int = option(
         10,
-        "evaluate on test rows every N rounds and in the last (default 10), unless a figure needs all",
+        "test every N rounds and in the last (default 10); unless a figure needs all",
         "N",
         positive_int,
+        group=LENGTH,
+        rare=True,
     )
-    all_classes: bool = option(False, "evaluate on all classes too, even in tables without such a figure")
+    all_classes: bool = option(
+        False, "score on all classes too; even in tables without such a figure", group=WHAT, rare=True
+    )
     data_dir: str | None = option(
-        None, "folder with the data sets, in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR"
+        None,
+        "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
+        "DIR",
+        group=WHERE,
     )
-    download: bool = option(False, "download the data sets if they are missing")
-    debug: bool = option(False, "show the full traceback of an error")
-    cpus_per_trial: float = option(1.0, "CPUs per run (default 1)", "N", above_zero)
-    gpus_per_trial: float = option(0.0, "GPUs per run, a fraction or a whole number (default 0)", "N", share)
-    name: str | None = option(None, "name of the folder (default: table, data set and options)")
-    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR")
+    download: bool = option(False, "download the data sets if they are missing", group=WHERE)
+    debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
+    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group=WHERE)
+    gpus_per_trial: float = option(
+        0.0, "GPUs of a run (default 0); a fraction or a whole number", "N", share, group=WHERE
+    )
+    name: str | None = option(None, "name of the folder; default: table, data set and options", "NAME", group=WHERE)
+    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group=WHERE)
     address: str | None = option(
-        None, "address of a Ray cluster: auto, host:port or ray://host:port (default: start Ray here)"
+        None,
+        "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",
+        "ADDRESS",
+        group=WHERE,
     )
-    dashboard: bool = option(True, "do not start Ray's dashboard")
+    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
 
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
@@ -137,22 +176,23 @@ class TabulationOptions(ExperimentOptions):
     """A table: an experiment, its grid, and the machine that it is trained on."""
 
     space: str = option(
-        "", "a grid: a file whose values are all tune.grid_search or tune.choice", "NAME|FILE.py[:NAME]"
+        "", "a grid, your file; all of its values are tune.grid_search or tune.choice", "NAME|FILE.py", group=HOW
     )
-    seeds: int = option(3, "seeds for every configuration (default 3)", "N", small_int)
+    seeds: int = option(3, "seeds for every configuration (default 3)", "N", small_int, group=LENGTH)
     more_of: str | None = option(
         None,
-        "a table, some of whose configurations (--space: a list of them) get that many fresh seeds",
+        "a table whose configurations get more seeds; --space: a list of some of them, --seeds: how many fresh ones",
         "TABLE.parquet",
+        group=LENGTH,
     )
-    cpus_per_trial: float = option(1.0, "CPUs per run (default 1)", "N", above_zero, group="machine")
-    gpus_per_trial: float = option(0.0, "GPUs per run, a fraction or a whole number", "N", share, group="machine")
-    name: str | None = option(
-        None, "name of the folder (default: table, algorithm and scenario)", "NAME", group="machine"
+    cpus_per_trial: float = option(1.0, "CPUs of a run (default 1)", "N", above_zero, group=WHERE)
+    gpus_per_trial: float = option(
+        0.0, "GPUs of a run (default 0); a fraction or a whole number", "N", share, group=WHERE
     )
-    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group="machine")
-    address: str | None = option(None, "address of a Ray cluster (default: start Ray here)", "ADDRESS", group="machine")
-    dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
+    name: str | None = option(None, "name of the folder; default: table, algorithm and scenario", "NAME", group=WHERE)
+    storage_path: str = option("runs", "where that folder goes (default runs)", "DIR", group=WHERE)
+    address: str | None = option(None, "a Ray cluster (default: start Ray here)", "ADDRESS", group=WHERE)
+    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
 
     @property
     def folder(self) -> Path:

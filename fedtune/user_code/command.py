@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import one_line
-from fedtune.user_code import user_errors
+from fedtune.user_code import command_help, user_errors
 
 OURS = str(Path(__file__).parents[1])  # fedtune's folder
 BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
@@ -22,7 +22,28 @@ OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with one-line error messages, which refuses empty values."""
+    """An argument parser with one-line error messages and a short --help, which refuses empty values."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """As argparse's, with no option left out of --help."""
+        super().__init__(*args, **kwargs)
+        self.views = command_help.Views()
+
+    def leave_out(self, action: argparse.Action, section: str = "", rare: bool = True) -> None:
+        """Show an option by --help-all only, if it is rare; where it has a section, by --help-scenario too."""
+        if rare:
+            self.views.rare.add(action.dest)
+        if section:
+            self.views.sections[action.dest] = section
+        for flag in self.views.flags:
+            if flag not in self._option_string_actions:
+                self.add_argument(
+                    flag, action=command_help.Show, nargs=0, default=argparse.SUPPRESS, help=command_help.VIEWS[flag]
+                )
+
+    def format_help(self) -> str:
+        """What --help prints."""
+        return command_help.page(self)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The arguments as attributes; ends the process if they are invalid."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +107,14 @@ def test_help_shows_the_values_that_will_be_used(kind: str, tmp_path: Path) -> N
     assert shown.keys() == vars(used).keys()
     follow = {"model", "partition", "clients", "owners"}  # from the data, which help says in words
     for name, action in shown.items():
-        said = (action.help or "").removeprefix("on your own data: ")
+        default = re.search(r"\(default (.*?)\)", action.help)[1]
+        said = action.help.partition("on your own data: ")[2]
         if kind == "digits":
-            assert action.metavar == str(getattr(used, name)), name
+            assert default == str(getattr(used, name)), name
         elif name in follow:
             assert said
         elif name != "dataset":
-            assert (said or action.metavar) == str(getattr(used, name)), name
+            assert (said or default) == str(getattr(used, name)), name
 
 
 @pytest.mark.parametrize(

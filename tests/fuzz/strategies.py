@@ -143,7 +143,7 @@ RUN = ("run", "folder", "plain-file", "nowhere", "a" * 300, "", ".", "run/run.js
 def actions(command: str) -> tuple[argparse.Action, ...]:
     """The arguments that a command declares."""
     parser = importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}").parser()
-    return tuple(a for a in parser._actions if a.dest not in ("help", "debug", "watch"))
+    return tuple(a for a in parser._actions if not a.dest.startswith("help") and a.dest not in ("debug", "watch"))
 
 
 def value(action: argparse.Action) -> st.SearchStrategy[str]:

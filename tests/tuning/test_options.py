@@ -16,6 +16,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.options import arguments, options
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.user_code import command_help
 
 LINE = (
     "--algo gfpl --scenario digits-dir0.1 --rounds 7 --lr 0.05 --set lam=2 --set order=fresh --seed 3 --download "
@@ -103,7 +104,7 @@ def test_an_option_that_breaks_its_rule_is_refused_from_python(given: dict, mess
 
 
 def test_every_option_has_help_and_stands_in_the_parser() -> None:
-    text = parser().format_help()
+    text = command_help.page(parser(), "--help-all")
     for f in options.options(SearchOptions):
         assert f.metadata["help"], f.name
         assert options.flag(f.name, f.default) in text

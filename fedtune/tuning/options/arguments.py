@@ -16,18 +16,21 @@ from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 from fedtune.user_code.command import Parser as Parser
 from fedtune.user_code.command import guarded as guarded
 
+FIRST = ("algo", "algos", "baselines")  # options that --help shows before the others
 OF_MACHINE = ("data_dir", "address", "max_concurrent", "dashboard", "debug")  # options that a resumed run may change
 
 
-def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps: str) -> None:
-    """An argument for each of a class's options, or for those named only.  helps: other words for some of them."""
-    groups: dict[str, Any] = {"": parser}
-    for f in options.options(cls):
-        if only and f.name not in only:
+def add_options(parser: Parser, cls: type, *only: str, **helps: str) -> None:
+    """An argument for each of a class's options, under their headings, or for those named only, under none.
+
+    helps: other words for some of them.
+    """
+    whole = not only
+    there = {action.dest for action in parser._actions}  # the command has declared these itself
+    for f in sorted(options.options(cls), key=lambda f: f.name not in FIRST):
+        if f.name in there or (only and f.name not in only):
             continue
-        about, name = f.metadata, f.metadata["group"]
-        if not only and name not in groups:
-            groups[name] = parser.add_argument_group(name)
+        about = f.metadata
         text = helps.get(f.name) or (about["help"]() if callable(about["help"]) else about["help"])
         given: dict[str, Any] = {"dest": f.name, "help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
         if isinstance(f.default, bool):
@@ -37,12 +40,23 @@ def add_options(parser: argparse.ArgumentParser, cls: type, *only: str, **helps:
         else:
             given |= {"metavar": about["metavar"], "choices": about["choices"] or None}
             given |= {"type": typed(about["parse"])} if about["parse"] else {}
-        groups["" if only else name].add_argument(options.flag(f.name, f.default), **given)
-    if not only and issubclass(cls, ExperimentOptions):
+        group = heading(parser, about["group"]) if whole and about["group"] else parser
+        made = group.add_argument(options.flag(f.name, f.default), **given)
+        if whole and about["rare"]:
+            parser.leave_out(made)
+    if whole and issubclass(cls, ExperimentOptions):
         add_fields(parser)
 
 
-def add_resumed(parser: argparse.ArgumentParser) -> None:
+def heading(parser: Parser, title: str) -> Any:
+    """The group of arguments that stand under a heading; headings come in one order, WHAT, HOW, LENGTH, WHERE."""
+    known = {str(g.title): g for g in parser._action_groups}
+    for name in options.HEADINGS if title not in known else ():
+        known[name] = parser.add_argument_group(name)
+    return known[title]
+
+
+def add_resumed(parser: Parser) -> None:
     """Arguments for continuing a run: its options that may change."""
     add_options(
         parser,
@@ -57,25 +71,27 @@ def add_resumed(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_fields(parser: argparse.ArgumentParser) -> None:
-    """An argument for each field of a scenario."""
-    from fedtune.experiment import scenarios
+def add_fields(parser: Parser) -> None:
+    """An argument for each field of a scenario: --help shows a few of them, --help-scenario all."""
+    from fedtune.experiment import scenario, scenarios
 
-    group = parser.add_argument_group(
-        "scenario fields",
-        f"Each overrides a field of the scenario. Shown are {scenarios.DEFAULT}'s values, and those for your data "
-        "where they differ. docs/reference/scenarios.md lists the other scenarios, "
-        "docs/reference/data.md explains data and partitions.",
+    section, often = "", {"dataset", "model", "partition", "clients", "rounds"}
+    parser.epilog = (
+        "docs/reference/scenarios.md lists the scenarios, docs/reference/data.md explains data and partitions."
     )
     for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
+        section = scenario.SECTIONS.get(name, section)
+        said, _, more = scenario.about(name).partition("; ")
         own = scenarios.on_own_data(name)
-        group.add_argument(
+        on_own = f"on your own data: {own}" if own else ""
+        made = heading(parser, options.LENGTH if name == "rounds" else options.WHAT).add_argument(
             options.flag(name),
             dest=f"field_{name}",
-            metavar=str(value),
+            metavar={int: "N", float: "X"}.get(type(value), "NAME"),
             default=argparse.SUPPRESS,
-            help=f"on your own data: {own}" if own else None,
+            help="; ".join(filter(None, [f"{said} (default {value})", more, on_own])).replace("%", "%%"),
         )
+        parser.leave_out(made, section, rare=name not in often)
 
 
 def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:

@@ -19,6 +19,11 @@ from fedtune.programs.naming import is_program
 from fedtune.tuning.options.types import (
     AUTO,
     FEW,
+    HEADINGS,
+    HOW,
+    LENGTH,
+    WHAT,
+    WHERE,
     above_zero,
     bounded_int,
     check,
@@ -43,6 +48,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "HEADINGS",
+    "LENGTH",
+    "WHAT",
+    "WHERE",
     "ExperimentOptions",
     "SearchOptions",
     "above_zero",
@@ -80,54 +89,81 @@ def canonical(algo: str) -> str:
 def _algorithms() -> str:
     from fedtune.experiment.registry import names
 
-    return f"algorithm: FILE.py[:NAME], a program's FILE.toml, or {', '.join(names())}"
+    return f"a name that fedtune list shows, or your file; FILE.py[:NAME], a program's FILE.toml, {', '.join(names())}"
 
 
 def _scenarios() -> str:
     from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 
-    return f"setting (default {DEFAULT}, or the one for your --dataset file): {', '.join(SCENARIOS)}"
+    return (
+        f"the setting (default {DEFAULT}); with your own --dataset: that of its name; there are {', '.join(SCENARIOS)}"
+    )
 
 
 @dataclass(frozen=True)
 class ExperimentOptions:
     """What is trained on what: the algorithm, its setting, data and device."""
 
-    algo: str = option("", _algorithms, "NAME|FILE.py[:NAME]")
-    scenario: str = option("", _scenarios, "NAME")
+    algo: str = option("", _algorithms, "NAME|FILE", group=WHAT)
+    scenario: str = option("", _scenarios, "NAME", group=WHAT)
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
-    set: Mapping[str, Any] = option({}, "fix a hyperparameter; see fedtune list", "NAME=VALUE")
-    preset: str = option("", "as_text (the paper to the letter) or as_published (the released code's choices)", "NAME")
-    seed: int = option(0, "seed of partition, initialisation and sampling (default 0)", "N", bounded_int(0, SEEDS))
-    data_dir: str | None = option(
-        None, "folder with the data sets, in torchvision's layout (default $FEDTUNE_DATA_DIR, data)", "DIR"
+    set: Mapping[str, Any] = option(
+        {}, "fix a hyperparameter; fedtune list ALGORITHM names those there are", "NAME=VALUE", group=WHAT
     )
-    download: bool = option(False, "download the data set if it is missing")
-    device: str = option("cpu", "cpu or cuda")
+    preset: str = option(
+        "",
+        "as_text or as_published; the paper to the letter, or the released code's choices",
+        "NAME",
+        group=WHAT,
+        rare=True,
+    )
+    seed: int = option(0, "of the split, initial weights, sampling (default 0)", "N", bounded_int(0, SEEDS), group=WHAT)
+    data_dir: str | None = option(
+        None,
+        "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
+        "DIR",
+        group=WHERE,
+    )
+    download: bool = option(False, "download the data set if it is missing", group=WHERE)
+    device: str = option("cpu", "cpu or cuda (default cpu)", "NAME", group=WHERE)
     start_from: str = option(
         "",
-        "initial weights: a state_dict or a file of run --save; loads every part that fits, or only PART",
-        "FILE.pt[:PART]",
+        "initial weights: a state_dict, or of run --save; loads every part that fits, or only PART",
+        "FILE[:PART]",
+        group=WHAT,
     )
     start: str = option(
-        "common", "whether the clients' personal parts start from common weights, or each from its own", choices=STARTS
+        "common",
+        "how clients' personal parts start: alike or not; common: from the same weights, own: each from its own "
+        "(default common)",
+        choices=STARTS,
+        group=WHAT,
+        rare=True,
     )
     metric: tuple[str, ...] = option(
         (),
-        "your metric, a function (scores, labels) of a client's rows; may be given several times",
+        "your own metric, a Python function; it gets (scores, labels) of a client's rows; may be given several times",
         "FILE.py:NAME",
         texts,
+        group=WHAT,
     )
     test_every: int = option(
         10,
-        "evaluate on test rows every N rounds and in the last (default 10); on validation rows in every round",
+        "test every N rounds and in the last (default 10); validation rows are scored in every round",
         "N",
         positive_int,
+        group=LENGTH,
+        rare=True,
     )
     executor: str = option(
-        "auto", "how clients run (default auto: a rule for built-in code, timing for yours)", choices=EXECUTORS
+        "auto",
+        "how clients are run (default auto); stack: many at once, loop: one by one, rule: by what the code is, auto: "
+        "rule for built-in code and timing for yours",
+        choices=EXECUTORS,
+        group=WHERE,
+        rare=True,
     )
-    debug: bool = option(False, "show the full traceback of an error")
+    debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
     # what the record that these options are of says of the setting and of defaults: declarations may be others now
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -259,86 +295,112 @@ class SearchOptions(ExperimentOptions):
 
     program: str = option(
         "",
-        "your program in place of --algo: a program file, or its command, in which {lr} stands for a hyperparameter",
+        "your program in place of --algo; a program file, or its command, in which {lr} stands for a hyperparameter",
         "FILE.toml|COMMAND",
+        group=WHAT,
     )
     metric_pattern: tuple[str, ...] = option(
         (),
-        f"with a command: a metric in its output, with a group for the number (default name {METRIC}); may be given "
-        "several times",
+        f"a program's metric in its output; a pattern with a group for the number (default name {METRIC}); may be "
+        "given several times",
         "[NAME=]PATTERN",
         texts,
+        group=WHAT,
+        rare=True,
     )
     flower: str = option(
-        "", "a Flower app in place of --algo, with --metric client:NAME and a --space of its run config", "APPDIR"
+        "",
+        "a Flower app in place of --algo; with --metric client:NAME and a --space of its run config",
+        "APPDIR",
+        group=WHAT,
     )
-    python: str = option("", "the interpreter that has Flower (default APPDIR/.venv, else python)", "PATH")
+    python: str = option(
+        "", "the Python that has Flower; default APPDIR/.venv, else python", "PATH", group=WHERE, rare=True
+    )
     selects_on_test: bool = option(
-        False, "let a program's metric on test rows select: what is found is then too good, and every report says so"
+        False,
+        "let a program's metric on test rows select; what is found is then too good, and every report says so",
+        group=HOW,
+        rare=True,
     )
-    space: str = option(
-        "default", "search space: default, paper, wide, or your file", "NAME|FILE.py[:NAME]", group="search"
-    )
-    also: str | None = option(
-        None, "additional hyperparameters to search, e.g. lr=0.001..0.3", "NAME[=LOW..HIGH],…", group="search"
-    )
+    space: str = option("default", "search space: default, paper, wide, or your file", "NAME|FILE.py", group=HOW)
+    also: str | None = option(None, "search these too; for instance lr=0.001..0.3", "NAME[=LOW..HIGH],…", group=HOW)
     ranges: str | None = option(
-        None, "other ranges for hyperparameters of the space, e.g. lr=0.0001..1", "NAME=LOW..HIGH,…", group="search"
+        None, "search these between other ends; for instance lr=0.0001..1", "NAME=LOW..HIGH,…", group=HOW
     )
     trials: int | None = option(
-        None, "configurations to try (default 32; of a grid: all)", "N", positive_int, group="search"
+        None, "configurations to try (default 32); of a grid: all", "N", positive_int, group=LENGTH
     )
-    scheduler: str = option("asha", f"one of {', '.join(SCHEDULERS)} (default asha)", group="search")
-    searcher: str | None = option(None, f"one of {', '.join(SEARCHERS)} (default tpe; grid for a grid)", group="search")
+    scheduler: str = option(
+        "asha", f"which trials stop early (default asha); one of {', '.join(SCHEDULERS)}", "NAME", group=HOW
+    )
+    searcher: str | None = option(
+        None,
+        f"what proposes values (default tpe); for a grid: grid; one of {', '.join(SEARCHERS)}",
+        "NAME",
+        group=HOW,
+    )
     objective: str = option(
         "",
-        f"a metric on validation rows, or a cost (default {METRIC}); for two, the Pareto front",
+        f"what to improve (default {METRIC}); a metric on validation rows, or a cost; for two, the Pareto front",
         "A[,B]",
-        group="search",
+        group=HOW,
     )
-    subject_to: str = option("", "constraints, e.g. comm_mb<=20", "A<=X[,B>=Y]", group="search")
+    subject_to: str = option("", "constraints, such as comm_mb<=20", "A<=X[,B>=Y]", group=HOW)
     seeds_per_trial: int = option(
         1,
-        "seeds per trial; a trial is judged by the mean over them (default 1)",
+        "seeds per trial (default 1); a trial is judged by the mean over them",
         "K",
         small_int,
-        group="search",
+        group=HOW,
     )
     budget_unit: str = option(
-        "rounds", "unit of a trial's length and of the rungs (default rounds)", choices=UNITS, group="search"
+        "rounds", "unit of a trial's length and rungs (default rounds)", choices=UNITS, group=LENGTH, rare=True
     )
-    budget: float | None = option(None, "a trial's length in megabytes or seconds", "N", above_zero, group="search")
+    budget: float | None = option(
+        None, "a trial's length in megabytes or seconds", "N", above_zero, group=LENGTH, rare=True
+    )
     grace: float | None = option(
-        None, "first rung of early stopping (default: derived from the space)", "N", above_zero, group="search"
+        None, "first rung of early stopping; default: derived from the space", "N", above_zero, group=LENGTH, rare=True
     )
-    final_seeds: int = option(
-        5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group="search"
-    )
-    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group="search")
+    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group=LENGTH)
+    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group=LENGTH)
 
     max_concurrent: int | None = option(
-        None, "trials that run at once (default: as many as fit)", "N", positive_int, group="machine"
+        None, "trials that run at once (default: as many as fit)", "N", positive_int, group=WHERE
     )
-    cpus_per_trial: float = option(1.0, "CPUs per trial (default 1)", "N", above_zero, group="machine")
+    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group=WHERE)
     gpus_per_trial: float | str = option(
-        0.0, "GPUs per trial: a fraction, or auto to measure it (default 0)", "N", gpus, group="machine"
+        0.0, "GPUs of a trial, or auto to measure (default 0); may be a fraction", "N", gpus, group=WHERE
     )
-    name: str | None = option(None, "name of the run's folder (default: algorithm, scenario and time)", group="machine")
-    storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group="machine")
+    name: str | None = option(
+        None, "name of the run's folder; default: algorithm, scenario and time", "NAME", group=WHERE
+    )
+    storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group=WHERE)
     address: str | None = option(
-        None, "address of a Ray cluster: auto, host:port or ray://host:port (default: start Ray here)", group="machine"
+        None,
+        "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",
+        "ADDRESS",
+        group=WHERE,
     )
-    dashboard: bool = option(True, "do not start Ray's dashboard", group="machine")
+    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
     dashboard_host: str = option(
-        LOOPBACK, f"address that the dashboard listens on (default {LOOPBACK})", "HOST", group="machine"
+        LOOPBACK,
+        f"where the dashboard listens (default {LOOPBACK})",
+        "HOST",
+        group=WHERE,
+        rare=True,
     )
-    tensorboard: bool = option(False, "also write TensorBoard event files; they cost time per round", group="machine")
+    tensorboard: bool = option(
+        False, "also write TensorBoard event files; they cost time per round", group=WHERE, rare=True
+    )
     logger: tuple[str, ...] = option(
         (),
-        f"log every trial to {' or '.join(LOGGERS)} as well; may be given twice",
+        f"log every trial to {' or '.join(LOGGERS)} too; may be given twice",
         "NAME",
         names_of(*LOGGERS),
-        group="machine",
+        group=WHERE,
+        rare=True,
     )
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import plain
 
+HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
 AUTO = "auto"  # --gpus-per-trial: measured
 MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
 
@@ -97,14 +98,16 @@ def option(
     parse: Callable[[Any], Any] | None = None,
     choices: Sequence[str] = (),
     group: str = "",
+    rare: bool = False,
 ) -> Any:
     """A dataclass field that is a command's option.
 
-    help      the help text, or a function that returns it when a parser is built.
+    help      the help text, or a function that returns it when a parser is built; --help shows it up to its first "; ".
     parse     its value from text or from Python; raises UserError with the rule that it breaks.
-    group     its heading in --help.
+    group     its heading in --help: one of HEADINGS.
+    rare      --help leaves it out; --help-all shows it.
     """
-    about = {"help": help, "metavar": metavar, "parse": parse, "choices": choices, "group": group}
+    about = {"help": help, "metavar": metavar, "parse": parse, "choices": choices, "group": group, "rare": rare}
     if default == {}:
         return field(default_factory=dict, metadata=about)
     return field(default=default, metadata=about)

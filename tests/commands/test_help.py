@@ -1,0 +1,101 @@
+"""What --help shows: few lines, each with a word on its option, and everything behind two more options."""
+
+import argparse
+import importlib
+import re
+
+import pytest
+
+from fedtune import __main__ as console
+from fedtune.experiment.scenario import USES, Scenario, about
+from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
+from fedtune.user_code import command_help
+
+LONGEST = {"search": 60, "compare": 60, "run": 40, "tabulate": 45, "partition": 40}  # lines of --help; of others: 40
+COLUMNS = 80
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    return importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}").parser()
+
+
+def shown(command: str, view: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as end:
+        console.main([command, view])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def options_of(page: str) -> list[str]:
+    """The options that have a line of their own on a page, by their last spelling."""
+    lines = [line.split()[:2] for line in page.splitlines() if line.startswith("  -")]
+    return [words[1] if words[0].endswith(",") else words[0] for words in lines]
+
+
+def every(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    found = [a for a in parser._actions if a.help is not argparse.SUPPRESS]
+    inner = [c for a in found if isinstance(a, argparse._SubParsersAction) for c in a.choices.values()]
+    return [*(a for a in found if not isinstance(a, argparse._SubParsersAction)), *(a for p in inner for a in every(p))]
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_every_option_has_help(command):
+    for action in every(parser_of(command)):
+        assert command_help.brief(action).strip(), action
+        assert action.help.count("(") == action.help.count(")"), action.help
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_help_is_short_and_an_option_is_one_line(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    page = shown(command, "--help", capsys)
+    assert len(page.splitlines()) <= LONGEST.get(command, 40)
+    assert max(map(len, page.splitlines())) <= COLUMNS
+    parser = parser_of(command)
+    if parser.views.rare:  # then one line each, which says something
+        options = [line for line in page.partition("\n\n")[2].splitlines() if line.startswith(" ")]
+        assert all(re.match(r"  (-|\[?[A-Z])\S.*\s\s+\S", line) for line in options), options
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_help_all_has_every_option_and_help_says_how_to_see_it(command, capsys):
+    parser = parser_of(command)
+    flags = {a.option_strings[-1] for a in parser._actions if a.option_strings and a.help is not argparse.SUPPRESS}
+    brief = shown(command, "--help", capsys)
+    if not parser.views.rare:
+        assert flags == set(options_of(brief))
+        return
+    assert flags > set(options_of(brief)) >= {"--help", "--help-all"}
+    whole = shown(command, "--help-all", capsys)
+    assert flags == set(options_of(whole))
+    hidden = {a.option_strings[-1] for a in parser._actions if a.dest in parser.views.rare}
+    assert flags - hidden == set(options_of(brief))
+
+
+@pytest.mark.parametrize("command", ["search", "compare", "run", "tabulate", "partition"])
+def test_help_scenario_has_every_field_with_its_default(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    page = re.sub(r"\n {28}", " ", shown(command, "--help-scenario", capsys))
+    wanted = {"--" + name.replace("_", "-"): value for name, value in vars(SCENARIOS[DEFAULT]).items()}
+    assert set(options_of(page)) == set(wanted)
+    of_each = re.findall(r"\n  (--[\w-]+) (.+)", page)
+    assert [(flag, text.endswith(f"default {wanted[flag]})")) for flag, text in of_each] == [(f, True) for f in wanted]
+
+
+def test_a_field_is_told_with_the_partitions_that_use_it():
+    assert about("shots") == "ways-shots: s̄, training rows of a client per class"
+    assert about("owners").startswith("natural: ") and about("alpha").startswith("dirichlet, fedgen, quantity: ")
+    assert about("val_share").startswith("share of a client's") and about("lr") == "the clients' learning rate"
+    assert all(about(name) for names in USES.values() for name in names) and about("clients") in about("clients")
+    assert {name for name in vars(Scenario()) if not about(name)} == set()
+
+
+def test_commands_are_grouped_by_what_one_wants(capsys):
+    assert console.main(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert sum(map(len, console.GROUPS.values())) == len(console.COMMANDS), "a command stands in one group"
+    lines = page.splitlines()
+    for want, commands in console.GROUPS.items():
+        at = lines.index(f"{want}:")
+        assert [line.split()[0] for line in lines[at + 1 : at + 1 + len(commands)]] == list(commands)
+    assert len(lines) <= 45 and max(map(len, lines)) <= COLUMNS
