@@ -190,7 +190,7 @@ class Saved:
 
 
 def load(path: str | Path, data_dir: str | None = None) -> Saved:
-    """The model in a file of `fedtune run --save`; UserError if it is none."""
+    """The model in a file of `fedtune run --save FILE`; UserError if it is none."""
     experiment, config, state = files.read(Path(path))
     return _opened(experiment, config, state, data_dir)
 

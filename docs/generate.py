@@ -7,13 +7,18 @@ A part stands between the lines `<!-- NAME -->` and `<!-- end -->`; what stands 
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fedtune
+from analysis import plots
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
 from fedtune.experiment import registry
@@ -25,7 +30,10 @@ from fedtune.tuning.domains import domain_text
 from fedtune.tuning.space_types import Under
 
 FOLDER = Path(__file__).parent
-PAGES = ("reference/algorithms.md", "reference/metrics.md", "reference/scenarios.md", "how-to/search.md")
+PAGES = (
+    *(f"reference/{name}.md" for name in ("algorithms", "metrics", "python", "scenarios")),
+    "how-to/search.md",
+)
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
 
 
@@ -136,7 +144,29 @@ def early_stopping() -> str:
     return table(("`--scheduler`", "what"), [(f"`{name}`", kind.help) for name, kind in schedulers.KINDS.items()])
 
 
+PUBLIC = {  # the names that the page on Python shows; of `fedtune` and `plots` all that is public
+    "fedtune": tuple(name for name in fedtune.__all__ if name != "__version__"),
+    "fedtune.api": ("Objective",),
+    "fedtune.tuning.space": ("tunable", "with_shared", "lines"),
+    "analysis.frames": ("load", "clients", "record", "hyperparameters"),
+    "analysis.plots": tuple(name for name in plots.__all__ if name != "RESAMPLES"),
+    "analysis.models": ("load", "of_trial"),
+    "fedtune.studies.published": ("cells",),
+}
+
+
+def public(module: str) -> str:
+    """A row per public name with what it is; on the site, its whole docstring below."""
+    rows, places = [], []
+    for name in PUBLIC[module]:
+        said = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+        rows.append((f"`{name}`", " ".join(said.partition("\n\n")[0].split())))
+        places.append(f"<!-- python: {module}.{name} -->")
+    return table(("name", "what it is"), rows) + "\n\n" + "\n\n".join(places)
+
+
 PARTS = {
+    **{f"public: {module}": partial(public, module) for module in PUBLIC},
     "ideas": ideas,
     "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
     "presets": presets,
