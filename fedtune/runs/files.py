@@ -224,7 +224,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def searches_of(comparison: Path, algorithm: str) -> list[Path]:
-    """The folders of an algorithm's searches in a comparison that have begun: the first, and the one that goes on."""
-    folders = [comparison / algorithm, comparison / f"{algorithm}{WIDENED}"]
+def search_name(algorithm: str, number: int) -> str:
+    """The name of an algorithm's search number 0, 1, … in a comparison's folder."""
+    return f"{algorithm}+{number + 1}" if number else algorithm
+
+
+def searches_of(comparison: Path, algorithm: str, searches: int = 1) -> list[Path]:
+    """The folders of an algorithm's searches in a comparison that have begun.
+
+    Of each, where ranges were widened: the first, and the one that goes on.
+    """
+    names = [search_name(algorithm, k) for k in range(searches)]
+    folders = [comparison / f"{name}{more}" for name in names for more in ("", WIDENED)]
     return [folder for folder in folders if RunFiles(folder).record_file.exists()]

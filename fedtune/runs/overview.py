@@ -51,11 +51,12 @@ def overview(run: Path) -> tuple[Group, bool]:
     record = files.record_with("algorithms", "state")
     names = record["algorithms"]
     state, over = _state(files, record)
-    folders = [folder for name in names for folder in searches_of(run, user_files.plain_name(name))]
+    searches = int(record.get("searches", 1))
+    folders = [folder for name in names for folder in searches_of(run, user_files.plain_name(name), searches)]
     found = [_search(folder) for folder in folders]
     begun = [shown for shown, _, _ in found]
     evaluated = len(list(files.evaluations_folder.glob("*.json")))
-    planned = len(names) * (1 + ("widened" in record))
+    planned = len(names) * searches * (1 + ("widened" in record))
     head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(planned, 'search')} begun, "
     head += f"{several(evaluated, 'run')} on fresh seeds done"
     rest = [seconds for _, ended, seconds in found if not ended]

@@ -45,10 +45,11 @@ def of_comparison(
     if not over or len(known) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
         return None
     mean = sum(float(found["seconds"]) for found in over) / len(over)
-    searches = mean * max(len(record["algorithms"]) * (1 + ("widened" in record)) - len(begun), 0)
+    algorithms = len(record["algorithms"]) * record.get("searches", 1)  # each of which is searched
+    searches = mean * max(algorithms * (1 + ("widened" in record)) - len(begun), 0)
     at_once = over[-1].get("concurrent") or 1
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
-    runs = len(record["algorithms"]) * (1 + record["top_k"]) * record["seeds"]
+    runs = algorithms * (1 + record["top_k"]) * record["seeds"]
     return sum(known) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
 
 

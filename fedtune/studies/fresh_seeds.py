@@ -19,6 +19,7 @@ from fedtune.tuning.space_types import Config
 
 Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
 DEFAULT = "default"
+SEARCH = "search"  # the column with a search's number, 1, 2, …
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 
@@ -60,11 +61,11 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
 
 
 def evaluate(
-    plans: Sequence[Plan], data: Mapping[str, Any], seeds: int, top: int, folder: Path
+    plans: Sequence[Sequence[Plan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
-    Returns a row per algorithm, candidate and seed; a row per round of each; a row per client of each (see
+    Returns a row per algorithm, search, candidate and seed; a row per round of each; a row per client of each (see
     fedtune.runs.clients); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
     the default.
 
@@ -72,15 +73,22 @@ def evaluate(
     figure is used.  But validation and test accuracy of a run are correlated, so with more than one candidate the test
     accuracy is slightly too optimistic.
 
+    plans    of the algorithms' first searches, of their second ones, …
     top      candidates of each search, beside the default.
     folder   where each run leaves a file; a run whose file is there is not run again.
     """
-    entries = [(p, c, seed) for p in plans for c in candidates(p, top) for seed in p.fresh(seeds)]
+    entries = [
+        (k, p, c, seed)
+        for k, of in enumerate(plans, 1)
+        for p in of
+        for c in candidates(p, top)
+        for seed in p.fresh(seeds)
+    ]
     runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
-    for p, c, seed in entries:
+    for _, p, c, seed in entries:
         label = f"{p.workload.name} {c.name} {p.run_word} {seed}"
         runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
-    first = plans[0]
+    first = plans[0][0]
     outcomes = ray_tasks.run_all(
         list(runs.values()),
         data,
@@ -94,12 +102,15 @@ def evaluate(
         "seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
-    for p, c, seed in entries:
+    for k, p, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
         whose = {"algorithm": p.workload.name, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
         rows.append(
-            whose | {"trial": c.trial, "score": c.score} | run_summary(outcome, p.goal, p.workload.figures) | config
+            whose
+            | {SEARCH: k, "trial": c.trial, "score": c.score}
+            | run_summary(outcome, p.goal, p.workload.figures)
+            | config
         )
         rounds += [whose | row for row in outcome.rounds]
         scored.append((whose, outcome.clients))
@@ -141,18 +152,20 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: F
 
 
 def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
-    """Which rows belong to their algorithm's tuned configuration; the default's never do.
+    """Which rows belong to the tuned configuration of their search; the default's never do.
 
     Candidates that violate a constraint in the mean rank behind all that satisfy them.  If every candidate diverged on
     some seed, the search's best is kept, and its row says so.
     """
-    tuned = frame[frame["configuration"] != DEFAULT]
-    means = tuned.groupby(["algorithm", "configuration"], sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
+    whose = [frame["algorithm"], frame.get(SEARCH, pd.Series(1, frame.index, name=SEARCH)), frame["configuration"]]
+    tuned = frame["configuration"] != DEFAULT
+    of = [column[tuned] for column in whose]
+    means = frame[tuned].groupby(of, sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
     scores = goal.first.sign * means[goal.first.name]
     for constraint in goal.constraints:
         scores -= FAR * means[constraint.name].map(constraint.excess).clip(lower=0)
-    best = {(a, scores[a].fillna(-math.inf).idxmax()) for a in scores.index.unique("algorithm")}
-    return pd.Series([pair in best for pair in zip(frame["algorithm"], frame["configuration"], strict=True)])
+    best = {found.fillna(-math.inf).idxmax() for _, found in scores.groupby(level=[0, 1], sort=False)}
+    return pd.Series([row in best for row in zip(*whose, strict=True)])
 
 
 def _columns(rounds: list[dict[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from fedtune.core.errors import UserError
 from fedtune.programs.naming import is_program
+from fedtune.runs.files import search_name
 from fedtune.tuning.options.options import OF_ENGINE, ExperimentOptions, SearchOptions, canonical
 from fedtune.tuning.options.types import (
     HOW,
@@ -49,8 +50,18 @@ class ComparisonOptions(SearchOptions):
         "A,B|none",
         group=WHAT,
     )
+    searches: int = option(
+        1,
+        "searches of each algorithm (default 1), each on seeds of its own; several give a verdict",
+        "K",
+        small_int,
+        group=LENGTH,
+    )
     seeds: int = option(
-        5, "fresh seeds of the comparison (default 5); each has its own partition", "N", small_int, group=LENGTH
+        5, "fresh seeds of each search (default 5); each has its own partition", "N", small_int, group=LENGTH
+    )
+    margin: float = option(
+        0.005, "difference that matters, in the metric's unit (default 0.005: half a point)", "N", above_zero, group=HOW
     )
     widen: bool = option(
         False,
@@ -61,8 +72,11 @@ class ComparisonOptions(SearchOptions):
         3, "a search's best that fresh seeds judge (default 3); the best of them is compared", "N", small_int, group=HOW
     )
 
-    def of_search(self, algorithm: str, folder: Path) -> SearchOptions:
-        """The options of one algorithm's search, whose run lies in the comparison's folder."""
+    def of_search(self, algorithm: str, folder: Path, number: int = 0) -> SearchOptions:
+        """The options of one of an algorithm's searches, whose run lies in the comparison's folder.
+
+        Each has a block of seeds: those that it selects on, then its fresh ones.
+        """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         if is_program(algorithm):  # what is said of the setting is for the others
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
@@ -70,7 +84,14 @@ class ComparisonOptions(SearchOptions):
         name = user_files.plain_name(canonical(algorithm))
         then = self.recorded and {**self.recorded, "defaults": self.recorded["defaults_of"][name]}
         return SearchOptions(
-            **shared | {"algo": algorithm, "name": name, "storage_path": str(folder), "recorded": then}
+            **shared
+            | {
+                "algo": algorithm,
+                "name": search_name(name, number),
+                "storage_path": str(folder),
+                "seed": self.seed + number * (self.seeds_per_trial + self.seeds),
+                "recorded": then,
+            }
         )
 
     @classmethod

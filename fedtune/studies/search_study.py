@@ -49,7 +49,12 @@ def prepare(p: Plan, data: Mapping[str, Any], fresh: int) -> list[Any]:
     trains = trainer(p.workload)
     trains.require(p.workload, data, p.fresh(fresh))
     trains.report(p.workload, data)
-    return [trains.prepare(p.workload, data, p.workload.seed + i) for i in range(p.seeds)]
+    return prepared(p, data)
+
+
+def prepared(p: Plan, data: Mapping[str, Any]) -> list[Any]:
+    """The data that every trial trains on, by seed."""
+    return [trainer(p.workload).prepare(p.workload, data, seed) for seed in p.selecting]
 
 
 def as_recorded(p: Plan) -> Plan:

@@ -108,10 +108,12 @@ def _search(
         here = dataclasses.replace(options, address="auto", storage_path=empty)
         if isinstance(here, ComparisonOptions):
             compared = comparison_plan.make(here)
-            plans, name, fresh = compared.plans, compared.folder.name, here.seeds
+            plans, name = compared.plans, compared.folder.name
+            seeds = [s for p in compared.every for s in (*p.selecting, *p.fresh(here.seeds))]
         else:
             planned = plan.make(here)
-            plans, name, fresh = {planned.workload.name: planned}, planned.name, planned.final_seeds
+            plans, name = {planned.workload.name: planned}, planned.name
+            seeds = [*planned.selecting, *planned.fresh(planned.final_seeds)]
     engine = {algo: p for algo, p in plans.items() if not p.workload.places}
     programs = {algo: p for algo, p in plans.items() if p.workload.places}
     given, files = ["--name", name], dict[str, Path]()
@@ -128,7 +130,7 @@ def _search(
     if programs:
         arguments = _without(arguments, "--program")
     for p in list(engine.values())[:1]:
-        more, of_data = _of_engine(p, options, data, fresh)
+        more, of_data = _of_engine(p, options, data, seeds)
         given, files = given + more, files | of_data
     files |= _own(user_files.merged(*(p.own for p in engine.values())))
     if found := spaces.file_of(options.space):
@@ -143,7 +145,7 @@ def _search(
 
 
 def _of_engine(
-    planned: plan.Plan, options: SearchOptions, data: Path | None, fresh: int
+    planned: plan.Plan, options: SearchOptions, data: Path | None, seeds: Sequence[int]
 ) -> tuple[list[str], dict[str, Path]]:
     """The arguments and data for what fedtune itself trains; UserError for data that are not there."""
     e = built_in(planned.workload, "fedtune submit")
@@ -161,8 +163,7 @@ def _of_engine(
     here_too = not datasets.from_files(scenario.dataset)
     if here_too or "--data-dir" in given:  # the last that a search would refuse before it starts
         loaded = datasets.load(scenario.dataset, root)
-        first = planned.workload.seed
-        partitioning.require_partitions(loaded, scenario, range(first, first + planned.seeds + fresh))
+        partitioning.require_partitions(loaded, scenario, seeds)
     return given, files
 
 

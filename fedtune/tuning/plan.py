@@ -107,9 +107,14 @@ class Plan:
         """The default values of what is searched."""
         return {n: v for n, v in self.workload.default().items() if n in self.space.names}
 
+    @property
+    def selecting(self) -> list[int]:
+        """The seeds that its trials are trained on."""
+        return [self.workload.seed + i for i in range(self.seeds)]
+
     def fresh(self, count: int) -> list[int]:
         """So many seeds that the search has not seen."""
-        first = self.workload.seed + self.seeds
+        first = self.selecting[-1] + 1
         return list(range(first, first + count))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
@@ -84,15 +84,17 @@ class Widened(NamedTuple):
     reasons: list[str]  # a sentence for each end; also where a range cannot go on
 
 
-def rule(spaces: Mapping[str, Space], workloads: Mapping[str, Workload], best: Mapping[str, Config]) -> Widened:
-    """An end that one search's best configuration touches is extended in all searches that share it.
+def rule(
+    spaces: Mapping[str, Space], workloads: Mapping[str, Workload], best: Mapping[str, Sequence[Config]]
+) -> Widened:
+    """An end that the best configuration of some search touches is extended for all algorithms that share it.
 
-    Two searches share a hyperparameter of one name, declaration and range.  best: of each search that found one.
+    Two algorithms share a hyperparameter of one name, declaration and range.  best: of each algorithm's searches.
     """
     ranges: dict[str, dict[str, Domain]] = {name: {} for name in spaces}
     reasons: list[str] = []
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str, Any]]] = {}
-    for name, config in best.items():
+    for name, config in ((name, config) for name, of in best.items() for config in of):
         for n, end in touched(config, spaces[name]).items():
             sharing = tuple(a for a in spaces if _alike(n, a, name, spaces, workloads))
             groups.setdefault((n, sharing), []).append((end, name, config[n]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -38,7 +39,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         begun = files.record_file.exists()
         if begun:
             held.enter_context(files.lock())
-        data, prepared = _data(c)
+        data = _data(c)
         disk.require_room(c.folder)
         shown = p.options.dashboard, p.options.dashboard_host
         fits = held.enter_context(
@@ -50,10 +51,10 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             held.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
-            over = _search_all(c, data, prepared, fits)
+            over = _search_all(c, data, fits)
             if over and c.options.widen:
                 c = _widened(c, files)
-                over = not c.before or _search_all(c, data, prepared, fits)
+                over = not c.before or _search_all(c, data, fits)
             if not over:
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
@@ -62,15 +63,20 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             return 0
 
 
-def _data(c: ComparisonPlan) -> tuple[dict[str, Any], dict[Any, list[Any]]]:
-    """The data sets by name, and what every trial trains on, by source: searches with the same source share it."""
+def _data(c: ComparisonPlan) -> dict[str, Any]:
+    """The data sets by name; UserError if some search's seeds, or its fresh ones, cannot be prepared."""
     data: dict[str, Any] = {}
-    prepared: dict[Any, list[Any]] = {}
-    for p in c.plans.values():
-        if p.workload.source not in prepared:
-            data |= trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
-            prepared[p.workload.source] = search_study.prepare(p, data, c.options.seeds)
-    return data, prepared
+    known = set()
+    for p in c.every:
+        trains, source = trainer(p.workload), p.workload.source
+        if source not in known:
+            known.add(source)
+            data |= trains.load(p.workload, p.options.data_dir, p.options.download)
+            trains.report(p.workload, data)
+        if (source, p.workload.seed) not in known:
+            known.add((source, p.workload.seed))
+            trains.require(p.workload, data, [*p.selecting, *p.fresh(c.options.seeds)])
+    return data
 
 
 @contextmanager
@@ -95,19 +101,23 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
         raise
 
 
-def _search_all(c: ComparisonPlan, data: Mapping[str, Any], prepared: Mapping[Any, list[Any]], fits: int) -> bool:
-    """Whether every algorithm's search is over: one that was interrupted ends this."""
-    for i, p in enumerate(c.plans.values()):
-        say(f"\n{i + 1} of {several(len(c.plans), 'search')}")
-        if _search(p, data, prepared[p.workload.source], fits) == 130:
-            return False
+def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
+    """Whether every search is over: one that was interrupted ends this."""
+    count = itertools.count(1)
+    for plans in c.searches:  # on the same seeds; those with the same source share what they train on
+        prepared: dict[Any, list[Any]] = {}
+        for p in plans.values():
+            say(f"\n{next(count)} of {several(len(c.every), 'search')}")
+            if p.workload.source not in prepared:
+                prepared[p.workload.source] = search_study.prepared(p, data)
+            if _search(p, data, prepared[p.workload.source], fits) == 130:
+                return False
     return True
 
 
 def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     """The comparison with its second searches, if the best of some search lies at an end of a range that can go on."""
-    found = {name: fresh_seeds.candidates(p, 1)[1:] for name, p in c.plans.items()}
-    best = {name: of[0].config for name, of in found.items() if of}
+    best = {n: [of.config for plans in c.searches for of in fresh_seeds.candidates(plans[n], 1)[1:]] for n in c.plans}
     wider = widening.rule({n: p.space for n, p in c.plans.items()}, {n: p.workload for n, p in c.plans.items()}, best)
     for reason in wider.reasons:
         say(f"widened: {reason}")
@@ -138,7 +148,7 @@ def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) ->
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
     """Train the tuned configurations on fresh seeds, write and show the tables; returns where budgets were unequal."""
-    plans = [search_study.as_recorded(p) for p in c.plans.values()]
+    plans = [[search_study.as_recorded(p) for p in of.values()] for of in c.searches]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         plans, data, options.seeds, options.top_k, files.evaluations_folder

@@ -9,7 +9,7 @@ import pandas as pd
 from fedtune.runs import reading
 from fedtune.studies.comparison.tables import COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
 
-TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost")
+TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict")
 PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
 
 
@@ -22,5 +22,5 @@ def table(file: Path) -> pd.DataFrame:
 
 def pairs(file: Path) -> pd.DataFrame:
     """A pairs.csv; UserError that names it if it is damaged."""
-    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in PAIRS}
+    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*PAIRS, "verdict")}
     return reading.text_table(file, PAIRS, kinds)

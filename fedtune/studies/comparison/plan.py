@@ -32,12 +32,15 @@ from fedtune.user_code.user_files import UserFile, plain_name
 class ComparisonPlan:
     """A comparison that has been checked and can start.
 
-    plans   of every search, by algorithm, in the order of --algos; they differ only in algorithm and space.
+    plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
+            space
+    again   of its other searches, which differ from the first in their seeds
     """
 
     options: ComparisonOptions
     folder: Path
     plans: dict[str, Plan]
+    again: tuple[dict[str, Plan], ...] = ()
     baselines: tuple[str, ...] = ()  # those of them that others are tested against
     before: int = 0  # trials of each search before its ranges were widened
     widened: tuple[str, ...] = ()  # which ranges were, in words
@@ -46,6 +49,16 @@ class ComparisonPlan:
     def first(self) -> Plan:
         """The first search's plan, for everything that all share."""
         return next(iter(self.plans.values()))
+
+    @property
+    def searches(self) -> tuple[dict[str, Plan], ...]:
+        """The plans of all searches: of each number, by algorithm."""
+        return self.plans, *self.again
+
+    @property
+    def every(self) -> list[Plan]:
+        """The plans of all searches, in the order in which they run."""
+        return [p for of in self.searches for p in of.values()]
 
     @property
     def trials(self) -> int:
@@ -83,7 +96,9 @@ class ComparisonPlan:
             "seed": p.workload.seed,
             "rounds": max(q.workload.rounds for q in self.plans.values()),
             "trials": self.trials,
+            "searches": len(self.searches),
             "seeds": self.options.seeds,
+            "margin": self.options.margin,
             "top_k": self.options.top_k,
             "grace": p.grace,
             "budget": p.budget._asdict(),
@@ -143,27 +158,40 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             "a comparison needs one figure of all on fresh seeds, but there are "
             f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
         )
-    made = ComparisonPlan(options, folder, _with_common_grace(plans), tuple(b for b in baselines if b in plans))
+    plans = _with_common_grace(plans)
+    again = tuple(
+        {n: _again(p, options.of_search(searches[n].algo, folder, k)) for n, p in plans.items()}
+        for k in range(1, options.searches)
+    )
+    made = ComparisonPlan(options, folder, plans, again, tuple(b for b in baselines if b in plans))
     user_files.register(made.own)
     return made
 
 
 def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
-    """The second searches of a comparison: each goes on from the first, over wider ranges, with half its trials again.
+    """The searches of a comparison, each of which goes on over wider ranges, with half its trials again.
 
     Also where no range of its own is wider, so that budgets stay equal.
     """
-    plans, before = {}, c.first.trials
-    for name, p in c.plans.items():
+    before = c.first.trials
+
+    def wider(name: str, p: Plan) -> Plan:
         ranges = ",".join(also_text(n, domain) for n, domain in found.ranges[name].items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
         )
-        again = _planned(more)
-        plans[name] = dataclasses.replace(
-            again, points=[], outside=[], earlier=p.folder, grace=p.grace, budget=p.budget, concurrent=p.concurrent
+        return dataclasses.replace(
+            _planned(more),
+            points=[],
+            outside=[],
+            earlier=p.folder,
+            grace=p.grace,
+            budget=p.budget,
+            concurrent=p.concurrent,
         )
-    return dataclasses.replace(c, plans=plans, before=before, widened=tuple(found.reasons))
+
+    plans, *again = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
+    return dataclasses.replace(c, plans=plans, again=tuple(again), before=before, widened=tuple(found.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -247,6 +275,12 @@ def _planned(search: SearchOptions) -> Plan:
         then = {**search.recorded, "space": RunFiles(run).record_with("space")["space"]}
         search = dataclasses.replace(search, recorded=then)
     return plan.make(search, resumed=run.exists())
+
+
+def _again(first: Plan, search: SearchOptions) -> Plan:
+    """The plan of one of an algorithm's other searches: as its first, on other seeds."""
+    p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
+    return dataclasses.replace(p, grace=first.grace, budget=first.budget)
 
 
 def _also(

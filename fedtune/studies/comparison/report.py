@@ -33,26 +33,27 @@ def report(
 
     evaluations: a row for every algorithm, configuration and fresh seed.  outcomes: the runs that these stand for.
     """
-    runs = {name: p.folder for name, p in c.plans.items()}
+    runs = {name: [of[name].folder for of in c.searches] for name in c.plans}
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
-    spent, objective = {n: comparison_tables.spent(run) for n, run in runs.items()}, c.first.goal.first
+    spent, objective = {n: comparison_tables.spent(of) for n, of in runs.items()}, c.first.goal.first
     table = comparison_tables.table(evaluations, spent, texts, objective)
-    pairs = comparison_tables.pairs(evaluations, objective)
-    against = comparison_tables.against(evaluations, c.baselines, objective)
+    pairs = comparison_tables.pairs(evaluations, objective, c.options.margin)
+    against = comparison_tables.against(evaluations, c.baselines, objective, c.options.margin)
     files = RunFiles(c.folder)
     write_whole(files.table_file, table.to_csv(index=False))
     write_whole(files.pairs_file, pairs.to_csv(index=False))
     write_whole(files.against_file, against.to_csv(index=False))
-    unequal = comparison_tables.unequal(runs, c.trials, c.first.budget)
+    each = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
+    unequal = comparison_tables.unequal(each, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
-    records = {name: RunFiles(run).record for name, run in runs.items()}
+    records = {name: RunFiles(of[0]).record for name, of in runs.items()}
     caveats = [f"ranges were widened: {why}" for why in c.widened]
     caveats += comparison_text.caveats(records, c.trials, evaluations)
     titled = _titled(c, table, pairs, against)
     _show(titled, {PUBLISHED: notes, "of the searches": caveats})
-    made = _made(record, runs.values(), outcomes, table["search_seconds"].sum())
+    made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, [*warnings, *notes, *caveats], made)
     for line in warnings:
         say(line)
@@ -91,12 +92,17 @@ def _titled(
     goal = c.first.goal
     what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {messages.said(goal)}, on"
     unit = "in %, " if comparison_text.in_percent(table) else ""
+    searches = len(c.searches)
     over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)
+    over = over if searches == 1 else f"{searches} searches, of each the mean over {over}"
+    by = "seed" if searches == 1 else "search"
+    margin = f"{100 * c.options.margin:g} points" if comparison_text.in_percent(table) else f"{c.options.margin:g}"
+    against_margin = "" if searches == 1 else f"; verdicts against a margin of {margin}, at 5 % for all together"
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
         (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (
-            f"tuned, paired by seed{few}: ± of each pair by itself, p corrected by Holm for all pairs",
+            f"tuned, paired by {by}{few}: ± of each pair by itself, p corrected by Holm for all pairs{against_margin}",
             comparison_text.shown_pairs(pairs),
         ),
         (

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fedtune.core import statistics
@@ -15,8 +16,11 @@ from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several, short
 from fedtune.runs import frames, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 
+UNIT = "unit"
+LEVEL = 0.05
+LARGER, WITHIN, UNTOLD, UNTESTED = "larger", "within the margin", "cannot be told", "not tested"  # verdicts
 OVER = 0.1  # share by which trials may exceed a budget before a warning says so
 
 # column of table.csv -> what it is.  Accuracies are shares of 1, means over fresh seeds; ± is half a 95 % interval.  Of
@@ -76,15 +80,16 @@ def table(
     """
     rows, metric, tested = [], objective.name, objective.reported(evaluations)
     evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
+    evaluations = with_units(evaluations)
     for name, runs in evaluations.groupby("algorithm", sort=False):
         default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
-        at_default, at_tuned = (statistics.mean(of[tested]) for of in (default, tuned))
+        at_default, at_tuned = (statistics.mean(numbers(of, tested)) for of in (default, tuned))
         gain = _paired(tuned, default, tested)
         means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
-        score = first["score"].iloc[0] if len(first) else math.nan
+        score = first["score"].mean() if len(first) else math.nan
         others = {
-            name: statistics.mean(tuned[f"test_acc_{name}"] if f"test_acc_{name}" in tuned else [])
+            name: statistics.mean(numbers(tuned, f"test_acc_{name}") if f"test_acc_{name}" in tuned else [])
             for name in ("all", "foreign")
         }
         lost = {f"{n}_diverged": int(of[tested].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
@@ -106,7 +111,7 @@ def table(
                 **means,
                 "search_score": score,
                 "selection_gap": score - first[metric].mean(skipna=False),
-                "default_gap": default["score"].iloc[0] - default[metric].mean(skipna=False),
+                "default_gap": default["score"].mean(skipna=False) - default[metric].mean(skipna=False),
                 **lost,
                 "lost": trial_states.lost(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
@@ -124,41 +129,52 @@ def table(
     return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
 
 
-def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> pd.DataFrame:
-    """Every two algorithms, tuned: difference paired by seed, ±, p, and p corrected for all pairs.
+def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: float = 0.0) -> pd.DataFrame:
+    """Every two algorithms, tuned: difference, ±, p, p corrected for all pairs, and the verdict against a margin.
 
-    It is that of test accuracy, or of the test metric that reports the objective, which `metric` names then.
+    It is that of test accuracy, or of the test metric that reports the objective, which `metric` names then.  With
+    several searches each is one number, the mean over its seeds, and they are paired; with one, its seeds are.
     """
-    return _family(evaluations, objective, lambda order: itertools.combinations(order, 2))
+    return _family(evaluations, objective, margin, lambda order: itertools.combinations(order, 2))
 
 
-def against(evaluations: pd.DataFrame, baselines: Sequence[str], objective: Objective = ACCURACY) -> pd.DataFrame:
+def against(
+    evaluations: pd.DataFrame, baselines: Sequence[str], objective: Objective = ACCURACY, margin: float = 0.0
+) -> pd.DataFrame:
     """Every algorithm against each baseline, tuned: the same, p corrected for these alone, which are fewer."""
 
     def wanted(order: Sequence[str]) -> list[tuple[str, str]]:
         return [(name, b) for b in baselines if b in order for name in order if name not in baselines]
 
-    return _family(evaluations, objective, wanted)
+    return _family(evaluations, objective, margin, wanted)
 
 
 def _family(
-    evaluations: pd.DataFrame, objective: Objective, wanted: Callable[[Sequence[str]], Iterable[tuple[str, str]]]
+    evaluations: pd.DataFrame,
+    objective: Objective,
+    margin: float,
+    wanted: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
     """Tests between tuned algorithms, corrected as one family.  wanted: pairs of them, which come the best first."""
-    metric = objective.reported(evaluations)
+    several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
+    metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
     means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
-    rows = [(a, b, *_paired(tuned[a], tuned[b], metric)) for a, b in wanted(order)]
+    compared = list(wanted(order))
+    rows = [(a, b, *_paired(tuned[a], tuned[b], metric)) for a, b in compared]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
-    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()))
+    found = _verdicts([_apart(tuned[a], tuned[b], metric) for a, b in compared], margin)
+    if not several_searches:  # nothing is known of what another search would find
+        found = [""] * len(found)
+    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=found)
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
 
-def spent(run: Path) -> dict[str, float]:
-    """A search's actual cost, from the logs of its trials rather than from its options."""
-    trials = frames.trials_table(RunFiles(run))
+def spent(searches: Sequence[Path]) -> dict[str, float]:
+    """The actual cost of an algorithm's searches, from the logs of their trials rather than from their options."""
+    trials = pd.concat([frames.trials_table(RunFiles(run)) for run in searches])
     # of what no trial reported there is no sum
     totals = {c: trials[c].sum(min_count=1) if c in trials else math.nan for c in ("rounds", "comm_mb", "seconds")}
     return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
@@ -200,16 +216,48 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
     return []
 
 
+def with_units(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """With the column UNIT: what counts as one number, the search; or the seed, where there is one search."""
+    searches = evaluations.get(SEARCH, pd.Series(1, evaluations.index))
+    return evaluations.assign(**{UNIT: searches if searches.nunique() > 1 else evaluations["seed"]})
+
+
+def numbers(runs: pd.DataFrame, metric: str) -> pd.Series:
+    """A number for each unit: the mean over its seeds, not a number where a run diverged."""
+    return runs.groupby(UNIT)[metric].agg(lambda v: v.mean(skipna=False))
+
+
+def _apart(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
+    """Differences in a metric between two sets of runs, paired by unit."""
+    one, other = numbers(a, metric), numbers(b, metric)
+    common = one.index.intersection(other.index)
+    return (one[common] - other[common]).to_numpy(float)
+
+
 def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
-    """The difference in a metric between two sets of runs, paired by seed."""
-    both = a.set_index("seed")[metric].to_frame("a").join(b.set_index("seed")[metric].rename("b"), how="inner")
-    return statistics.paired(both["a"], both["b"])
+    """Their mean with interval and p."""
+    d = _apart(a, b, metric)
+    return statistics.paired(d, np.zeros_like(d))
+
+
+def _verdicts(differences: Sequence[np.ndarray], margin: float) -> list[str]:
+    """Of each difference whether it is larger than the margin, within it, or cannot be told, at 5 % for all together.
+
+    One of the two claims is true of each difference, so Holm's correction counts differences, not claims.
+    """
+    both = [(statistics.beyond(d, margin), statistics.inside(d, margin)) for d in differences]
+    corrected = statistics.holm([min(of) for of in both])
+    return [
+        UNTESTED if math.isnan(p) else UNTOLD if p >= LEVEL else LARGER if large < within else WITHIN
+        for p, (large, within) in zip(corrected, both, strict=True)
+    ]
 
 
 def _listed(tuned: pd.DataFrame) -> str:
-    """The hyperparameters of a tuned configuration in one line."""
+    """The hyperparameters of the tuned configurations, one of each search."""
     if tuned.empty:
         return "none was found"
-    row = tuned.iloc[0]
-    values = tables.plain({n.removeprefix(tables.CONFIG): row[n] for n in row.index if n.startswith(tables.CONFIG)})
-    return ", ".join(f"{n} = {short(v)}" for n, v in values.items())
+    firsts = tuned.drop_duplicates(SEARCH) if SEARCH in tuned else tuned[:1]
+    names = [n for n in tuned if str(n).startswith(tables.CONFIG)]
+    each = [tables.plain({n.removeprefix(tables.CONFIG): row[n] for n in names}) for row in firsts.to_dict("records")]
+    return "; ".join(", ".join(f"{n} = {short(v)}" for n, v in values.items()) for values in each)

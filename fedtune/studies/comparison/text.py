@@ -13,10 +13,10 @@ from fedtune.core.metrics import limits
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.runs import tables
 from fedtune.runs.trial_states import FAILED
-from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
+from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.tuning import caveats as tuning_caveats
 
-LEVEL = 0.05
 NAMED = 7  # algorithms that a title names
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
@@ -26,10 +26,16 @@ def who(algorithms: Sequence[str]) -> str:
     return ", ".join(algorithms) if len(algorithms) <= NAMED else f"{len(algorithms)} algorithms"
 
 
-def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
-    """Sentences on the best tuned algorithm, how many differ significantly from it, and from each baseline.
+ONE_SEARCH = (
+    "Each algorithm was searched once, so nothing is known of what another search would find, and there is no verdict "
+    "(--searches 3 or more give one)"
+)
 
-    The figures are those of the tables; "" where no algorithm has a tuned one.
+
+def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
+    """Sentences on the best tuned algorithm, and on how many others differ from it, and from each baseline.
+
+    The figures are those of the tables; "" where no algorithm has a tuned one.  With one search there is no verdict.
     """
     if table["tuned"].isna().all():
         return ""
@@ -37,23 +43,33 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
     name, percent, _ = column.removeprefix("tuned").partition("%")
     figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
-    found = [f"{best} ranks first on fresh seeds with {figure}"]
+    first = f"{best} ranks first on fresh seeds with {figure}"
+    if not judged(pairs):
+        return f"{ONE_SEARCH}. {first}." if len(pairs) else f"{first}."
     mine = pairs[pairs["algorithm"] == best]
-    if len(mine):
-        found.append(_differing(mine, f"of the other {len(mine)}", "it"))
+    found = [first, _differing(mine.assign(difference=-mine["difference"]), "other algorithms", best)]
     for baseline, of in against.groupby("other", sort=False):
-        sure = of[of["p_holm"] < LEVEL]
-        above = int((sure["difference"] > 0).sum())
-        how = f" ({above} above, {len(sure) - above} below)" if len(sure) else ""
-        found.append(_differing(of, f"of {len(of)}", str(baseline)) + how)
+        found.append(_differing(of, "algorithms", str(baseline)))
     return "; ".join(found) + "."
 
 
-def _differing(pairs: pd.DataFrame, all_: str, whom: str) -> str:
-    """How many of the pairs' algorithms differ significantly from one, in words."""
-    sure, untested = int((pairs["p_holm"] < LEVEL).sum()), int(pairs["p_holm"].isna().sum())
-    said = f"{sure or 'none'} {all_} differ{'s' if sure < 2 else ''} significantly from {whom}"
-    return said + (f", and {untested} could not be tested" if untested else "")
+def judged(pairs: pd.DataFrame) -> bool:
+    """Whether a table of pairs has verdicts: with one search of each algorithm it has none."""
+    return "verdict" in pairs and bool(pairs["verdict"].fillna("").any())
+
+
+def _differing(pairs: pd.DataFrame, who: str, whom: str) -> str:
+    """How many algorithms differ from one by more than the margin, in words.  pairs: differences from it."""
+    large = pairs["verdict"] == LARGER
+    above, below = int((large & (pairs["difference"] > 0)).sum()), int((large & (pairs["difference"] < 0)).sum())
+    counts = {
+        f"above {whom}": above,
+        f"below {whom}": below,
+        f"within the margin of {whom}": int((pairs["verdict"] == WITHIN).sum()),
+        "cannot be told apart": int((pairs["verdict"] == UNTOLD).sum()),
+        "could not be tested": int((pairs["verdict"] == UNTESTED).sum()),
+    }
+    return f"of {len(pairs)} {who}, " + ", ".join(f"{n} {how}" for how, n in counts.items() if n)
 
 
 def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: pd.DataFrame) -> list[str]:
@@ -70,10 +86,15 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     for name, record in records.items():
         space = record.get("space") or {}
         mine = chosen[chosen["algorithm"] == name]
-        if len(mine):
-            values = {n: mine.iloc[0].get(tables.CONFIG + n) for n in space}
-            found += tuning_caveats.at_edges(name, tables.plain(values), space)
+        for values in _configurations(mine, list(space)):
+            found += [line for line in tuning_caveats.at_edges(name, values, space) if line not in found]
     return found + _failed(evaluations) + _chosen_anew(evaluations, chosen)
+
+
+def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The configurations of runs, one of each search, in the order of searches."""
+    firsts = runs.drop_duplicates(SEARCH) if SEARCH in runs else runs[:1]
+    return [tables.plain({n: row.get(tables.CONFIG + n) for n in names}) for row in firsts.to_dict("records")]
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
@@ -157,14 +178,13 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
     """The pairs as text; if there are many and not `every` is wanted, only those with the first algorithm."""
     if len(pairs) > MANY and not every:
         pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
-    differ = pairs["p_holm"].map(lambda p: "not tested" if math.isnan(p) else "yes" if p < LEVEL else "not shown")
     return pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
             "difference": _with_half(pairs, "difference", "half", sign="+"),
             "p": pairs["p"].map(lambda v: number(v, ".2g")),
             "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
-            f"differ at {LEVEL:.0%}": differ,
+            "verdict": pairs["verdict"] if "verdict" in pairs else "",
         }
     )
 
