@@ -12,11 +12,13 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
+from fedtune.studies.comparison import tables
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
     """Test accuracy of each algorithm's default and tuned configuration: a point per seed, mean and 95 % interval.
 
+    The interval is over searches, where each algorithm has several, else over seeds.
     A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
     what was searched for, if something else; then the test metric that reports it is shown.
     """
@@ -26,6 +28,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     needed = {"algorithm", "configuration", "chosen", "seed", metric}
     if not needed <= set(evaluations) or evaluations.empty:
         return nothing(title, "nothing was re-run yet")
+    evaluations = tables.with_units(evaluations)
     tuned = evaluations["chosen"].astype(bool)
     both = {"default": evaluations[evaluations["configuration"] == "default"], "tuned": evaluations[tuned]}
     means = both["tuned"].groupby("algorithm")[metric].agg(lambda v: v.mean(skipna=False))
@@ -47,7 +50,8 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
             hovertemplate=name + ", seed %{text}: %{x:.4f}<extra></extra>",
         )
         lost = {a: (int(g.isna().sum()), g) for a, g in rows.groupby("algorithm")[metric]}
-        diamonds = [(a, statistics.mean(g)) for a, (bad, g) in lost.items() if not bad]
+        of = {a: tables.numbers(runs, metric) for a, runs in rows.groupby("algorithm")}
+        diamonds = [(a, statistics.mean(of[a])) for a, (bad, _) in lost.items() if not bad]
         above, below = statistics.arms([m.mean for _, m in diamonds], [m.half for _, m in diamonds], within)
         figure.add_scatter(
             x=[m.mean for _, m in diamonds],
@@ -77,5 +81,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     figure.update_xaxes(title=f"{words}, last round")
     how = trial_states.lost(evaluations["reason"] if "reason" in evaluations else ())
     gone = f", none where a seed {how}" if figure.layout.annotations else ""
-    n = f"n = {several(evaluations['seed'].nunique(), 'seed')}; diamonds: mean with its 95 % interval{gone}"
+    units = evaluations[tables.UNIT].nunique()
+    n = f"n = {several(units, 'seed')}" if units == evaluations["seed"].nunique() else f"n = {units} searches"
+    n += f"; diamonds: mean with its 95 % interval{gone}"
     return finish(figure, title, n, height=110 + 46 * len(order), legend=1)

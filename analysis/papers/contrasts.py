@@ -25,6 +25,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
+from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.user_code.command import Parser, guarded
 
@@ -80,13 +81,15 @@ def _verdict(row: dict[Any, Any]) -> str:
 
 
 def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
-    """The results of a comparison on fresh seeds, of tuned or of default configurations."""
-    runs = pd.read_parquet(RunFiles(folder, COMPARISON).evaluations_file)
+    """The results of a comparison on fresh seeds, of tuned or of default configurations: a number for each search,
+    or for each seed where there is one search.
+    """
+    runs = comparison_tables.with_units(pd.read_parquet(RunFiles(folder, COMPARISON).evaluations_file))
     runs = runs[runs["chosen"]] if reads == "tuned" else runs[runs["configuration"] == reads]
     return {
         metric: {
             "": {
-                str(name): 100 * of.sort_values("seed")[metric].to_numpy(float)
+                str(name): 100 * comparison_tables.numbers(of, metric).to_numpy(float)
                 for name, of in runs.groupby("algorithm")
             }
         }

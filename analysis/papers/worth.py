@@ -25,6 +25,7 @@ from fedtune.core.statistics import interval
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
+from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.user_code.command import Parser, guarded
@@ -45,12 +46,16 @@ class Range(NamedTuple):
 def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.DataFrame, pd.DataFrame]:
     """Accuracy in percent by default and when tuned: a row per seed, a column per algorithm without diverged runs.
 
+    Where each algorithm has several searches, a row per search.
+
     Without an algorithm that is another one here: whose default figures are that one's on every seed (`TWINS`).
     """
 
     def table(runs: pd.DataFrame) -> pd.DataFrame:
-        return 100 * runs.pivot(index="seed", columns="algorithm", values=metric)
+        of = {name: comparison_tables.numbers(mine, metric) for name, mine in runs.groupby("algorithm")}
+        return 100 * pd.DataFrame(of)
 
+    evaluations = comparison_tables.with_units(evaluations)
     default = table(evaluations[evaluations["configuration"] == DEFAULT])
     tuned = table(evaluations[evaluations["chosen"]])
     sound = (default.notna() & tuned.notna()).all()

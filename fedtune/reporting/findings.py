@@ -27,7 +27,7 @@ from fedtune.experiment.scenarios import in_words
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables, user_copies
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import RunFiles, search_of
 from fedtune.tuning import caveats, messages, schedulers
 from fedtune.tuning.options.options import SearchOptions
 
@@ -57,10 +57,13 @@ class Findings:
 
     @property
     def title(self) -> str:
-        """The algorithm and its scenario, in words."""
+        """The algorithm and its scenario, in words; of a comparison's other searches also its number."""
+        number = search_of(self.run)[1] if RunFiles(self.run.absolute().parent).is_comparison else 0
+        which = f", search {number + 1}" if number else ""
         if "scenario" not in self.record:
-            return f"{self.record['algorithm']} (a program)"
-        return f"{self.record['algorithm']} on {in_words(self.scenario, self.record['scenario'], given(self.record))}"
+            return f"{self.record['algorithm']} (a program){which}"
+        where = in_words(self.scenario, self.record["scenario"], given(self.record))
+        return f"{self.record['algorithm']} on {where}{which}"
 
     @property
     def goal(self) -> Goal:

@@ -25,11 +25,11 @@ from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.runs import reading
-from fedtune.runs.files import COMPARISON, WIDENED, RunFiles, searches_of
+from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.studies.comparison import files as comparison_files
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.text import shown_pairs
-from fedtune.studies.fresh_seeds import DEFAULT
+from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.user_code import user_files
 
 METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
@@ -118,7 +118,7 @@ def read(run: Path, anchor: str) -> Search | Comparison:
         return _comparison(run, anchor)
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
     evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
-    return _search(findings.read(run, _check(evaluations, run.absolute().name.removesuffix(WIDENED))), anchor)
+    return _search(findings.read(run, _check(evaluations, *search_of(run.absolute()))), anchor)
 
 
 def _search(f: Findings, anchor: str) -> Search:
@@ -206,13 +206,16 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
     lead = _lead(record, state, evaluations is not None) + (_outcome(run) if state == "finished" else "")
-    begun = {a: searches_of(run, user_files.plain_name(a)) for a in algorithms}
-    folders = {a: searches[-1] for a, searches in begun.items() if searches}
-    there = list(folders)
-    found = [findings.read(folders[a], _check(evaluations, a)) for a in there]
+    numbers = range(int(record.get("searches", 1)))
+    begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
+    folders = {search: of[-1] for search, of in begun.items() if of}
+    there = {a for a, _ in folders}
+    found = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
     if evaluations is not None and found:
-        records = {f.record["algorithm"]: f.record for f in found}
+        records: dict[str, Any] = {}
+        for f in found:
+            records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
         said += comparison_text.caveats(records, int(record.get("trials") or 0), evaluations)
         warnings += [findings.sentence(line, algorithms) for line in said]
@@ -240,7 +243,7 @@ def _evaluations(run: Path) -> pd.DataFrame | None:
     return reading.table(file, ("algorithm", "configuration", "seed")) if file.exists() else None
 
 
-def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, Any]]:
+def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> list[dict[str, Any]]:
     """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
 
     The comparison may have chosen another of the search's best ones since; its own tables say.
@@ -249,6 +252,7 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str) -> list[dict[str, A
         return []
     names = {"top 1": "best", DEFAULT: "default"}
     mine = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
+    mine = mine[mine[SEARCH] == number + 1] if SEARCH in mine else mine
     return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
 
 
@@ -313,6 +317,7 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
     evaluated: whether there are runs on fresh seeds.
     """
     trials, names = record.get("trials"), several(len(record["algorithms"]), "algorithm")
+    searches = record.get("searches", 1)
     if state != "finished":
         earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"
         done = earlier if evaluated else missing
@@ -321,6 +326,8 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
         budget = "each tuned, but with unequal budgets"
     else:
         budget = "each tuned with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
+    if searches > 1:
+        budget = budget.replace("each tuned", f"each tuned by {searches} searches", 1)
     on_test = (record.get("options") or {}).get("selects_on_test")
     selected = "" if on_test else ", selected on validation rows"
     return f"{names}, {budget}{selected}, and trained again on fresh seeds together with the defaults."

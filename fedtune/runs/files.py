@@ -229,6 +229,12 @@ def search_name(algorithm: str, number: int) -> str:
     return f"{algorithm}+{number + 1}" if number else algorithm
 
 
+def search_of(folder: Path) -> tuple[str, int]:
+    """The algorithm's name and the number 0, 1, … of a search, by its folder in a comparison's."""
+    name, _, number = folder.absolute().name.removesuffix(WIDENED).rpartition("+")
+    return (name, int(number) - 1) if name and number.isdigit() else (folder.name.removesuffix(WIDENED), 0)
+
+
 def searches_of(comparison: Path, algorithm: str, searches: int = 1) -> list[Path]:
     """The folders of an algorithm's searches in a comparison that have begun.
 

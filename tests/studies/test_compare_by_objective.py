@@ -100,23 +100,29 @@ def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:
         assert set(found.loc[chosen, "configuration"]) == {best}
 
 
-def pairs_of(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["algorithm", "other", "difference", "p_holm"]).assign(half=0.1, p=0.1)
+def pairs_of(*rows: tuple[str, str, float, str]) -> pd.DataFrame:
+    columns = ["algorithm", "other", "difference", "verdict"]
+    return pd.DataFrame(rows, columns=columns).assign(half=0.1, p=0.1, p_holm=0.1)
 
 
 def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     pairs = pairs_of(
-        ("b", "c", 0.1, 0.3), ("b", "a", 0.2, 0.01), ("b", "d", float("nan"), float("nan")), ("c", "a", 0.1, 0.9)
+        ("b", "c", 0.1, "cannot be told"),
+        ("b", "a", 0.2, "larger"),
+        ("b", "d", float("nan"), "not tested"),
+        ("c", "a", 0.1, "larger"),
     )
-    against = pairs_of(("b", "local", 0.1, 0.001), ("c", "local", 0.1, 0.2), ("a", "local", -0.1, 0.02))
+    against = pairs_of(
+        ("b", "local", 0.1, "larger"), ("c", "local", 0.1, "within the margin"), ("a", "local", -0.1, "larger")
+    )
     table = comparison_tables.table(evaluations(), SPENT, {})
     assert comparison_text.outcome(table, pairs, against) == (
-        "b ranks first on fresh seeds with 90.20 ± 0.25 %; 1 of the other 3 differs significantly from it, and 1 "
-        "could not be tested; 2 of 3 differ significantly from local (1 above, 1 below)."
+        "b ranks first on fresh seeds with 90.20 ± 0.25 %; of 3 other algorithms, 1 below b, 1 cannot be told apart, "
+        "1 could not be tested; of 3 algorithms, 1 above local, 1 below local, 1 within the margin of local."
     )
-    equal = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, 0.3)), pairs_of(("b", "local", 0.1, 0.2)))
-    assert equal.endswith(
-        "; none of the other 1 differs significantly from it; none of 1 differs significantly from local."
+    once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
+    assert once.endswith(
+        "there is no verdict (--searches 3 or more give one). b ranks first on fresh seeds with 90.20 ± 0.25 %."
     )
     loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
     none = pairs_of()

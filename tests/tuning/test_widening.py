@@ -37,7 +37,10 @@ def test_a_range_grows_once_as_far_as_is_declared(name: str, domain, sides: set[
 
 def test_an_end_is_widened_for_all_that_share_the_range_and_for_no_other() -> None:
     inside = {"lr": 0.02, "momentum": 0.5, "local_epochs": 3}
-    best = {"fedprox": {**inside, "mu": 1e-4, "lr": 0.299}, "fedbabu": {**inside, "tune_epochs": 20, "tune_lr": 0.01}}
+    best = {
+        "fedprox": [inside, {**inside, "mu": 1e-4, "lr": 0.299}],  # of two searches
+        "fedbabu": [{**inside, "tune_epochs": 20, "tune_lr": 0.01}],
+    }
     found = widening.rule(SPACES, WORKLOADS, best)
     said = {name: {n: domain_text(d) for n, d in of.items()} for name, of in found.ranges.items()}
     lr = {"lr": "0.001 … 1 (log)"}
@@ -57,13 +60,13 @@ def test_an_end_is_widened_for_all_that_share_the_range_and_for_no_other() -> No
 
 
 def test_a_range_of_a_family_is_shared_by_the_family() -> None:
-    found = widening.rule(SPACES, WORKLOADS, {"fedpa": {"gen_steps": 5}})
+    found = widening.rule(SPACES, WORKLOADS, {"fedpa": [{"gen_steps": 5}]})
     assert {n for n, of in found.ranges.items() if of} == {"fedgen", "fedpa"}
     assert domain_text(found.ranges["fedgen"]["gen_steps"]) == "2 … 200 (log)"
 
 
 def test_where_nothing_is_touched_nothing_grows() -> None:
-    found = widening.rule(SPACES, WORKLOADS, {"fedavg": {"lr": 0.02, "momentum": 0.0, "local_epochs": 1}})
+    found = widening.rule(SPACES, WORKLOADS, {"fedavg": [{"lr": 0.02, "momentum": 0.0, "local_epochs": 1}]})
     assert not any(found.ranges.values()) and not found.reasons  # 0 and 1 are natural limits
 
 

@@ -246,7 +246,7 @@ def _verdicts(differences: Sequence[np.ndarray], margin: float) -> list[str]:
     One of the two claims is true of each difference, so Holm's correction counts differences, not claims.
     """
     both = [(statistics.beyond(d, margin), statistics.inside(d, margin)) for d in differences]
-    corrected = statistics.holm([min(of) for of in both])
+    corrected = statistics.holm([float(np.min(of)) for of in both])  # not a number where nothing is tested
     return [
         UNTESTED if math.isnan(p) else UNTOLD if p >= LEVEL else LARGER if large < within else WITHIN
         for p, (large, within) in zip(corrected, both, strict=True)

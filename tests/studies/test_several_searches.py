@@ -1,0 +1,179 @@
+"""A comparison of several searches of each algorithm: what is one number, what is paired, and what may be claimed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.weightstats import DescrStatsW
+
+from fedtune.commands import compare, report, resume, status
+from fedtune.core import statistics
+from fedtune.runs import logs
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison import tables, text
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning.options import arguments
+
+SEARCHES = 4
+
+
+def evaluated(name: str, configuration: str, seed: int, search: int, test_acc: float) -> dict[str, Any]:
+    """A run on a fresh seed."""
+    costs = {"comm_mb": 5.0, "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0}
+    whose = {"algorithm": name, "configuration": configuration, "chosen": configuration == "top 1", "seed": seed}
+    reached = {"score": 0.8, "val_acc": test_acc, "test_acc": test_acc, "test_acc_std": 0.1, "test_acc_worst10": 0.4}
+    return whose | {"search": search} | reached | costs | {"reason": "", "config/lr": 0.1 * search}
+
+
+def spent(names: Any) -> dict[str, dict[str, float]]:
+    """What searches cost."""
+    return {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in names}
+
+
+def frame(**worth: tuple[float, float]) -> pd.DataFrame:
+    """Algorithms by name, each with its accuracy and how far its searches differ; searches have two seeds each."""
+    rows: list[dict[str, Any]] = []
+    stream = np.random.default_rng(3)
+    luck = stream.normal(0, 0.1, (SEARCHES, 2))  # of a seed, the same for all
+    for name, (level, apart) in worth.items():
+        lift = apart * stream.normal(size=SEARCHES)
+        for k, s in itertools.product(range(SEARCHES), range(2)):
+            for configuration in ("default", "top 1"):
+                acc = level + luck[k, s] + (lift[k] if configuration != "default" else -0.1)
+                rows.append(evaluated(name, configuration, seed=10 * k + s, search=k + 1, test_acc=acc))
+    return pd.DataFrame(rows)
+
+
+def test_a_search_is_one_number_the_mean_over_its_seeds() -> None:
+    found = frame(a=(0.7, 0.01), b=(0.6, 0.01))
+    tuned = found[found["chosen"]].groupby(["algorithm", "search"])["test_acc"].mean().unstack()
+    table = tables.table(found, spent("ab"), {}).set_index("algorithm")
+    for name in "ab":
+        want = statistics.mean(tuned.loc[name])
+        assert tuple(table.loc[name, ["tuned", "tuned_half"]]) == pytest.approx(want, abs=1e-12)
+    default = found[found["configuration"] == "default"].groupby(["algorithm", "search"])["test_acc"].mean().unstack()
+    gain = statistics.paired(tuned.loc["a"], default.loc["a"])
+    assert tuple(table.loc["a", ["gain", "gain_half"]]) == pytest.approx(gain[:2], abs=1e-12)
+    pair = tables.pairs(found, margin=0.005).iloc[0]
+    want = stats.ttest_rel(tuned.loc["a"], tuned.loc["b"])
+    assert (pair["difference"], pair["p"]) == pytest.approx(
+        (tuned.loc["a"].mean() - tuned.loc["b"].mean(), want.pvalue)
+    )
+    assert table.loc["a", "runs"] == 2 * SEARCHES
+    assert table.loc["a", "configuration"].count(";") == SEARCHES - 1
+
+
+def test_a_verdict_is_one_of_three_and_needs_several_searches() -> None:
+    found = frame(a=(0.7, 1e-4), b=(0.7, 1e-4), c=(0.6, 1e-4), d=(0.65, 0.3))
+    verdicts = tables.pairs(found, margin=0.005).set_index(["algorithm", "other"])["verdict"]
+    of = {frozenset(pair): verdict for pair, verdict in verdicts.items()}
+    assert of[frozenset("ab")] == "within the margin"
+    assert of[frozenset("ac")] == of[frozenset("bc")] == "larger"
+    assert of[frozenset("ad")] == of[frozenset("cd")] == "cannot be told"
+    wide = tables.pairs(found, margin=0.2).set_index(["algorithm", "other"])["verdict"]
+    assert {frozenset(p): v for p, v in wide.items()}[frozenset("ac")] == "within the margin"
+    lost = found.copy()
+    lost.loc[lost["algorithm"] == "c", "test_acc"] = np.nan
+    assert (tables.pairs(lost, margin=0.005).query("other == 'c'")["verdict"] == "not tested").all()
+    one = found[found["search"] == 1]
+    assert set(tables.pairs(one, margin=0.005)["verdict"]) == {""} and not text.judged(tables.pairs(one, margin=0.005))
+
+
+def test_the_claims_are_those_of_intervals_and_of_two_one_sided_tests() -> None:
+    for draw in range(40):
+        d = np.random.default_rng(draw).normal(0.01, 0.01, 5)
+        margin = 0.005
+        described = DescrStatsW(d)
+        low, high = described.tconfint_mean(0.05)
+        assert (statistics.beyond(d, margin) < 0.05) == (low > margin or high < -margin)
+        assert (statistics.inside(d, margin) < 0.05) == (-margin < low and high < margin)
+        assert statistics.inside(d, margin) == pytest.approx(
+            min(1, 2 * described.ttost_mean(-margin, margin)[0]), rel=1e-9
+        )
+        assert statistics.beyond(d, 0.0) == pytest.approx(stats.ttest_1samp(d, 0).pvalue, rel=1e-9)
+    assert math.isnan(statistics.beyond(np.ones(3), 0.1)) and math.isnan(statistics.inside(np.ones(3), 2.0))
+
+
+def test_verdicts_of_many_algorithms_are_false_no_oftener_than_said() -> None:
+    """Ten differences exactly at the margin, where either claim is false: one false claim among the ten in 5 %."""
+    stream, false = np.random.default_rng(0), 0
+    for _ in range(1500):
+        d = stream.normal(0.005, 0.002, (10, 5))
+        false += any(v in (tables.LARGER, tables.WITHIN) for v in tables._verdicts(list(d), 0.005))
+    assert false / 1500 < 0.05 + 3 * (0.05 * 0.95 / 1500) ** 0.5
+
+
+def test_the_outcome_counts_verdicts_or_says_that_there_is_none() -> None:
+    found = frame(a=(0.7, 1e-4), b=(0.7, 1e-4), c=(0.6, 1e-4), local=(0.5, 1e-4))
+    table, pairs = tables.table(found, spent([*"abc", "local"]), {}), tables.pairs(found, margin=0.005)
+    said = text.outcome(table, pairs, tables.against(found, ["local"], margin=0.005))
+    best = table["algorithm"].iloc[0]
+    assert said.startswith(f"{best} ranks first on fresh seeds with ")
+    assert f"of 3 other algorithms, 2 below {best}, 1 within the margin of {best}" in said
+    assert said.endswith("of 3 algorithms, 3 above local.")
+    one = found[found["search"] == 1]
+    said = text.outcome(tables.table(one, spent([*"abc", "local"]), {}), tables.pairs(one), tables.pairs(one))
+    assert said.startswith("Each algorithm was searched once, so nothing is known of what another search would find")
+    assert said.count("above") == said.count("differs") == 0
+
+
+WORDS = (
+    "--algos local --baselines fedavg --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --searcher random "
+    "--scheduler none --max-concurrent 1 --seeds 2 --top-k 1 --no-dashboard --name many --searches 2"
+).split()
+
+
+def planned(*words: str) -> comparison_plan.ComparisonPlan:
+    args = compare.parser().parse_args(list(words))
+    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+
+
+def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(tmp_path: Path) -> None:
+    words = [*WORDS, "--storage-path", str(tmp_path), "--seeds-per-trial", "2"]
+    two, three = planned(*words), planned(*words, "--searches", "3")
+    blocks = [[(p.selecting, p.fresh(2)) for p in c.every] for c in (two, three)]
+    assert blocks[0] == [([0, 1], [2, 3])] * 2 + [([4, 5], [6, 7])] * 2
+    assert blocks[1] == blocks[0] + [([8, 9], [10, 11])] * 2
+    assert [p.folder.name for p in three.every] == ["local", "fedavg", "local+2", "fedavg+2", "local+3", "fedavg+3"]
+    assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
+
+
+def test_a_comparison_of_several_searches_from_end_to_end(
+    tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare.main([*WORDS, "--storage-path", str(tmp_path)]) == 0
+    folder = tmp_path / "many"
+    said = capsys.readouterr().out
+    assert "4 of 4 searches" in said and "2 searches, of each the mean over 2 fresh seeds" in said
+    found = pd.read_parquet(folder / "evaluations.parquet")
+    assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [1, 2], 2: [4, 5]}
+    assert found[found["chosen"]].groupby(["algorithm", "search"]).size().tolist() == [2] * 4
+    trials = {name: logs.logged(folder / name) for name in ("local", "local+2")}
+    assert {len(of) for of in trials.values()} == {2}
+    tried = [sorted(str(rows[0]["config"]) for rows in of.values()) for of in trials.values()]
+    assert tried[0] != tried[1], "each has draws of its own"
+    pairs = pd.read_csv(folder / "pairs.csv")
+    assert set(pairs["verdict"]) <= {"larger", "within the margin", "cannot be told", "not tested"}
+    assert json.loads((folder / "compare.json").read_text())["searches"] == 2
+    assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4]
+    before = {f: f.read_bytes() for f in (folder / "table.csv", folder / "pairs.csv")}
+    for file in [*before, folder / "evaluations.parquet"]:
+        file.unlink()
+    (folder / "compare.json").write_text(
+        (folder / "compare.json").read_text().replace('"state": "finished"', '"state": "interrupted"')
+    )
+    assert resume.main([str(folder)]) == 0
+    assert {f: f.read_bytes() for f in before} == before
+    assert status.main([str(folder)]) == 0
+    assert "4 of 4 searches begun" in capsys.readouterr().out
+    assert report.main([str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
