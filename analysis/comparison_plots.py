@@ -21,6 +21,12 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     The interval is over searches, where each algorithm has several, else over seeds.
     A configuration that diverged on some seed has the points of the others, and words in place of a mean.  objective:
     what was searched for, if something else; then the test metric that reports it is shown.
+
+    >>> import pandas as pd
+    >>> from analysis import plots
+    >>> evaluations = pd.read_parquet("runs/COMPARISON/evaluations.parquet")
+    >>> figure = plots.comparison(evaluations)
+    >>> figure.write_html("comparison.html")
     """
     metric = objective.reported(evaluations)
     words, within = in_words(metric), limits(metric)

@@ -26,6 +26,11 @@ def best_so_far(
     column `timestamp` if there is one, otherwise trial after trial in the order in which they began (that of `trials`,
     if given), which is approximate for concurrent trials.  Each of several runs has its own line.  UserError for any
     other `against`.
+
+    >>> from analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.best_so_far(rounds, against="mb")
+    >>> figure.write_html("best_so_far.html")
     """
     if against not in UNITS:
         raise UserError(f"`against` must be one of {', '.join(UNITS)}, but got {against}")
@@ -94,6 +99,11 @@ def accuracy_communication(
     own front.  Rounds of several seeds are averaged first, so that no front consists of lucky seeds.  The hypervolume's
     reference point is accuracy 0 at `reference` (default: the most that any round used).  first: the objective to show
     instead of accuracy; its worst value in any round is then the reference.
+
+    >>> from analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.accuracy_communication(rounds)
+    >>> figure.write_html("accuracy_communication.html")
     """
     second = written(str(objective))
     name, words = in_words(second.name), in_words(first.name)

@@ -32,6 +32,11 @@ def learning_curves(
     dashes the others; numbers of more than eight values are cut into quarters.  Without `by`, rounds of several
     algorithms are grouped by algorithm and configuration, and a search's five best trials are highlighted.
     mode: "min" or "max", which is better, where the metric's declaration does not say.
+
+    >>> from analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.learning_curves(rounds, trials, by="components")
+    >>> figure.write_html("learning_curves.html")
     """
     title = f"{title_of(metric)} round by round"
     scored = rounds.dropna(subset=[metric]).reset_index(drop=True) if metric in rounds else rounds.iloc[:0]

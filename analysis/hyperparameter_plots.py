@@ -30,6 +30,11 @@ def effect(
     they trained for a shorter time, unless no trial finished.  measures: columns of the trials, by default accuracies.
     costs: columns of a second panel below, for instance comm_mb.  rounds: if given, and with several seeds per trial,
     bars show the standard errors of the measures that have one.
+
+    >>> from analysis import frames, plots
+    >>> trials, _ = frames.load("runs/GRID")
+    >>> figure = plots.effect(trials, "components")
+    >>> figure.write_html("effect.html")
     """
     column, title = CONFIG + name, f"The effect of {name} alone"
     if column not in trials:
@@ -82,6 +87,11 @@ def interaction(
     value: another column of trials, say last_val_loss or comm_mb.  mode: "min" or "max", which is better, where the
     metric's declaration does not say.  Numbers of more than six values are cut into five cells of equal count.  Trials
     that a scheduler stopped are left out, for their values are of shorter training, unless none finished.
+
+    >>> from analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.interaction(trials, "lam", "lr")
+    >>> figure.write_html("interaction.html")
     """
     title = f"{title_of(value)}: {first} × {second}"
     if not {CONFIG + first, CONFIG + second} <= set(trials):

@@ -27,6 +27,12 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
 
     accuracies: as models.Saved.client_accuracies() gives them: client, test_acc and, to be shown, owner, classes and
     rows.
+
+    >>> import pandas as pd
+    >>> from analysis import plots
+    >>> accuracies = pd.DataFrame({"client": [0, 1, 2], "test_acc": [0.9, 0.7, 0.8]})
+    >>> [float(y) for y in plots.per_client(accuracies).data[0].y]
+    [0.7, 0.8, 0.9]
     """
     title = "Test accuracy of each client, from the worst to the best"
     if "test_acc" not in accuracies or accuracies["test_acc"].dropna().empty:
@@ -70,6 +76,14 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
     together: one plane for all sets, which must be as wide, each with its own mark (prototypes among features);
     otherwise a panel and a plane for each (features beside projections; a generator after several rounds).
     colour: class or client.  Of a larger set, 1,000 points drawn at random are shown.
+
+    >>> import numpy as np
+    >>> from analysis import models, plots
+    >>> draws = np.random.default_rng(0).normal(size=(20, 5))
+    >>> rows = models.Rows(draws, labels=np.arange(20) % 2, owners=np.zeros(20, int))
+    >>> figure = plots.embedding({"features": rows})
+    >>> len(figure.data[0].x)
+    20
     """
     title = f"t-SNE of {', '.join(sets)}"
     drawn = {name: _some(rows, seed) for name, rows in sets.items()}
@@ -116,6 +130,12 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
     """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by papers.md 3.5 unfused.
 
     costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
+
+    >>> import pandas as pd
+    >>> from analysis import plots
+    >>> costs = pd.DataFrame({"varied": "n", "value": [1, 2], "measured": [900, 1700], "formula": [1000, 2000]})
+    >>> [trace.name for trace in plots.communication_by(costs).data]
+    ['measured by the ledger', 'formula, if nothing fuses']
     """
     title = "What a client of GFPL sends and receives, against n, m and w̄"
     present = [p for p in PANELS if p in set(costs.get("varied", []))]

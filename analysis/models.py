@@ -190,7 +190,14 @@ class Saved:
 
 
 def load(path: str | Path, data_dir: str | None = None) -> Saved:
-    """The model in a file of `fedtune run --save FILE`; UserError if it is none."""
+    """The model in a file of `fedtune run --save FILE`; UserError if it is none.
+
+    >>> import fedtune
+    >>> from analysis import models
+    >>> rows = fedtune.train("fedavg", "digits-w4", rounds=2, clients=4, save="model.pt")
+    >>> models.load("model.pt")
+    fedavg on digits, seed 0, after 2 rounds
+    """
     experiment, config, state = files.read(Path(path))
     return _opened(experiment, config, state, data_dir)
 

@@ -21,6 +21,14 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
 
     searches: what `fedtune simulate -o FILE.csv` wrote.  most: strategies that are drawn, those that end best over all
     tables.
+
+    >>> import pandas as pd
+    >>> from analysis import plots
+    >>> searches = pd.DataFrame(
+    ...     {"table": "fedavg", "strategy": "tpe", "search": [0, 1], "budget": 8, "regret": [1.2, 0.8]}
+    ... )
+    >>> plots.regret(searches).data[-1].name
+    'tpe'
     """
     title = "Regret of simulated searches against their training"
     if searches.empty:

@@ -32,6 +32,11 @@ def rung_survival(
     """How many trials reached each rung and what became of them, and below it their accuracies there.
 
     rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
+
+    >>> from analysis import frames, plots
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> figure = plots.rung_survival(trials, rounds, frames.record("runs/NAME")["rungs"])
+    >>> figure.write_html("rung_survival.html")
     """
     title = "What became of the trials at each rung"
     scored = with_cost(rounds, unit, metric)

@@ -45,12 +45,22 @@ class Importance(NamedTuple):
 
 
 def study(run: str | Path) -> optuna.Study | None:
-    """A run's Optuna study; None if it has none (a search that is not over, population based training)."""
+    """A run's Optuna study; None if it has none (a search that is not over, population based training).
+
+    >>> from analysis import plots
+    >>> len(plots.study("runs/NAME").trials)
+    24
+    """
     return RunFolder(run).study
 
 
 def parallel(study: optuna.Study | None) -> go.Figure:
-    """Parallel coordinates: a line a trial through its hyperparameters, coloured by the objective."""
+    """Parallel coordinates: a line a trial through its hyperparameters, coloured by the objective.
+
+    >>> from analysis import plots
+    >>> figure = plots.parallel(plots.study("runs/NAME"))
+    >>> figure.write_html("parallel.html")
+    """
     what = _objective(study)
     title = f"Every trial's hyperparameters and {what}"
     if why := _lacks(study, "parallel"):
@@ -69,7 +79,12 @@ def parallel(study: optuna.Study | None) -> go.Figure:
 
 
 def slices(study: optuna.Study | None) -> go.Figure:
-    """The objective against each hyperparameter by itself, a point a trial."""
+    """The objective against each hyperparameter by itself, a point a trial.
+
+    >>> from analysis import plots
+    >>> figure = plots.slices(plots.study("runs/NAME"))
+    >>> figure.write_html("slices.html")
+    """
     what = _objective(study)
     title = f"{what[:1].upper()}{what[1:]} against each hyperparameter"
     if why := _lacks(study, "slices"):
@@ -95,7 +110,12 @@ def slices(study: optuna.Study | None) -> go.Figure:
 
 
 def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> go.Figure:
-    """The objective over a pair of hyperparameters (default: the two most important), interpolated between trials."""
+    """The objective over a pair of hyperparameters (default: the two most important), interpolated between trials.
+
+    >>> from analysis import plots
+    >>> figure = plots.contour(plots.study("runs/NAME"), ["lam", "lr"])
+    >>> figure.write_html("contour.html")
+    """
     what = _objective(study)
     title = f"{what[:1].upper()}{what[1:]} over a pair of hyperparameters"
     if why := _lacks(study, "contour"):
@@ -115,7 +135,12 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
 
 
 def importance(study: optuna.Study | None) -> go.Figure:
-    """What share of the objective's variance each hyperparameter explains by itself: fANOVA, by Optuna's evaluator."""
+    """What share of the objective's variance each hyperparameter explains by itself: fANOVA, by Optuna's evaluator.
+
+    >>> from analysis import plots
+    >>> figure = plots.importance(plots.study("runs/NAME"))
+    >>> figure.write_html("importance.html")
+    """
     what = _objective(study)
     title = f"Share of {what}'s variance by hyperparameter (fANOVA)"
     if why := _lacks(study, "importance"):
@@ -135,7 +160,13 @@ def importance(study: optuna.Study | None) -> go.Figure:
 
 
 def mattered(study: optuna.Study | None) -> Importance | None:
-    """Which hyperparameters mattered, and how sure that is; None if the trials do not show it."""
+    """Which hyperparameters mattered, and how sure that is; None if the trials do not show it.
+
+    >>> from analysis import plots
+    >>> found = plots.mattered(plots.study("runs/NAME"))
+    >>> next(iter(found.shares)), found.first, found.trials
+    ('retrain_epochs', 13, 22)
+    """
     if study is None or _lacks(study, "importance") or not (shares := _shares(study)):
         return None
     trials, order = _grown(study).get_trials(deepcopy=False), np.random.default_rng(0)

@@ -81,7 +81,7 @@ def as_markdown(text: str) -> str:
 def _block(block: str) -> str:
     lines = block.split("\n")
     if lines[0].lstrip().startswith(">>> "):
-        return "```pycon\n" + inspect.cleandoc(block) + "\n```"
+        return "```pycon\n" + re.sub(r" +# doctest: .*", "", inspect.cleandoc(block)) + "\n```"
     if lines[0].startswith("    "):  # code, or a formula
         return block
     if re.match(rf"{NAME}  +\S", block):  # name     what it is

@@ -43,6 +43,12 @@ class Search:
     """A search for an algorithm's hyperparameters, as the command `fedtune search` makes it.
 
     Search("gfpl", "digits-shards", trials=16, scheduler="asha", rounds=20).run()
+
+    >>> import fedtune
+    >>> search = fedtune.Search("gfpl", "digits-shards", trials=16, rounds=20)
+    >>> search
+    Search(algo='gfpl', scenario='digits-shards', fields={'rounds': 20}, trials=16)
+    >>> run = search.run()  # doctest: +SKIP
     """
 
     def __init__(self, algo: Algo, scenario: str = "", **options: Any) -> None:
@@ -80,7 +86,15 @@ class Search:
 
 
 class Run(RunFolder):
-    """The folder of a search: its record, tables, best configuration and report."""
+    """The folder of a search: its record, tables, best configuration and report.
+
+    >>> import fedtune
+    >>> run = fedtune.Run("runs/NAME")
+    >>> run.state, len(run.trials)
+    ('finished', 24)
+    >>> round(run.best["hyperparameters"]["lr"], 3)
+    0.042
+    """
 
     def __init__(self, path: str | Path) -> None:
         """UserError if the folder holds no search."""
@@ -89,7 +103,12 @@ class Run(RunFolder):
             raise self.damaged("there is none")
 
     def report(self, file: str | Path | None = None) -> Path:
-        """Write the report, by default RUN/report.html.  It replaces an earlier report, but never another file."""
+        """Write the report, by default RUN/report.html.  It replaces an earlier report, but never another file.
+
+        >>> import fedtune
+        >>> fedtune.Run("runs/NAME").report("page.html")  # doctest: +SKIP
+        PosixPath('page.html')
+        """
         from fedtune.reporting import output, page
 
         out = output.place([self.path], Path(file) if file else None)
@@ -118,6 +137,13 @@ def train(
     options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
 
     UserError for invalid arguments; Diverged if a loss or weights become NaN or infinite.
+
+    >>> import fedtune
+    >>> rows = fedtune.train("fedprox", "digits-w4", {"mu": 0.1}, rounds=2, clients=4, seed=3)
+    >>> rows["round"].tolist()
+    [1, 2]
+    >>> bool(rows["val_acc"].between(0, 1).all())
+    True
     """
     from fedtune.core.process import at_work
     from fedtune.core.threads import one_thread
@@ -151,6 +177,13 @@ def tunable(
     Every round is an iteration that reports `val_acc` and every other metric.  Schedulers may stop trials or perturb
     them; state can be saved and restored.  The data are put into Ray's object store once.  A conditional hyperparameter
     is always in the space; where its condition does not hold, it has no effect.
+
+    >>> import fedtune
+    >>> trainable, space = fedtune.tunable("fedproto", "digits-w4", rounds=2, clients=4)
+    >>> sorted(space)
+    ['lam', 'local_epochs', 'lr', 'momentum']
+    >>> from ray import tune
+    >>> tuner = tune.Tuner(trainable, param_space=space)  # doctest: +SKIP
     """
     from ray import tune
 
@@ -174,6 +207,13 @@ def objective(
     """A function for `optuna.Study.optimize`; create the study with its `direction` ("maximize", or "minimize" a loss).
 
     objective: one metric, as for --objective.  Other arguments as for `tunable`.
+
+    >>> import fedtune, optuna
+    >>> objective = fedtune.objective("fedprox", "digits-w4", rounds=2, clients=4)
+    >>> study = optuna.create_study(direction=objective.direction)
+    >>> study.optimize(objective, n_trials=2)
+    >>> sorted(study.best_params)
+    ['local_epochs', 'lr', 'momentum', 'mu']
     """
     from fedtune.core.process import turn
 
@@ -210,12 +250,22 @@ class Objective:
 
     @property
     def direction(self) -> str:
-        """The direction for the study: `optuna.create_study(direction=objective.direction)`."""
+        """The direction for the study: `optuna.create_study(direction=objective.direction)`.
+
+        >>> import fedtune
+        >>> fedtune.objective("fedavg", "digits-w4", objective="val_loss", clients=4).direction
+        'minimize'
+        """
         return {"max": "maximize", "min": "minimize"}[self.objective.mode]
 
     @property
     def default(self) -> dict[str, Any]:
-        """The default configuration, moved into the space: `study.enqueue_trial(objective.default)` tries it first."""
+        """The default configuration, moved into the space: `study.enqueue_trial(objective.default)` tries it first.
+
+        >>> import fedtune
+        >>> fedtune.objective("fedavg", "digits-w4", clients=4).default
+        {'lr': 0.01, 'momentum': 0.5, 'local_epochs': 1}
+        """
         from fedtune.tuning.space import inside
 
         return inside(self.space, self.workload.default())[0]

@@ -125,6 +125,17 @@ def hyper(
     first_round    the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
                    method that returns this round; an early-stopping search puts no rung before it.
     late           in most of the space it matters only in late rounds, if at all: rungs do not wait for it.
+
+    >>> from dataclasses import dataclass
+    >>> from fedtune import Algorithm, hyper
+    >>> @dataclass(frozen=True)
+    ... class Mine(Algorithm):
+    ...     mu: float = hyper(0.01, 1e-4, 1.0, log=True, symbol="μ", help="weight of the pull")
+    >>> Mine(mu=0.5).mu
+    0.5
+    >>> Mine(mu=7)
+    Traceback (most recent call last):
+    fedtune.core.errors.UserError: mu must be a number in 0.0001 … 1 (log), but got 7
     """
     if isinstance(default, bool):
         choices = (False, True)

@@ -18,6 +18,12 @@ def pure(function: Declared) -> Declared:
 
     A declared model's layers compute from their inputs, parameters and buffers, keep nothing in Python and have no
     hooks.  Steps of such code are recorded once and run again; see docs/reference/hooks.md.
+
+    >>> import fedtune
+    >>> from torch import nn
+    >>> @fedtune.pure
+    ... def net(shape, classes):
+    ...     return nn.Sequential(nn.Linear(shape[0], 32), nn.ReLU(), nn.Linear(32, classes))
     """
     setattr(function, _MARK, True)
     return function

@@ -22,6 +22,12 @@ class Ragged(NamedTuple):
 
     values  [..., *E] entries of any shape E, padded where absent; never read an absent one.
     present [...] bool.
+
+    >>> import torch
+    >>> from fedtune import Ragged
+    >>> protos = torch.zeros(3, 64)  # of three classes, of which a client has two
+    >>> Ragged(protos, torch.tensor([True, False, True])).present.sum()
+    tensor(2)
     """
 
     values: Tensor

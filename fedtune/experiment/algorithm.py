@@ -54,7 +54,20 @@ UP: Literal["up"] = "up"  # the clients send (`upload`) and the server aggregate
 
 @dataclass(frozen=True)
 class Algorithm:
-    """By itself this is FedAvg over the parts named in `shared`; a subclass overrides what differs."""
+    """By itself this is FedAvg over the parts named in `shared`; a subclass overrides what differs.
+
+    >>> from dataclasses import dataclass
+    >>> import fedtune
+    >>> @dataclass(frozen=True)
+    ... class Proximal(fedtune.Algorithm):
+    ...     mu: float = fedtune.hyper(0.01, 1e-4, 1.0, log=True)
+    ...     shared = ("body", "head")
+    ...     def loss(self, m, batch, down):
+    ...         pull = sum(((m[name] - was) ** 2).sum() for name, was in down["shared"].items())
+    ...         return super().loss(m, batch, down) + self.mu / 2 * pull
+    >>> len(fedtune.train(Proximal, "digits-w4", rounds=2, clients=4))
+    2
+    """
 
     # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
     # and run again (docs/reference/hooks.md); every class says it for itself, as it is not inherited

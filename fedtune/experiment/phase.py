@@ -39,6 +39,16 @@ class Phase(NamedTuple):
 
     Every phase starts with a new optimiser.  Parts that are not trained are frozen: no gradient, no running statistics.
     Phase(loss, steps=0, begin=…) trains nothing: it only sets tensors between two phases, or at the end of a round.
+
+    >>> from dataclasses import dataclass
+    >>> from fedtune import Algorithm, Phase
+    >>> @dataclass(frozen=True)
+    ... class HeadFirst(Algorithm):
+    ...     shared = ("body",)
+    ...     def phases(self, task):
+    ...         return Phase(self.loss, ("head",), epochs=1), Phase(self.loss, ("body",), lr=0.01)
+    >>> [phase.train for phase in HeadFirst().phases(None)]
+    [('head',), ('body',)]
     """
 
     loss: Loss

@@ -36,7 +36,12 @@ SAMPLERS: dict[str, Callable[..., Tensor]] = {"normal": torch.randn, "uniform": 
 
 
 class Noise(NamedTuple):
-    """Random numbers that client code requests; they arrive as data, drawn from the client's own stream."""
+    """Random numbers that client code requests; they arrive as data, drawn from the client's own stream.
+
+    >>> from fedtune import Noise
+    >>> Noise((10, 64))  # in `upload_noise`, or a phase's `noise`
+    Noise(shape=(10, 64), distribution='normal')
+    """
 
     shape: tuple[int, ...]
     distribution: Distribution = "normal"

@@ -16,6 +16,10 @@ def report(*, round: int | None = None, **metrics: float) -> None:
         report(round=3, val_acc=0.91)
 
     Without `round` the rounds are counted.  Values are numbers, also of NumPy or PyTorch; TypeError for others.
+
+    >>> from fedtune import report
+    >>> for i in range(3):
+    ...     report(round=i + 1, val_acc=0.5 + 0.1 * i)
     """
     file = os.environ.get(ROWS)
     if not file:

@@ -32,7 +32,12 @@ class RunFolder(RunFiles):
 
     @property
     def state(self) -> str:
-        """The run's state: running, finished, …, or abandoned if it should be running but has no driver."""
+        """The run's state: running, finished, …, or abandoned if it should be running but has no driver.
+
+        >>> import fedtune
+        >>> fedtune.Run("runs/NAME").state
+        'finished'
+        """
         state = str(self.record.get("state", "unknown"))
         return "abandoned" if state == "running" and not self.driven else state
 
@@ -50,14 +55,26 @@ class RunFolder(RunFiles):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row per trial (see fedtune.runs.frames)."""
+        """A row per trial (see fedtune.runs.frames).
+
+        >>> import fedtune
+        >>> trials = fedtune.Run("runs/NAME").trials
+        >>> int((trials["status"] == "stopped").sum())
+        14
+        """
         from fedtune.runs import frames
 
         return frames.load(self.path)[0]
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """A row per trial and round (see fedtune.runs.frames)."""
+        """A row per trial and round (see fedtune.runs.frames).
+
+        >>> import fedtune
+        >>> rounds = fedtune.Run("runs/NAME").rounds
+        >>> round(float(rounds["val_acc"].max()), 3)
+        0.918
+        """
         from fedtune.runs import frames
 
         return frames.load(self.path)[1]
@@ -73,6 +90,10 @@ class RunFolder(RunFiles):
     def best(self) -> dict[str, Any]:
         """The content of best.yaml: algorithm, scenario, hyperparameters, and how they were found; UserError if
         missing.
+
+        >>> import fedtune
+        >>> fedtune.Run("runs/NAME").best["hyperparameters"]["components"]
+        3
         """
         try:
             return reading.best(self.best_file)
@@ -85,6 +106,10 @@ class RunFolder(RunFiles):
         """The Optuna study so far; None if there is none (population based training).
 
         UserError if it is damaged.
+
+        >>> import fedtune
+        >>> len(fedtune.Run("runs/NAME").study.trials)
+        24
         """
         if not self.study_file.exists():
             return None

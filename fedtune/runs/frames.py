@@ -49,7 +49,13 @@ STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "
 
 
 def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Trials and rounds of these run folders; UserError if one is not a run folder."""
+    """Trials and rounds of these run folders; UserError if one is not a run folder.
+
+    >>> from analysis import frames
+    >>> trials, rounds = frames.load("runs/NAME")
+    >>> len(trials), len(rounds)
+    (24, 603)
+    """
     if not runs:
         raise UserError("there must be at least one run folder, but none was given")
     both = [_one(Path(run)) for run in runs]
@@ -58,7 +64,12 @@ def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def record(run: str | Path) -> dict[str, Any]:
-    """A search's record; UserError if it is missing or damaged."""
+    """A search's record; UserError if it is missing or damaged.
+
+    >>> from analysis import frames
+    >>> frames.record("runs/NAME")["algorithm"]
+    'gfpl'
+    """
     files = RunFiles(run)
     if files.is_comparison:
         raise UserError(
@@ -73,7 +84,13 @@ def record(run: str | Path) -> dict[str, Any]:
 
 
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
-    """The hyperparameters that vary among the trials."""
+    """The hyperparameters that vary among the trials.
+
+    >>> from analysis import frames
+    >>> trials, _ = frames.load("runs/NAME")
+    >>> frames.hyperparameters(trials)[:3]
+    ['lam', 'components', 'threshold']
+    """
     names = [c for c in trials if c.startswith(CONFIG) and trials[c].dropna().nunique() > 1]
     return [c.removeprefix(CONFIG) for c in names]
 

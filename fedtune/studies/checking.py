@@ -30,6 +30,11 @@ class Check:
     """The conformance checks of an algorithm or a model, and whether each passes.
 
     Check("scaffold.py"), Check("net.py:transformer"), Check("gfpl", model="net.py:transformer(depth=2)")
+
+    >>> import fedtune
+    >>> check = fedtune.Check("fedavg")
+    >>> next(iter(check.judge())).status
+    'passed'
     """
 
     def __init__(

@@ -72,7 +72,13 @@ class Cell:
 
 
 def cells() -> pd.DataFrame:
-    """All printed figures, a row each; columns COLUMNS."""
+    """All printed figures, a row each; columns COLUMNS.
+
+    >>> from fedtune.studies import published
+    >>> printed = published.cells()
+    >>> sorted(printed["paper"].unique())
+    ['FedGenP', 'FedPA', 'FedSA', 'GFPL']
+    """
     rows = [
         {name: getattr(cell, name) for name in COLUMNS}
         | {"defects": "; ".join(d.short for d in cell.defects), "instead": ", ".join(s for s, _ in cell.instead)}

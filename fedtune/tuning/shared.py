@@ -66,6 +66,11 @@ def with_shared(
     wide       the ranges of `WIDE` instead of `DEFAULT`
     without    the reason why it searches nothing that is shared; "": it does
     narrowed   its own hyperparameters that are searched over a narrower range
+
+    >>> from fedtune.tuning.space import with_shared
+    >>> from trainables.fedprox import FedProx
+    >>> list(with_shared(FedProx, "mu"))
+    ['mu', 'lr', 'momentum', 'local_epochs']
     """
     ranges, declared = WIDE if wide else DEFAULT, knobs(Scenario) | knobs(cls)
     if twice := [name for name in (*own, *narrowed) if name in {**DEFAULT, **WIDE}]:

@@ -62,13 +62,24 @@ def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) 
         tunable(GFPL, "lam", "lr", start=(1, 14))
 
     Names are the algorithm's or the scenario's (lr, momentum, batch, local_epochs, …).
+
+    >>> from fedtune.tuning.space import tunable
+    >>> from trainables.fedprox import FedProx
+    >>> space = tunable(FedProx, "mu", lr=(0.01, 0.1))
+    >>> space["lr"].lower, space["lr"].upper
+    (0.01, 0.1)
     """
     whole = {name: hyper.find(name, cls, Scenario).domain() for name in names}
     return whole | {name: hyper.find(name, cls, Scenario).domain(*ends) for name, ends in narrowed.items()}
 
 
 def lines(**values: list[Any]) -> list[Config]:
-    """The grid of a paper's figures: each varies one hyperparameter and leaves the others at their defaults."""
+    """The grid of a paper's figures: each varies one hyperparameter and leaves the others at their defaults.
+
+    >>> from fedtune.tuning.space import lines
+    >>> lines(mu=[0.1, 1.0])
+    [{'mu': 0.1}, {'mu': 1.0}]
+    """
     return [{name: value} for name, grid in values.items() for value in grid]
 
 

@@ -28,7 +28,17 @@ class Under(NamedTuple):
 
 
 def when(domain: Any, **others: Any) -> When:
-    """A domain that exists only where other hyperparameters have these values (a tuple, list or array: one of them)."""
+    """A domain that exists only where other hyperparameters have these values (a tuple, list or array: one of them).
+
+    >>> from ray import tune
+    >>> from fedtune import when
+    >>> space = {
+    ...     "optimizer": tune.choice(["sgd", "adam"]),
+    ...     "momentum": when(tune.uniform(0, 0.9), optimizer="sgd"),
+    ... }
+    >>> space["momentum"].condition
+    {'optimizer': ('sgd',)}
+    """
     return When(domain, {n: tuple(v) if _several(v) else (v,) for n, v in others.items()})
 
 
