@@ -217,7 +217,11 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         for f in found:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        said += comparison_text.caveats(records, int(record.get("trials") or 0), evaluations)
+        twice = record.get("control", [])
+        first = Goal.from_record(record).first
+        said += comparison_text.control(evaluations, twice, first, float(record.get("margin", 0.0)))
+        compared = evaluations[~evaluations["algorithm"].isin(twice[1:])]
+        said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
         warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")

@@ -61,7 +61,7 @@ def _values(p: Plan, row: dict[Any, Any]) -> Config:
 
 
 def evaluate(
-    plans: Sequence[Sequence[Plan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
+    plans: Sequence[Mapping[str, Plan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
@@ -73,22 +73,22 @@ def evaluate(
     figure is used.  But validation and test accuracy of a run are correlated, so with more than one candidate the test
     accuracy is slightly too optimistic.
 
-    plans    of the algorithms' first searches, of their second ones, …
+    plans    of the algorithms' first searches by the algorithms' names, of their second ones, …
     top      candidates of each search, beside the default.
     folder   where each run leaves a file; a run whose file is there is not run again.
     """
     entries = [
-        (k, p, c, seed)
+        (k, name, p, c, seed)
         for k, of in enumerate(plans, 1)
-        for p in of
+        for name, p in of.items()
         for c in candidates(p, top)
         for seed in p.fresh(seeds)
     ]
     runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
-    for _, p, c, seed in entries:
+    for _, _, p, c, seed in entries:
         label = f"{p.workload.name} {c.name} {p.run_word} {seed}"
         runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
-    first = plans[0][0]
+    first = next(iter(plans[0].values()))
     outcomes = ray_tasks.run_all(
         list(runs.values()),
         data,
@@ -102,9 +102,9 @@ def evaluate(
         "seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
-    for k, p, c, seed in entries:
+    for k, name, p, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
-        whose = {"algorithm": p.workload.name, "configuration": c.name, "seed": seed}
+        whose = {"algorithm": name, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
         rows.append(
             whose

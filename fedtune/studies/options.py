@@ -63,6 +63,9 @@ class ComparisonOptions(SearchOptions):
     margin: float = option(
         0.005, "difference that matters, in the metric's unit (default 0.005: half a point)", "N", above_zero, group=HOW
     )
+    control: bool = option(
+        True, "do not search the plainest algorithm a second time, as a control of the verdicts", group=HOW
+    )
     widen: bool = option(
         False,
         "extend ranges whose ends are best; for all that share them, and every search gets half as many trials again",
@@ -72,10 +75,10 @@ class ComparisonOptions(SearchOptions):
         3, "a search's best that fresh seeds judge (default 3); the best of them is compared", "N", small_int, group=HOW
     )
 
-    def of_search(self, algorithm: str, folder: Path, number: int = 0) -> SearchOptions:
+    def of_search(self, algorithm: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
         """The options of one of an algorithm's searches, whose run lies in the comparison's folder.
 
-        Each has a block of seeds: those that it selects on, then its fresh ones.
+        Each has a block of seeds: those that it selects on, then its fresh ones.  called: by another name.
         """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         if is_program(algorithm):  # what is said of the setting is for the others
@@ -87,7 +90,7 @@ class ComparisonOptions(SearchOptions):
             **shared
             | {
                 "algo": algorithm,
-                "name": search_name(name, number),
+                "name": search_name(user_files.plain_name(called) if called else name, number),
                 "storage_path": str(folder),
                 "seed": self.seed + number * (self.seeds_per_trial + self.seeds),
                 "recorded": then,

@@ -108,7 +108,7 @@ def _search(
         here = dataclasses.replace(options, address="auto", storage_path=empty)
         if isinstance(here, ComparisonOptions):
             compared = comparison_plan.make(here)
-            plans, name = compared.plans, compared.folder.name
+            plans, name = compared.compared, compared.folder.name
             seeds = [s for p in compared.every for s in (*p.selecting, *p.fresh(here.seeds))]
         else:
             planned = plan.make(here)

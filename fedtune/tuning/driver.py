@@ -204,7 +204,7 @@ def _searching(p: Plan) -> tuple[Any, Any]:
         p.space,
         p.points,
         p.outside,
-        p.workload.seed + earlier["trial"].nunique(),
+        p.workload.seed + p.draws + earlier["trial"].nunique(),
         p.name,
         p.goal,
         _log(p),

@@ -67,6 +67,7 @@ class Plan:
     earlier: Path | None = None  # a finished run whose trials this search goes on from
     onward: tuple[EarlierTrial, ...] = ()  # those of its trials that are trained further
     again: tuple[EarlierTrial, ...] = ()  # another run's trials that are trained again, and nothing else
+    draws: int = 0  # another number: other draws of the searcher on the same seeds
 
     @property
     def scenario(self) -> str:

@@ -16,6 +16,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
+from fedtune.core.objectives import ACCURACY
 from fedtune.runs import logs
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables, text
@@ -140,9 +141,15 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     words = [*WORDS, "--storage-path", str(tmp_path), "--seeds-per-trial", "2"]
     two, three = planned(*words), planned(*words, "--searches", "3")
     blocks = [[(p.selecting, p.fresh(2)) for p in c.every] for c in (two, three)]
-    assert blocks[0] == [([0, 1], [2, 3])] * 2 + [([4, 5], [6, 7])] * 2
-    assert blocks[1] == blocks[0] + [([8, 9], [10, 11])] * 2
-    assert [p.folder.name for p in three.every] == ["local", "fedavg", "local+2", "fedavg+2", "local+3", "fedavg+3"]
+    assert blocks[0] == [([0, 1], [2, 3])] * 3 + [([4, 5], [6, 7])] * 3
+    assert blocks[1] == blocks[0] + [([8, 9], [10, 11])] * 3
+    names = ["local", "fedavg", "fedavg-again"]
+    assert [p.folder.name for p in three.every] == [*names, *(f"{n}+{k}" for k in (2, 3) for n in names)]
+    assert [p.draws for p in two.plans.values()] == [0, 0, comparison_plan.OTHER_DRAWS]
+    assert list(two.compared) == two.to_record()["options"]["algos"].split(",") == names[:2]
+    alone = planned(*words, "--no-control")
+    assert list(alone.plans) == names[:2] and not alone.control
+    assert not planned(*words, "--searches", "1").control, "one search has no verdict to control"
     assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
 
 
@@ -152,18 +159,22 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert compare.main([*WORDS, "--storage-path", str(tmp_path)]) == 0
     folder = tmp_path / "many"
     said = capsys.readouterr().out
-    assert "4 of 4 searches" in said and "2 searches, of each the mean over 2 fresh seeds" in said
+    assert "6 of 6 searches" in said and "2 searches, of each the mean over 2 fresh seeds" in said
     found = pd.read_parquet(folder / "evaluations.parquet")
     assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [1, 2], 2: [4, 5]}
-    assert found[found["chosen"]].groupby(["algorithm", "search"]).size().tolist() == [2] * 4
+    assert found[found["chosen"]].groupby(["algorithm", "search"]).size().tolist() == [2] * 6
     trials = {name: logs.logged(folder / name) for name in ("local", "local+2")}
     assert {len(of) for of in trials.values()} == {2}
     tried = [sorted(str(rows[0]["config"]) for rows in of.values()) for of in trials.values()]
     assert tried[0] != tried[1], "each has draws of its own"
+    tried = [sorted(str(r[0]["config"]) for r in logs.logged(folder / n).values()) for n in ("fedavg", "fedavg-again")]
+    assert tried[0] != tried[1] and set(tried[0]) & set(tried[1]), "only the default is tried by both"
+    assert "control: fedavg was searched twice under two names, and fedavg" in said
     pairs = pd.read_csv(folder / "pairs.csv")
+    assert pairs[["algorithm", "other"]].to_numpy().size == 2, "the control is no algorithm that is compared"
     assert set(pairs["verdict"]) <= {"larger", "within the margin", "cannot be told", "not tested"}
     assert json.loads((folder / "compare.json").read_text())["searches"] == 2
-    assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4]
+    assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4, 4]
     before = {f: f.read_bytes() for f in (folder / "table.csv", folder / "pairs.csv")}
     for file in [*before, folder / "evaluations.parquet"]:
         file.unlink()
@@ -173,7 +184,17 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert resume.main([str(folder)]) == 0
     assert {f: f.read_bytes() for f in before} == before
     assert status.main([str(folder)]) == 0
-    assert "4 of 4 searches begun" in capsys.readouterr().out
+    assert "6 of 6 searches begun" in capsys.readouterr().out
     assert report.main([str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
+    assert "was searched twice under two names" in page
+
+
+def test_a_control_that_differs_from_itself_is_a_warning() -> None:
+    found = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.6, 1e-4)})
+    (said,) = text.control(found, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
+    assert said.startswith("control: fedavg was searched twice") and "not to be trusted" in said
+    same = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.7, 1e-4)})
+    (said,) = text.control(same, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
+    assert said.endswith("(within the margin)") and not text.control(same, [], ACCURACY, 0.005)

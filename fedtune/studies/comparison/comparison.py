@@ -148,7 +148,7 @@ def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) ->
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
     """Train the tuned configurations on fresh seeds, write and show the tables; returns where budgets were unequal."""
-    plans = [[search_study.as_recorded(p) for p in of.values()] for of in c.searches]
+    plans = [{name: search_study.as_recorded(p) for name, p in of.items()} for of in c.searches]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         plans, data, options.seeds, options.top_k, files.evaluations_folder

@@ -27,6 +27,9 @@ from fedtune.tuning.widening import Widened
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
 
+PLAINEST = ("fedavg", "local")  # what the control searches twice, if it is compared
+OTHER_DRAWS = 10**6  # added to a searcher's seed
+
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonPlan:
@@ -35,12 +38,14 @@ class ComparisonPlan:
     plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
             space
     again   of its other searches, which differ from the first in their seeds
+    control the plainest of them, and the name under which it is searched once more with other draws; () without
     """
 
     options: ComparisonOptions
     folder: Path
     plans: dict[str, Plan]
     again: tuple[dict[str, Plan], ...] = ()
+    control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # those of them that others are tested against
     before: int = 0  # trials of each search before its ranges were widened
     widened: tuple[str, ...] = ()  # which ranges were, in words
@@ -59,6 +64,11 @@ class ComparisonPlan:
     def every(self) -> list[Plan]:
         """The plans of all searches, in the order in which they run."""
         return [p for of in self.searches for p in of.values()]
+
+    @property
+    def compared(self) -> dict[str, Plan]:
+        """The plans of every algorithm's first search, without the control's."""
+        return {n: p for n, p in self.plans.items() if n not in self.control[1:]}
 
     @property
     def trials(self) -> int:
@@ -84,7 +94,7 @@ class ComparisonPlan:
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
         p = self.first
-        every = ",".join(q.options.algo for q in self.plans.values())
+        every = ",".join(q.options.algo for q in self.compared.values())
         algos = self.options.algos if self.options.algos == "all" else every
         fields = {n: value for q in self.plans.values() for n, value in q.options.fields.items()}
         typed = dataclasses.replace(self.options, algos=algos, fields=fields, set=p.options.set)
@@ -97,6 +107,7 @@ class ComparisonPlan:
             "rounds": max(q.workload.rounds for q in self.plans.values()),
             "trials": self.trials,
             "searches": len(self.searches),
+            "control": list(self.control),
             "seeds": self.options.seeds,
             "margin": self.options.margin,
             "top_k": self.options.top_k,
@@ -159,11 +170,12 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
             f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
         )
     plans = _with_common_grace(plans)
-    again = tuple(
+    again = [
         {n: _again(p, options.of_search(searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
-    )
-    made = ComparisonPlan(options, folder, plans, again, tuple(b for b in baselines if b in plans))
+    ]
+    made = ComparisonPlan(options, folder, plans, tuple(again), baselines=tuple(b for b in baselines if b in plans))
+    made = _with_control(made) if options.control and again else made
     user_files.register(made.own)
     return made
 
@@ -281,6 +293,19 @@ def _again(first: Plan, search: SearchOptions) -> Plan:
     """The plan of one of an algorithm's other searches: as its first, on other seeds."""
     p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
     return dataclasses.replace(p, grace=first.grace, budget=first.budget)
+
+
+def _with_control(c: ComparisonPlan) -> ComparisonPlan:
+    """The comparison with its plainest algorithm a second time, under another name: on the same seeds, other draws."""
+    plainest = next((n for n in PLAINEST if n in c.plans), next(iter(c.plans)))
+    name = f"{plainest}-again"
+
+    def twice(k: int, of: dict[str, Plan]) -> dict[str, Plan]:
+        search = c.options.of_search(of[plainest].options.algo, c.folder, k, name)
+        return {**of, name: dataclasses.replace(_again(of[plainest], search), draws=OTHER_DRAWS)}
+
+    plans, *again = (twice(k, of) for k, of in enumerate(c.searches))
+    return dataclasses.replace(c, plans=plans, again=tuple(again), control=(plainest, name))
 
 
 def _also(

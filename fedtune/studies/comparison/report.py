@@ -38,8 +38,9 @@ def report(
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
     spent, objective = {n: comparison_tables.spent(of) for n, of in runs.items()}, c.first.goal.first
     table = comparison_tables.table(evaluations, spent, texts, objective)
-    pairs = comparison_tables.pairs(evaluations, objective, c.options.margin)
-    against = comparison_tables.against(evaluations, c.baselines, objective, c.options.margin)
+    compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
+    pairs = comparison_tables.pairs(compared, objective, c.options.margin)
+    against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)
     files = RunFiles(c.folder)
     write_whole(files.table_file, table.to_csv(index=False))
     write_whole(files.pairs_file, pairs.to_csv(index=False))
@@ -50,7 +51,8 @@ def report(
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
     records = {name: RunFiles(of[0]).record for name, of in runs.items()}
     caveats = [f"ranges were widened: {why}" for why in c.widened]
-    caveats += comparison_text.caveats(records, c.trials, evaluations)
+    caveats += comparison_text.control(evaluations, c.control, objective, c.options.margin)
+    caveats += comparison_text.caveats(records, c.trials, compared)
     titled = _titled(c, table, pairs, against)
     _show(titled, {PUBLISHED: notes, "of the searches": caveats})
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())

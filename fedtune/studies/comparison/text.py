@@ -10,9 +10,11 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core.metrics import limits
+from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.runs import tables
 from fedtune.runs.trial_states import FAILED
+from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.tuning import caveats as tuning_caveats
@@ -95,6 +97,21 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
     """The configurations of runs, one of each search, in the order of searches."""
     firsts = runs.drop_duplicates(SEARCH) if SEARCH in runs else runs[:1]
     return [tables.plain({n: row.get(tables.CONFIG + n) for n in names}) for row in firsts.to_dict("records")]
+
+
+def control(evaluations: pd.DataFrame, names: Sequence[str], objective: Objective, margin: float) -> list[str]:
+    """A line on an algorithm that was searched twice under two names: how far it is from itself; none without."""
+    if len(names) < 2:
+        return []
+    of = evaluations[evaluations["algorithm"].isin(names)]
+    pair = comparison_tables.pairs(of, objective, margin)
+    row, text = pair.iloc[0], shown_pairs(pair).iloc[0]
+    wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
+    unit = " points" if in_percent(pair) else ""
+    return [
+        f"control: {names[0]} was searched twice under two names, and {text['pair']} is {text['difference']}{unit} "
+        f"({row['verdict']}){wrong}"
+    ]
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
