@@ -19,6 +19,7 @@ from typing import Any
 
 import fedtune
 from analysis import plots
+from fedtune.__main__ import GROUPS
 from fedtune.core.hyper import Knob, knobs
 from fedtune.core.metrics import METRICS
 from fedtune.experiment import registry
@@ -31,7 +32,7 @@ from fedtune.tuning.space_types import Under
 
 FOLDER = Path(__file__).parent
 PAGES = (
-    *(f"reference/{name}.md" for name in ("algorithms", "metrics", "python", "scenarios")),
+    *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios")),
     "how-to/search.md",
 )
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
@@ -165,7 +166,17 @@ def public(module: str) -> str:
     return table(("name", "what it is"), rows) + "\n\n" + "\n\n".join(places)
 
 
+def commands() -> str:
+    """A table of commands for each thing that one wants."""
+    return "\n\n".join(
+        f"## {want.capitalize()}\n\n"
+        + table(("command", "what it does"), [(f"`fedtune {n}`", w) for n, w in of.items()])
+        for want, of in GROUPS.items()
+    )
+
+
 PARTS = {
+    "commands": commands,
     **{f"public: {module}": partial(public, module) for module in PUBLIC},
     "ideas": ideas,
     "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
