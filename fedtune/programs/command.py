@@ -18,14 +18,22 @@ from fedtune.core.errors import UserError, shown
 OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash"}
+OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
 
 def split(command: str) -> list[str]:
-    """A command's words; UserError if a quote is not closed."""
+    """A command's words; UserError if a quote is not closed, or if only a shell could run it."""
     try:
-        return shlex.split(command)
+        words = shlex.split(command)
     except ValueError as error:
         raise UserError(f"must be words as in a shell, but got {shown(command)}: {str(error).lower()}") from None
+    if words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        raise UserError(f"must begin with a program, but got {words[0]!r}; say it in [environment], or after env")
+    if operator := next((word for word in words if re.fullmatch(OPERATOR, word)), None):
+        raise UserError(
+            f"must be one program, as no shell reads it, but has {operator!r}; write sh -c '…', or a list of words"
+        )
+    return words
 
 
 def names(words: Sequence[str]) -> list[str]:

@@ -114,12 +114,11 @@ class Entry(NamedTuple):
                 raise self.refuse("a list of words", f"for example {example}")
             found = self.value
         else:
+            text = self.text(example)
             try:
-                found = command.split(self.text(example))
+                found = command.split(text)
             except UserError as error:
-                raise self.source.error(
-                    self.key, f"{self.key} {error}" if "must be words" in str(error) else error
-                ) from None
+                raise self.source.error(self.key, f"{self.key} {error}") from None
         if not found or not found[0]:
             raise self.refuse("a command", f"for example {example}")
         return tuple(found)

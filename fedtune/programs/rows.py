@@ -92,7 +92,10 @@ class Rows:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise UserError(f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}')
+            advice = "; write it by json.dumps" if text.lstrip().startswith("{'") else ""
+            raise UserError(
+                f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}{advice}'
+            )
         if self._program.reuse and row == {"done": True}:
             self.finished()
             return

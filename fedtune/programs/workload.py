@@ -266,7 +266,7 @@ def of_program(
     own: tuple[UserFile, ...] = (),
 ) -> ProgramWorkload:
     """The workload of a program.  rounds: if other than the program's own."""
-    if rounds is not None:
+    if rounds not in (None, program.rounds):
         asked = "{rounds}" in " ".join((*program.command, *program.environment.values()))
         if not (asked or program.reuse):  # a program that is reused reads them from stdin
             raise UserError(

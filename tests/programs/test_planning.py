@@ -66,6 +66,18 @@ def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
     assert again.workload.to_plain() == p.workload.to_plain() and again.space.text() == p.space.text()
 
 
+def test_rounds_may_be_fixed_in_the_command_if_they_are_the_programs_own(tmp_path: Path) -> None:
+    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.uniform(0, 1)}")
+    given = {"metric_pattern": ("acc: (.*)",), "space": "space.py", "fields": {"rounds": 4}}
+    assert planned(program="true {lr} --rounds 4", **given).workload.rounds == 4
+    (tmp_path / "own.toml").write_text(
+        "command = 'true {lr} --rounds 4'\nrounds = 4\n[metrics.val_acc]\n[space]\nlr = '0..1'\n"
+    )
+    assert planned(algo="own.toml", fields={"rounds": 4}).workload.rounds == 4
+    with pytest.raises(UserError, match="^--rounds needs {rounds} in the command, .* but got 5"):
+        planned(algo="own.toml", fields={"rounds": 5})
+
+
 def test_a_commands_space_is_of_ranges(tmp_path: Path) -> None:
     (tmp_path / "grid.py").write_text("SPACE = [{'lr': 0.1}]")
     with pytest.raises(UserError, match="must be a dict of Ray Tune's ranges and choices"):

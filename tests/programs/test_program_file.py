@@ -182,6 +182,16 @@ WRONG = {
     "form in braces": (ALL.replace("{lr}", "{lr:.3f}"), "all its digits, so write {lr}"),
     "no name in braces": (ALL.replace("{lr}", "{lr} {$1}"), "names in braces"),
     "nothing in braces": (ALL.replace("{lr}", "{lr} {}"), "names in braces"),
+    "a pipe": (ALL.replace("echo", "echo | tee log"), "own.toml:1: command must be one program, as no shell.*has '|'"),
+    "two commands": (
+        ALL.replace("echo", "cd sub && echo"),
+        "own.toml:1: command must be one program.*has '&&'; write sh",
+    ),
+    "redirected": (ALL.replace("echo", "echo 2>&1"), "own.toml:1: command must be one program.*has '2>&1'"),
+    "a variable": (
+        ALL.replace("echo", "LR=1 echo"),
+        "own.toml:1: command must begin with a program.*'LR=1'; say it in",
+    ),
     "command not found": (ALL.replace("echo", "eccho"), "own.toml:1: command must begin with a program, but 'eccho'"),
     "command not executable": (ALL.replace("echo", "./own.toml"), "write 'python ./own.toml'"),
     "script not found": (ALL.replace("echo", "python3 tran.py"), "a script that is there, but 'tran.py' is not in"),

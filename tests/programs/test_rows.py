@@ -108,6 +108,7 @@ WRONG = {
     "no whole round": (NUMBERED, "round 1.5 acc: 0.5", "a round's number must be whole, but got '1.5'"),
     "a round of words": (NUMBERED, "round one acc: 0.5", "must be whole, but got 'one'"),
     "an infinite round": (NUMBERED, "round inf acc: 0.5", "must be whole, but got 'inf'"),
+    "a dict of Python's": (NAMED, "fedtune {'val_acc': 0.5}", "must be JSON.*; write it by json.dumps$"),
     "no JSON": (NAMED, "fedtune {val_acc: 0.5}", "a row must be JSON such as.*but got 'fedtune {val_acc: 0.5}'"),
     "a text": (NAMED, 'fedtune {"val_acc": "good"}', "must be a number, but got 'good'"),
     "true": (NAMED, 'fedtune {"val_acc": true}', "must be a number, but got True"),
