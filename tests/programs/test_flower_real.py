@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +29,8 @@ from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun
 
 FLOWER = "flwr[simulation]==1.42.0"
-HERE = Path(__file__).parent
-APPS = {"app": HERE / "flower_app", "app of before": HERE / "flower_app_of_before"}
+APP = Path(__file__).parent / "flower-app"
+APPS = ("app", "app-of-before")
 GIVEN = list(filter(None, os.environ.get("FEDTUNE_FLWR_PYTHON", "").split(",")))
 
 
@@ -61,12 +62,25 @@ def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)  # of the tests' forks
 
 
+def app_folder(app: str, folder: Path) -> Path:
+    """A copy of the app in `folder`, of Flower's strategies or of those before.
+
+    Without links, which `flwr build` leaves out, and under a name that it takes.
+    """
+    copy = folder / app
+    shutil.copytree(APP, copy)
+    if app == "app-of-before":
+        file = copy / "pyproject.toml"
+        file.write_text(file.read_text().replace("_app:app", "_app_of_before:app"))
+    return copy
+
+
 def trial(
     python: str, app: str, folder: Path, rounds: int = 5, cpus: int = 1, seed: int = 3, **config: Any
 ) -> ProgramRun:
     metrics = ["client:accuracy", "train:loss", "server:accuracy"]
-    program = Program.from_flower(APPS[app], metrics, {}, python=python, rounds=rounds)
-    return start(program, folder / app.replace(" ", "-"), config, seed=seed, threads=cpus)
+    program = Program.from_flower(app_folder(app, folder / "apps"), metrics, {}, python=python, rounds=rounds)
+    return start(program, folder / app, config, seed=seed, threads=cpus)
 
 
 def first(run: ProgramRun, rounds: int) -> list[dict[str, Any]]:
@@ -90,7 +104,7 @@ def test_both_kinds_of_strategies_train_all_clients_from_round_1_and_leave_no_pr
     python: str, tmp_path: Path
 ) -> None:
     one = trial(python, "app", tmp_path)
-    other = trial(python, "app of before", tmp_path, rounds=10_000)
+    other = trial(python, "app-of-before", tmp_path, rounds=10_000)
     try:
         with ThreadPoolExecutor() as pool:
             rows, before = pool.map(first, (one, other), (5, 5))
@@ -109,12 +123,12 @@ def test_both_kinds_of_strategies_train_all_clients_from_round_1_and_leave_no_pr
 
 
 @pytest.mark.skipif(not GIVEN, reason="FEDTUNE_FLWR_PYTHON names no interpreter with Flower")
-@pytest.mark.parametrize(("app", "key"), [("app", "fraction-train"), ("app of before", "fraction-fit")])
-def test_a_seed_decides_who_is_sampled_and_all_figures(app: str, key: str, python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("app", APPS)
+def test_a_seed_decides_who_is_sampled_and_all_figures(app: str, python: str, tmp_path: Path) -> None:
     runs = [(2, 3), (1, 3), (2, 4)]  # also with other clients at once
     found = []
     for i, (cpus, seed) in enumerate(runs):
-        run = trial(python, app, tmp_path / str(i), cpus=cpus, seed=seed, **{key: 0.5})
+        run = trial(python, app, tmp_path / str(i), cpus=cpus, seed=seed, **{"fraction-train": 0.5})
         found.append(first(run, 5))
         run.close()
     assert found[0] == found[1] and found[0] != found[2]
@@ -128,3 +142,14 @@ def test_a_client_that_fails_fails_the_trial_with_its_place(python: str, tmp_pat
         first(run, 5)
     run.close()
     wait_for(lambda: not processes(run))
+
+
+@pytest.mark.skipif(not GIVEN, reason="FEDTUNE_FLWR_PYTHON names no interpreter with Flower")
+@pytest.mark.parametrize("app", APPS)
+def test_flower_itself_runs_the_apps(app: str, python: str, tmp_path: Path) -> None:
+    """What fedtune tunes here is what `flwr run` sends: all files of the app."""
+    folder = app_folder(app, tmp_path)
+    flwr = Path(python).with_name("flwr")
+    subprocess.run([flwr, "build"], cwd=folder, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.fab")
+    assert {str(file.relative_to(APP)) for file in APP.rglob("*.py")} <= set(zipfile.ZipFile(built).namelist())

@@ -22,7 +22,7 @@ def on_server(server_round, parameters, config):
 def server_fn(context: Context) -> ServerAppComponents:
     config = context.run_config
     strategy = FedAvg(
-        fraction_fit=config["fraction-fit"],
+        fraction_fit=config["fraction-train"],
         initial_parameters=ndarrays_to_parameters([np.random.normal(size=DIMENSIONS + 1)]),
         evaluate_fn=on_server,
         fit_metrics_aggregation_fn=mean_of("loss"),

@@ -1,1 +1,0 @@
-../../flower_app/digits/task.py
