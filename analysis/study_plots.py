@@ -37,11 +37,13 @@ class Importance(NamedTuple):
     shares   of the objective's variance, by fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014), the largest first
     first    in how many of RESAMPLES bootstrap samples of the trials the same hyperparameter comes first
     trials   how many they are
+    ranges   of each share, where 90 % of the resamples lie
     """
 
     shares: dict[str, float]
     first: int
     trials: int
+    ranges: dict[str, tuple[float, float]] = {}
 
 
 def study(run: str | Path) -> optuna.Study | None:
@@ -170,11 +172,13 @@ def mattered(study: optuna.Study | None) -> Importance | None:
     if study is None or _lacks(study, "importance") or not (shares := _shares(study)):
         return None
     trials, order = _grown(study).get_trials(deepcopy=False), np.random.default_rng(0)
-    first = 0
+    first, drawn = 0, []
     for _ in range(RESAMPLES):
         some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
-        first += next(iter(_importances(some, trees=16)), "") == next(iter(shares))
-    return Importance(shares, first, len(trials))
+        drawn.append(_importances(some, trees=16))
+        first += next(iter(drawn[-1]), "") == next(iter(shares))
+    found = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
+    return Importance(shares, first, len(trials), {name: (float(a), float(b)) for name, (a, b) in found.items()})
 
 
 def _ours(figure: go.Figure) -> go.Figure:

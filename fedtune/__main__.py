@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from fedtune.core.about import VERSION
@@ -48,15 +49,24 @@ COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}
 def main(argv: list[str] | None = None) -> int:
     """Hand over to the command named first."""
     args = sys.argv[1:] if argv is None else argv
+    if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand next
+        from fedtune.commands import completion
+
+        completion.answer(COMMANDS)
     if not args or args[0] in ("-h", "--help"):
         print("usage: fedtune COMMAND …")
         for want, of in GROUPS.items():
             print("\n".join([f"\n{want}:", *(f"  {name:16} {what}" for name, what in of.items())]))
         print("\nfor details: fedtune COMMAND --help")
+        print("for completion with TAB: fedtune --print-completion bash|zsh|fish")
         return 0 if args else 2
     if args[0] == "--version":
         print(f"fedtune {VERSION}")
         return 0
+    if args[0] == "--print-completion":
+        from fedtune.commands import completion
+
+        return completion.main(args[1:])
     if args[0] not in COMMANDS:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2

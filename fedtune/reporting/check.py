@@ -13,6 +13,7 @@ from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
+from fedtune.tuning import verdict
 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients",
@@ -88,23 +89,7 @@ class Check:
 
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
-        if "default" not in self.names:
-            return "The tuned configuration is the default one"
-        difference = self.paired
-        if math.isnan(difference.mean):
-            how = f"{self.lost(*self.names)} {self.where}"
-            return f"Runs {how}, so whether tuning gained anything over the default is unknown"
-        what = self.what[:1].lower() + self.what[1:] if self.column == "test_acc" else self.what
-        if math.isnan(difference.half):
-            return (
-                f"{self._on} the tuned configuration differs from the default by {self.difference()} in {what}; how "
-                "much of that is chance is unknown"
-            )
-        by = f"{self.difference()} in {what}, 95 % interval"
-        if abs(difference.mean) <= difference.half:
-            return f"{self._on} the tuned configuration does not differ significantly from the default ({by})"
-        gain = difference.mean * self.objective.sign_of(self.column)
-        return f"{self._on} the tuned configuration {'beats' if gain > 0 else 'is worse than'} the default ({by})"
+        return verdict.sentence(self.runs, self.objective, self.repeatable)
 
     @property
     def run_word(self) -> str:
@@ -122,10 +107,6 @@ class Check:
         return (
             f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
         )
-
-    @property
-    def _on(self) -> str:
-        return self.on_all[:1].upper() + self.on_all[1:]
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""

@@ -32,11 +32,18 @@ class Shown(NamedTuple):
     sentence: str
     spec: str  # JSON of its data and layout; "" if it could not be drawn
     why: str
+    tab: str = ""  # the heading that it stands under
 
 
 def of_search(f: Findings, study: Study | None) -> list[Shown]:
-    """The figures of a search, in their order.  study: of all its trials."""
-    return [*_progress(f), *_fronts(f), *_hyperparameters(f, study), *_clients(f)]
+    """The figures of a search, the most useful first.  study: of all its trials."""
+    tabs = {
+        "Hyperparameters": _hyperparameters(f, study),
+        "Progress": _progress(f),
+        "Trade-offs": _fronts(f),
+        "Clients": _clients(f),
+    }
+    return [shown._replace(tab=tab) for tab, figures in tabs.items() for shown in figures]
 
 
 def _sampled(shown: Shown, f: Findings) -> Shown:
@@ -111,14 +118,14 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     some = sampling.of_study(study, f)
     drawn = [
         _drawn(
-            "Parallel coordinates",
-            lambda: plots.parallel(some),
-            "Where the lines of the best trials run close together, the value matters.",
-        ),
-        _drawn(
             "Slices",
             lambda: plots.slices(some),
             "A slope or a hump shows where good values lie. In a flat cloud the value matters little.",
+        ),
+        _drawn(
+            "Parallel coordinates",
+            lambda: plots.parallel(some),
+            "Where the lines of the best trials run close together, the value matters.",
         ),
     ]
     importance = _drawn(
@@ -127,7 +134,7 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
         "A hyperparameter with a low share made little difference between these trials. With few trials this "
         "is a rough guess.",
     )
-    return [*(_sampled(shown, f) for shown in drawn), importance]
+    return [importance, *(_sampled(shown, f) for shown in drawn)]
 
 
 def _clients(f: Findings) -> list[Shown]:

@@ -108,7 +108,7 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, _knobs(self.run, self.record)
+        space, known = self.record.get("space") or {}, knobs(self.run, self.record)
         rows = []
         for n in self.searched:
             knob = known.get(n)
@@ -191,7 +191,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     )
 
 
-def _knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
+def knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
     """The hyperparameters of a run's algorithm, as this fedtune or the run's own files declare them."""
     try:
         return Experiment(record["algorithm"], Scenario(), own=user_copies.known(run, record)).knobs()

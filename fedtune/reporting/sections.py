@@ -19,8 +19,9 @@ from fedtune.core.objectives import ACCURACY, Goal
 from fedtune.core.statistics import interval
 from fedtune.core.terminal import several
 from fedtune.experiment.scenarios import in_words
+from fedtune.reporting import advice, findings, provenance, sampling, words
 from fedtune.reporting import figures as report_figures
-from fedtune.reporting import findings, provenance, sampling, words
+from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown, embedded
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
@@ -62,6 +63,7 @@ class Search:
     table: str  # JSON of its trials
     provenance: Provenance
     mattered: str  # which hyperparameter did, and how sure that is; "" where nothing can be said
+    advice: list[Advice]
     is_comparison: bool = False
 
     @property
@@ -109,6 +111,7 @@ class Comparison:
     figures: list[Shown]
     searches: list[Search]
     provenance: Provenance
+    advice: list[Advice]
     is_comparison: bool = True
 
 
@@ -123,8 +126,16 @@ def read(run: Path, anchor: str) -> Search | Comparison:
 
 def _search(f: Findings, anchor: str) -> Search:
     study = plots.study(f.run)
-    mattered = words.mattered(plots.mattered(study))
-    return Search(anchor, f, report_figures.of_search(f, study), _trials(f), provenance.of(f.record, f), mattered)
+    importance = plots.mattered(study)
+    return Search(
+        anchor,
+        f,
+        report_figures.of_search(f, study),
+        _trials(f),
+        provenance.of(f.record, f),
+        words.mattered(importance),
+        advice.of_search(f, importance),
+    )
 
 
 def _trials(f: Findings) -> Markup:
@@ -205,7 +216,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     except (KeyError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
-    lead = _lead(record, state, evaluations is not None) + (_outcome(run) if state == "finished" else "")
+    lead = (_outcome(run) if state == "finished" else "") + _lead(record, state, evaluations is not None)
     numbers = range(int(record.get("searches", 1)))
     begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
     folders = {search: of[-1] for search, of in begun.items() if of}
@@ -238,6 +249,7 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)],
         provenance.of(record),
+        advice.of_comparison(record, _pairs(run), found) if state == "finished" else [],
     )
 
 
@@ -286,13 +298,19 @@ def _tables(run: Path) -> list[TextTable]:
     return shown
 
 
+def _pairs(run: Path) -> pd.DataFrame | None:
+    """A comparison's pairs; None if they do not exist yet."""
+    file = RunFiles(run).pairs_file
+    return comparison_files.pairs(file) if file.exists() else None
+
+
 def _outcome(run: Path) -> str:
     """A comparison's results as further sentences; "" if some of its tables do not exist yet."""
     files = RunFiles(run)
     if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
         return ""
     pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
-    return " " + comparison_text.outcome(comparison_files.table(files.table_file), pairs, against)
+    return comparison_text.outcome(comparison_files.table(files.table_file), pairs, against) + " "
 
 
 def _winner(run: Path) -> tuple[str, str]:

@@ -52,7 +52,7 @@ class ComparisonOptions(SearchOptions):
     )
     searches: int = option(
         1,
-        "searches of each algorithm (default 1), each on seeds of its own; several give a verdict",
+        "searches of each algorithm (default 1); each on seeds of its own, several give a verdict",
         "K",
         small_int,
         group=LENGTH,
@@ -61,10 +61,10 @@ class ComparisonOptions(SearchOptions):
         5, "fresh seeds of each search (default 5); each has its own partition", "N", small_int, group=LENGTH
     )
     margin: float = option(
-        0.005, "difference that matters, in the metric's unit (default 0.005: half a point)", "N", above_zero, group=HOW
+        0.005, "difference that matters (default 0.005); in the metric's unit: half a point", "N", above_zero, group=HOW
     )
     control: bool = option(
-        True, "do not search the plainest algorithm a second time, as a control of the verdicts", group=HOW
+        True, "do not search the plainest algorithm twice; that second search is a control of the verdicts", group=HOW
     )
     widen: bool = option(
         False,

@@ -145,7 +145,8 @@ def search_and_check(
     config = tables.write_best(p.folder, p.workload, p.scenario, best, p.budget, p.goal, **how)
     if cut and not p.time_budget:
         run.write("interrupted")
-        say(f"best so far: trial {best['trial']}, {messages.listed(config, short)}; folder: {p.shown}")
+        say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
+        say(f"folder: {p.shown}")
         return 130
     with _ending_recorded(p, run, watch):
         ahead.wait()

@@ -49,6 +49,19 @@ def edge(value: Any, text: str) -> str:
     return "upper" if share >= 1 - EDGE else ""
 
 
+def of_text(text: str, knob: Knob) -> Domain | None:
+    """The range that a record has in words, of its hyperparameter's type; None for choices and for steps."""
+    written = re.fullmatch(r"(\S+) … (\S+)( \(log\))?", text)
+    if not written or knob.choices:
+        return None
+    try:
+        low, high = knob.check(written[1]), knob.check(written[2])
+    except UserError:  # declarations may be others now
+        return None
+    made: Any = Integer(low, high + 1) if knob.integer else Float(low, high)
+    return made.loguniform() if written[3] else made.uniform()
+
+
 def grid_values(name: str, domain: Domain) -> list[Any]:
     """All values of a finite domain; UserError for a range of real numbers."""
     if (count := size(domain)) is None:

@@ -14,7 +14,8 @@ from fedtune.core.metrics import METRIC, TRAFFIC
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.runs import pareto, reading, tables, trial_states
-from fedtune.tuning import caveats, finite, schedulers
+from fedtune.runs.files import RunFiles
+from fedtune.tuning import caveats, finite, schedulers, verdict
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
@@ -68,12 +69,20 @@ def conclude(
     """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best)
-    say(f"\nbest of {trials} ({ended}): trial {best['trial']}, " + listed(config, short))
+    within = RunFiles(p.folder.parent).is_comparison  # which checks later, and has last lines of its own
+    if len(checked):
+        say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
+    elif not within:
+        say("\nThe best configuration has not been checked on fresh seeds, so its score below is too good.")
+    say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
     figures += [said_of_test(tested)] if tested or "test_acc" in p.workload.figures({}) else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
-    say(f"in the search: {', '.join(figures)} after {several(best['rounds'], 'round')}{means}")
+    say(
+        f"It is trial {best['trial']}, the best of {trials} ({ended}): {', '.join(figures)} after "
+        f"{several(best['rounds'], 'round')}{means}."
+    )
     if len(checked):
         _say_checked(p, checked)
     if schedulers.find(p.scheduler).moves_hyperparameters:
@@ -86,10 +95,21 @@ def conclude(
         say(f"note: {caveat}")
     for caveat in caveats.on_test_rows(record):
         say(f"WARNING: {caveat}")
+    if not within:
+        _say_next(p, config, sum(counts.values()), data_dir)
+
+
+def _say_next(p: Plan, config: Config, trials: int, data_dir: str | None) -> None:
+    """Where the results lie, and the commands that one may want next."""
     say(f"folder: {p.shown}")
-    say(f"report: {command_line('report', p.shown)}")
+    say("what to do next:")
     lie = ("--data-dir", data_dir) if data_dir else ()
-    say(f"again: {p.workload.again(config, p.shown / p.files.best_file.name, *lie)}")
+    todo = {"figures, and what to try": command_line("report", p.shown)}
+    todo |= {"train the best again": p.workload.again(config, p.shown / p.files.best_file.name, *lie)}
+    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.again or finite.are_all(p.space, p.trials)):
+        todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
+    for what, command in todo.items():
+        say(f"  {what:26}{command}")
 
 
 def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
@@ -116,16 +136,11 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
         table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
     console().print(table)
     if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
-        by_seed = checked.pivot(index="seed", columns="configuration", values=other)
-        gain = statistics.mean_difference(by_seed["best"], by_seed["default"])
-        said = statistics.interval(gain.mean, gain.half, "+z.4f")
-        how = "paired by seed" if p.workload.repeatable else "over repetitions"
-        say(f"best − default{f' in {other}' if other != 'test_acc' else ''}: {said} (95 % interval, {how})")
-        whole = by_seed.dropna()
+        whole = checked.pivot(index="seed", columns="configuration", values=other).dropna()
         if trial_states.lost(checked["reason"]) == "failed" and len(whole) > 1:  # a program may fail by chance
             gain = statistics.mean_difference(whole["best"], whole["default"])
             said = statistics.interval(gain.mean, gain.half, "+z.4f")
-            say(f"where both have figures, {len(whole)} of {len(by_seed)}: {said}; those that failed may be worse")
+            say(f"where both have figures, {len(whole)} of {p.final_seeds}: {said}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:
@@ -134,8 +149,6 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
         runs = several(len(mine), "fresh seed" if p.workload.repeatable else "repetition")
         known = constraint.name in p.workload.figures({}) or mine.notna().any()
         say(f"{constraint} {f'holds on {kept}' if known else 'is not known on any'} of {runs}")
-    if "default" not in set(checked["configuration"]):
-        say("the best configuration is the default one")
 
 
 def said_of_test(tested: dict[str, Any]) -> str:

@@ -58,8 +58,8 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
     follow(view)
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
-    running, peak = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["best", "a", "0.7000", "0.5"]
+    peak, running = (line.split() for line in got.splitlines()[2:])
+    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["best", "so", "far", "a", "0.7000", "0.5"]
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:

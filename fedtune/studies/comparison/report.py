@@ -54,7 +54,9 @@ def report(
     caveats += comparison_text.control(evaluations, c.control, objective, c.options.margin)
     caveats += comparison_text.caveats(records, c.trials, compared)
     titled = _titled(c, table, pairs, against)
-    _show(titled, {PUBLISHED: notes, "of the searches": caveats})
+    if answer := comparison_text.outcome(table, pairs, against):
+        say(f"\n{answer}")
+    _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, [*warnings, *notes, *caveats], made)
     for line in warnings:

@@ -101,12 +101,14 @@ class View(Callback):
         table = Table(box=None, pad_edge=False)
         for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
+        if self.peak:  # the answer so far comes first
+            self._row(table, f"best so far {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
+            table.add_section()
         for trial, config in list(self.running.items())[:SHOWN]:
             last = self.last.get(trial, {})
             self._row(table, trial, f"{last.get('training_iteration', 0)}/{self.rounds}", self._value(last), config)
-        if self.peak:
-            table.add_section()
-            self._row(table, f"best {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
+        if (more := len(self.running) - SHOWN) > 0:
+            table.caption = f"{more} more are running"
         return Group(head, table)
 
     def elapsed(self) -> str:

@@ -1,0 +1,118 @@
+"""Completion in a shell: fedtune --print-completion bash | zsh | fish, and what may stand next on a command line.
+
+    eval "$(fedtune --print-completion bash)"      # in ~/.bashrc; zsh alike
+    fedtune --print-completion fish | source       # in ~/.config/fish/config.fish
+
+Commands, options, algorithms, scenarios, data sets, spaces and run folders are completed.  A shell asks this program,
+so that what it offers is what is installed; nothing of this is imported otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import UserError, unknown
+from fedtune.user_code.command import Parser, guarded
+
+SHELLS = ("bash", "zsh", "fish")
+SPACES = ("default", "paper", "wide")
+Completer = Callable[..., Iterable[str]]  # prefix=… -> words that begin with it
+
+
+@guarded
+def main(argv: list[str] | None = None) -> int:
+    """Print what a shell evaluates to complete fedtune's commands; the exit status."""
+    import argcomplete
+
+    shell = "".join(argv or [])
+    if shell not in SHELLS:
+        raise UserError(f"{unknown('shell', shell, SHELLS)}; for instance fedtune --print-completion bash")
+    print(argcomplete.shellcode(["fedtune"], shell=shell))
+    return 0
+
+
+def answer(commands: Mapping[str, str]) -> None:
+    """Tell the shell what may stand next, and exit.  commands: each with a word on it."""
+    import argcomplete
+
+    argcomplete.autocomplete(parser(commands, os.environ.get("COMP_LINE", "").split()), always_complete_options="long")
+
+
+def parser(commands: Mapping[str, str], words: list[str]) -> Parser:
+    """All commands as one parser, of which only the one that is typed has its arguments.  words: what is typed."""
+    top = Parser(prog="fedtune")
+    each = top.add_subparsers()
+    for name, what in commands.items():
+        each.add_parser(name, help=what)
+    if (typed := words[1] if len(words) > 1 else "") in commands:
+        mine = importlib.import_module(f"fedtune.commands.{typed.replace('-', '_')}").parser()
+        known = completers()
+        for action in mine._actions:
+            if found := known.get(action.dest):
+                action.completer = found
+        each.choices[typed] = mine
+    return top
+
+
+def completers() -> dict[str, Completer]:
+    """What completes each argument, by its dest; argparse's choices and files are completed without."""
+    from argcomplete.completers import FilesCompleter
+
+    from fedtune.core.hyper import knobs
+    from fedtune.core.metrics import METRICS
+    from fedtune.data import datasets
+    from fedtune.experiment import registry, scenario, scenarios
+    from fedtune.nn import catalogue
+
+    def either(names: Iterable[str], *endings: str) -> Completer:
+        files: Any = FilesCompleter(endings)
+        return lambda prefix, **_: [*(n for n in names if n.startswith(prefix)), *files(prefix)]
+
+    def several(names: Iterable[str]) -> Completer:
+        def words(prefix: str, **_: Any) -> list[str]:
+            before, comma, last = prefix.rpartition(",")
+            return [f"{before}{comma}{n}" for n in names if n.startswith(last)]
+
+        return words
+
+    algorithms = registry.names()
+    fields = {f"field_{n}": either(map(str, k.choices)) for n, k in knobs(scenario.Scenario).items() if k.choices}
+    settable = [f"{n}=" for n in knobs(scenario.Scenario)]
+    return fields | {
+        "algo": either(algorithms, "py", "toml"),
+        "what": either(algorithms, "py", "toml"),
+        "algos": several([*algorithms, "all"]),
+        "baselines": several([*algorithms, "none"]),
+        "scenario": either(scenarios.SCENARIOS),
+        "space": either(SPACES, "py"),
+        "set": either(settable),
+        "also": either([n.removesuffix("=") for n in settable]),
+        "ranges": either(settable),
+        "objective": several(list(METRICS)),
+        "field_dataset": either(datasets.names(), "npz", "csv", "py"),
+        "field_model": either([*catalogue.WIDTHS, *catalogue.FAMILIES], "py"),
+        "field_partition": either(scenario.PARTITIONS, "npz"),
+        "field_evaluation": either(scenario.EVALUATIONS),
+        "program": either((), "toml"),
+        "run": _runs,
+        "runs": _runs,
+    }
+
+
+def _runs(prefix: str, **_: Any) -> list[str]:
+    """Run folders that begin so, and folders on the way there; without a prefix those in runs/, the newest first."""
+    from fedtune.runs.files import kind_of
+
+    typed = prefix or "runs/"
+    folder = Path(typed if typed.endswith("/") else os.path.dirname(typed) or ".").expanduser()
+    try:
+        found = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    except OSError:
+        found = []
+    start = typed if typed.endswith("/") else f"{os.path.dirname(typed)}/" if "/" in typed else ""
+    newest = sorted(found, key=lambda p: -p.stat().st_mtime)
+    return [f"{start}{p.name}" + "/" * (kind_of(p) is None) for p in newest if f"{start}{p.name}".startswith(typed)]

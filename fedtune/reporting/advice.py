@@ -1,0 +1,243 @@
+"""What to try next, by rule: each rule reads a search's or a comparison's findings, and gives advice with its reason.
+
+A rule says what the figures show, how sure that is, and the command that acts on it; it says so where they cannot tell.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from analysis.plots import RESAMPLES, Importance
+from fedtune.core.statistics import number
+from fedtune.core.terminal import command_line, several, short
+from fedtune.reporting import findings, provenance
+from fedtune.reporting.findings import Findings
+from fedtune.reporting.words import SURE
+from fedtune.runs import tables
+from fedtune.studies.comparison import text as comparison_text
+from fedtune.studies.comparison.tables import LEVEL, UNTOLD
+from fedtune.tuning import domains, schedulers, widening
+
+LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
+MANY = 1000  # seeds: beyond any
+SEEDS_AT_MOST = 10  # seeds per trial; two configurations that need more to be told apart are as good as each other
+SHOWN = 4  # hyperparameters whose shares are written out
+SEARCHES_AT_MOST = 20  # of an algorithm in a comparison
+
+
+class Advice(NamedTuple):
+    """What to do next, why, and the command for it."""
+
+    todo: str  # a few words
+    why: str  # sentences
+    command: str = ""
+
+
+def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
+    """What to try next after a search; nothing while it runs, or where it found nothing."""
+    if f.best is None or f.state in findings.OPEN:
+        return []
+    return [*wider_ranges(f), *seeds_or_trials(f), *what_mattered(f, importance)]
+
+
+def wider_ranges(f: Findings) -> list[Advice]:
+    """Where the best value lies at an end of its range, the optimum may lie beyond: a range that goes further."""
+    knobs, space = findings.knobs(f.run, f.record), f.record.get("space") or {}
+    new, stuck = {}, []
+    for name in f.searched:
+        if not (end := domains.edge(f.config.get(name), space.get(name, ""))):
+            continue
+        knob = knobs.get(name)
+        old = domains.of_text(str(space[name]), knob) if knob else None
+        further = widening.wider(old, knob, frozenset({end})) if old and knob else None
+        if further is None:
+            stuck.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
+        else:
+            new[name] = (end, further)
+    found = []
+    if new:
+        ends = "; ".join(
+            f"{n} = {short(f.config[n])} is at the {end} end of {space[n]}, and may be better beyond it"
+            for n, (end, _) in new.items()
+        )
+        texts = " and ".join(f"{n} to {domains.domain_text(d)}" for n, (_, d) in new.items())
+        ranges = {n: domains.also_text(n, d) for n, (_, d) in new.items()}
+        found.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, ranges))))
+    if stuck:
+        why = f"{'; '.join(stuck)}. That is all that is declared for it, or the program's own range."
+        found.append(Advice("Look beyond the declared range", why))
+    return found
+
+
+def seeds_or_trials(f: Findings) -> list[Advice]:
+    """More seeds where chance could have put the best before the runner-up; more trials where they still bring more.
+
+    Chance is the spread of best − default over the fresh seeds: two configurations that differ by less than `half` on
+    the search's seeds are not significantly different (Student's t, 5 %).  What more trials bring is told by the last
+    doubling: the best of all trials minus the expected best of half of them, in closed form.
+    """
+    assert f.best is not None
+    ranked = tables.best_trials(f.trials, str((f.record.get("budget") or {}).get("unit", "rounds")), f.goal)
+    values = f.goal.first.sign * ranked[f.goal.first.column].to_numpy(float)
+    if len(values) < 2:
+        return [Advice("Give more trials", "There is only one trial to choose from.", _more(f))]
+    seeds = int(f.record.get("seeds_per_trial") or 1)
+    gap, alone = values[0] - values[1], _of_chance(f)
+    behind = f"The runner-up (trial {ranked.iloc[1]['trial']}) is {number(gap, '.4f')} behind"
+    if alone is None:
+        why = f"{behind}. Whether that is more than chance cannot be told without a check on two or more fresh seeds."
+        return [Advice("Check on fresh seeds", why, _words(f.record, "--final-seeds", "5"))] if not f.check else []
+    half, found = alone / math.sqrt(seeds), []
+    chance = f"{number(half, '.4f')} can be chance"
+    if gap < half:
+        needed = math.ceil(min((alone / gap) ** 2, MANY)) if gap > 0 else MANY
+        behind = f"{behind}, and {chance} on {several(seeds, 'seed')}"
+        if needed > SEEDS_AT_MOST:
+            found.append(Advice("Take either of the best two", f"{behind}: no affordable number of seeds would tell."))
+        else:
+            said = several(needed, "seed")
+            why = f"{behind}: about {said} per trial would tell them apart."
+            found.append(Advice(f"Judge each trial on {said}", why, _words(f.record, "--seeds-per-trial", str(needed))))
+    every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
+    gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
+    doubled = f"the best of {several(len(f.trials), 'trial')} and what one expects of half as many"
+    if gain > half:
+        why = f"{number(gain, '.4f')} lies between {doubled}, and {chance}: the next doubling may bring as much."
+        found.append(Advice("Give more trials", why, _more(f)))
+    if not found:
+        why = f"{behind}, and {chance}. Between {doubled} lies {number(gain, '.4f')}, not more than chance."
+        found.append(Advice("Stop here: neither more seeds nor more trials are needed", why))
+    return found
+
+
+def last_doubling(values: Sequence[float] | np.ndarray) -> float:
+    """The best of N values minus the expected best of ⌊N/2⌋ of them, drawn without replacement.
+
+    The i-th best (from 0) is the best of m drawn ones with probability C(N−1−i, m−1) / C(N, m).
+    """
+    ordered = np.sort(np.asarray(values, float))[::-1]
+    n, m = len(ordered), max(1, len(ordered) // 2)
+    chances = np.array([math.comb(n - 1 - i, m - 1) / math.comb(n, m) for i in range(n)])
+    return float(ordered[0] - chances @ ordered)
+
+
+def what_mattered(f: Findings, found: Importance | None) -> list[Advice]:
+    """Which hyperparameters to search more closely, and which to fix: only where resampling the trials agrees."""
+    if found is None:
+        return [Advice("Importance cannot be told", "Too few trials can be compared, or all have the same score.")]
+    shown = "; ".join(
+        f"{name} {100 * found.shares[name]:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
+        for name, (low, high) in [*found.ranges.items()][:SHOWN]
+    )
+    first, count = next(iter(found.shares)), several(found.trials, "trial")
+    why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
+    surely = found.first >= SURE * RESAMPLES
+    todo = f"Search {first} most closely" if surely else "Which hyperparameter matters most cannot be told"
+    advice = [Advice(todo, f"{why} {first} ranks first in {found.first} of {RESAMPLES}.")]
+    small = [n for n, (_, high) in found.ranges.items() if high < LITTLE and n in f.config]
+    if small:
+        fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
+        why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
+        advice.append(
+            Advice(f"Fix {', '.join(small)}: a smaller space needs fewer trials", why, _words(f.record, *fixed))
+        )
+    return advice
+
+
+def of_comparison(record: Mapping[str, Any], pairs: pd.DataFrame | None, searches: Sequence[Findings]) -> list[Advice]:
+    """What to try next after a comparison: wider ranges for all that share them, and more searches."""
+    return [*wider_for_all(record, searches), *([] if pairs is None else more_searches(record, pairs))]
+
+
+def wider_for_all(record: Mapping[str, Any], searches: Sequence[Findings]) -> list[Advice]:
+    """Where an algorithm's best lies at an end of a range, that end may have decided its rank: wider for all alike."""
+    ends = [
+        f"{f.record['algorithm']} has {n} = {short(f.config[n])} at the {end} end of {f.record['space'][n]}"
+        for f in searches
+        for n in f.searched
+        if (end := domains.edge(f.config.get(n), (f.record.get("space") or {}).get(n, "")))
+    ]
+    if not ends or "widened" in record:
+        return []
+    return [Advice("Widen ranges for all that share them", f"{'; '.join(ends)}.", _words(record, "--widen"))]
+
+
+def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice]:
+    """More searches of each algorithm where a pair with the first has no verdict, or a verdict that cannot be told.
+
+    So many that the interval of the nearest pair, with the spread it has now, would lie wholly within the margin, or
+    wholly beyond it: Student's t after Bonferroni's correction for all pairs (Holm's first step).
+    """
+    if pairs.empty or "verdict" not in pairs:
+        return []
+    if not comparison_text.judged(pairs):
+        why = "Each algorithm was searched once: another search may find another order, so there is no verdict."
+        return [Advice("Search each algorithm three times", why, _words(record, "--searches", "3"))]
+    first = pairs[(pairs["algorithm"] == pairs["algorithm"].iloc[0]) & (pairs["verdict"] == UNTOLD)]
+    searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
+    if first.empty or searches < 2:
+        return []
+    pair = first.loc[first["difference"].abs().idxmin()]
+    spread = pair["half"] * math.sqrt(searches) / special.stdtrit(searches - 1, 1 - LEVEL / 2)
+    room = abs(abs(pair["difference"]) - margin)
+    needed = next(
+        (
+            n
+            for n in range(searches + 1, SEARCHES_AT_MOST + 1)
+            if special.stdtrit(n - 1, 1 - LEVEL / 2 / len(pairs)) * spread / math.sqrt(n) < room
+        ),
+        None,
+    )
+    names = f"{pair['algorithm']} and {pair['other']}"
+    why = f"After {several(searches, 'search')} it cannot be told whether they differ by more than {short(margin)}"
+    if needed is None:
+        return [Advice(f"Leave {names} undecided", f"{why}, and {SEARCHES_AT_MOST} would hardly tell either.")]
+    why = f"{why}; about {needed} would tell, if the spread stays as it is."
+    todo = f"Search each algorithm {needed} times to tell {names} apart"
+    return [Advice(todo, why, _words(record, "--searches", str(needed)))]
+
+
+def _of_chance(f: Findings) -> float | None:
+    """Half the 95 % interval of a difference between two configurations on one seed; None if it is unknown."""
+    if f.check is None or f.check.names != ["best", "default"]:
+        return None
+    name = f.goal.first.name
+    column = name if name in f.check.runs else f.check.column
+    each = f.check.of("best", column) - f.check.of("default", column)
+    if len(each) < 2 or each.isna().any():
+        return None
+    return float(special.stdtrit(len(each) - 1, 0.975) * each.std(ddof=1))
+
+
+def _more(f: Findings) -> str:
+    """The command that gives a search as many trials again."""
+    count = len(f.trials)
+    if schedulers.moves_hyperparameters(f.record.get("scheduler")):
+        return _words(f.record, "--trials", str(2 * count))
+    return command_line("extend", f.run, "--trials", f"+{count}")
+
+
+def _words(record: Mapping[str, Any], *words: str) -> str:
+    """The run's command with these words; an option that it has already is replaced, unless it may be repeated."""
+    flags = {word for word in words if word.startswith("--")} - {"--set"}
+    kept, rest = [], iter(shlex.split(provenance.again(dict(record))))
+    for word in rest:
+        if word in flags:
+            next(rest, None)
+        elif word.partition("=")[0] not in flags:
+            kept.append(word)
+    return shlex.join([*kept, *words])
+
+
+def _merged(record: Mapping[str, Any], ranges: Mapping[str, str]) -> str:
+    """Ranges as --ranges takes them, with those that the search was given for other names."""
+    given = str((record.get("options") or {}).get("ranges") or "")
+    before = {text.partition("=")[0]: text for text in filter(None, given.split(","))}
+    return ",".join((before | dict(ranges)).values())

@@ -1,0 +1,258 @@
+"""What to try next: each rule on searches that are made so that the right advice is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import special, stats
+
+from analysis.plots import RESAMPLES, Importance
+from fedtune.commands import extend, search
+from fedtune.core.hyper import Knob
+from fedtune.core.objectives import ACCURACY
+from fedtune.experiment.experiment import Experiment
+from fedtune.experiment.scenario import Scenario
+from fedtune.reporting import advice
+from fedtune.reporting.check import Check
+from fedtune.reporting.findings import Findings
+from fedtune.runs.provenance import of_workload
+from fedtune.tuning import domains
+
+SPACE = {"lam": "0.1 … 10 (log)", "lr": "0.001 … 0.3 (log)", "momentum": "0 … 0.95"}
+COMMAND = ["python", "-m", "fedtune.search", "--algo", "fedproto", "--trials", "8", "--name", "mine"]
+
+
+def made(
+    values: list[float],
+    differences: list[float] | None = None,
+    config: dict[str, Any] | None = None,
+    **more: Any,
+) -> Findings:
+    """A search whose finished trials have these scores, and whose check has these differences of best and default."""
+    experiment = Experiment("fedproto", Scenario(clients=5, rounds=6))
+    record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": "finished"}
+    config = config or {"lam": 1.0, "lr": 0.02, "momentum": 0.5}
+    trials = pd.DataFrame(
+        {
+            "trial": [f"t{i}" for i in range(len(values))],
+            "status": "finished",
+            "rounds": 6,
+            "last_val_acc": values,
+            **{f"config/{n}": v for n, v in config.items()},
+        }
+    )
+    best = trials.loc[trials["last_val_acc"].idxmax()] if values else None
+    rows = [
+        {"configuration": name, "seed": i, "test_acc": 0.5 + d * (name == "best"), "val_acc": 0.5, "reason": ""}
+        for i, d in enumerate(differences or [])
+        for name in ("best", "default")
+    ]
+    check = Check(pd.DataFrame(rows).drop(columns="val_acc"), ACCURACY) if rows else None
+    state = more.pop("state", "finished")
+    return Findings(Path("run"), record | more, trials, pd.DataFrame(), state, best, config, "", "digits-w4", {}, check)
+
+
+def todo(found: list[advice.Advice]) -> list[str]:
+    return [a.todo for a in found]
+
+
+def takes(command: str) -> Any:
+    """The arguments of a search's command, as fedtune reads them."""
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "fedtune.search"] and "--name" not in words, "the old folder is there by now"
+    return search.parser().parse_args(words[3:])
+
+
+# ranges ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "wider"),
+    [
+        ({"lam": 9.9, "lr": 0.02, "momentum": 0.5}, "lam=0.1..50.0"),  # FedProto declares up to 50
+        ({"lam": 1.0, "lr": 0.0011, "momentum": 0.5}, "lr=0.0001..0.3"),
+        ({"lam": 1.0, "lr": 0.29, "momentum": 0.5}, "lr=0.001..1.0"),
+        ({"lam": 0.1, "lr": 0.02, "momentum": 0.94}, "lam=0.01..10.0,momentum=0.0..0.99"),
+    ],
+)
+def test_a_best_at_the_end_of_a_range_asks_for_a_wider_one(config, wider):
+    lam = Experiment("fedproto", Scenario()).knobs()["lam"]
+    (found,) = advice.wider_ranges(made([0.5, 0.6], config=config))
+    assert found.todo.startswith("Widen ") and "may be better beyond it" in found.why
+    low = max(0.01, lam.low)
+    expected = wider.replace("lam=0.01", f"lam={low}").replace("..50.0", f"..{min(100.0, lam.high)}")
+    assert takes(found.command).ranges == expected
+
+
+def test_a_best_inside_its_ranges_asks_for_nothing():
+    assert advice.wider_ranges(made([0.5, 0.6])) == []
+    assert advice.wider_ranges(made([0.5, 0.6], config={"lam": 1.0, "lr": 0.02, "momentum": 0.0})) == [], (
+        "natural limit"
+    )
+
+
+def test_ranges_that_were_given_stay_given():
+    f = made(
+        [0.5, 0.6],
+        config={"lam": 1.0, "lr": 0.29, "momentum": 0.5},
+        options={"ranges": "momentum=0..0.95,lr=0.001..0.3"},
+    )
+    f.record["command"] = [*COMMAND, "--ranges", "momentum=0..0.95,lr=0.001..0.3"]
+    (found,) = advice.wider_ranges(f)
+    assert takes(found.command).ranges == "momentum=0..0.95,lr=0.001..1.0"
+    assert found.command.count("--ranges") == 1
+
+
+def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
+    knobs = Experiment("fedproto", Scenario()).knobs()
+    high = knobs["lam"].high
+    f = made([0.5, 0.6], config={"lam": high, "lr": 0.02, "momentum": 0.5})
+    f.record["space"] = SPACE | {"lam": f"1 … {high:g} (log)"}
+    (found,) = advice.wider_ranges(f)
+    assert found.todo == "Look beyond the declared range" and not found.command
+
+
+@pytest.mark.parametrize("name", ["lr", "batch", "momentum", "local_epochs"])
+def test_a_range_in_words_is_read_as_it_was_written(name):
+    knob: Knob = Experiment("fedproto", Scenario()).knobs()[name]
+    domain = knob.domain()
+    assert domains.domain_text(domains.of_text(domains.domain_text(domain), knob)) == domains.domain_text(domain)
+    assert domains.of_text("a | b", knob) is None and domains.of_text("1 … 9 in steps of 2", knob) is None
+
+
+# more seeds or more trials --------------------------------------------------------------------------------------------
+
+SPREAD = [0.01, 0.02, 0.03, 0.02, 0.02]  # of best − default: standard deviation 0.01/√2
+HALF = special.stdtrit(4, 0.975) * 0.01 / math.sqrt(2)  # 0.0196: what chance can make of two trials on one seed
+
+
+def test_a_runner_up_within_chance_asks_for_seeds():
+    values = [0.900, 0.890, 0.889, 0.888, 0.887, 0.886]  # 0.010 apart, and nothing to gain by more trials
+    (found,) = advice.seeds_or_trials(made(values, SPREAD))
+    assert found.todo == f"Judge each trial on {math.ceil((HALF / 0.01) ** 2)} seeds" == "Judge each trial on 4 seeds"
+    assert takes(found.command).seeds_per_trial == 4 and takes(found.command).trials == 8
+    assert "trial t1" in found.why and "0.0196 can be chance on 1 seed" in found.why
+
+
+def test_as_many_seeds_as_it_has_make_the_same_gap_more_than_chance():
+    values = [0.900, 0.890, 0.889, 0.888, 0.887, 0.886]
+    assert todo(advice.seeds_or_trials(made(values, SPREAD, seeds_per_trial=4)))[0].startswith("Stop here")
+
+
+def test_two_that_no_number_of_seeds_tells_apart_are_equals():
+    (found,) = advice.seeds_or_trials(made([0.9, 0.8999, 0.89], SPREAD))
+    assert found.todo == "Take either of the best two" and not found.command
+
+
+def test_a_best_far_above_the_others_asks_for_trials():
+    values = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
+    (found,) = advice.seeds_or_trials(made(values, SPREAD))
+    assert found.todo == "Give more trials"
+    words = shlex.split(found.command)
+    assert extend.parser().parse_args(words[words.index("extend") + 1 :]).trials == len(values)
+
+
+def test_a_whole_grid_has_no_more_trials():
+    values = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
+    assert todo(advice.seeds_or_trials(made(values, SPREAD, whole=True)))[0].startswith("Stop here")
+
+
+def test_where_chance_is_unknown_no_more_is_said():
+    (found,) = advice.seeds_or_trials(made([0.9, 0.8]))
+    assert found.todo == "Check on fresh seeds" and "cannot be told" in found.why
+    assert advice.seeds_or_trials(made([0.9, 0.8], [0.01])) == [], "one fresh seed has no spread"
+
+
+def test_the_last_doubling_is_what_drawing_halves_would_give():
+    values = [0.3, 0.9, 0.1, 0.7, 0.55, 0.2]
+    halves = [max(some) for some in itertools.combinations(values, 3)]
+    assert advice.last_doubling(values) == pytest.approx(0.9 - np.mean(halves), abs=1e-15)
+    assert advice.last_doubling([0.5] * 7) == pytest.approx(0, abs=1e-15)
+    n, top = 40, np.arange(40) / 40  # the best of m of n evenly spaced values is m (n + 1) / (m + 1) of n steps up
+    assert advice.last_doubling(top) == pytest.approx((n - 20 * (n + 1) / 21) / n, abs=1e-12)
+
+
+# importance -----------------------------------------------------------------------------------------------------------
+
+
+def found_importance(first: int) -> Importance:
+    ranges = {"lr": (0.5, 0.7), "lam": (0.2, 0.4), "momentum": (0.0, 0.03)}
+    return Importance({"lr": 0.6, "lam": 0.3, "momentum": 0.01}, first, 30, ranges)
+
+
+def test_what_surely_mattered_and_what_surely_did_not():
+    most, fix = advice.what_mattered(made([0.9, 0.8]), found_importance(RESAMPLES))
+    assert most.todo == "Search lr most closely" and "lr 60 % (50 to 70 %); lam 30 % (20 to 40 %)" in most.why
+    assert fix.todo.startswith("Fix momentum:") and takes(fix.command).set == ["momentum=0.5"]
+
+
+def test_what_cannot_be_told_is_said():
+    assert todo(advice.what_mattered(made([0.9, 0.8]), None)) == ["Importance cannot be told"]
+    unsure = advice.what_mattered(made([0.9, 0.8]), found_importance(RESAMPLES // 2))
+    assert unsure[0].todo == "Which hyperparameter matters most cannot be told"
+
+
+def test_a_search_that_is_not_over_gets_no_advice():
+    assert advice.of_search(made([0.9, 0.8], SPREAD, state="running"), None) == []
+    assert advice.of_search(made([], state="nothing found"), None) == []
+
+
+# comparisons ----------------------------------------------------------------------------------------------------------
+
+
+def pairs(*rows: tuple[str, str, float, float, str]) -> pd.DataFrame:
+    """Pairs: their difference, the half-width of its interval and the verdict."""
+    return pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "verdict"])
+
+
+COMPARED = {"command": ["python", "-m", "fedtune", "compare", "--algos", "a,b,c", "--searches", "3"], "searches": 3}
+
+
+def test_a_comparison_of_one_search_each_asks_for_three():
+    (found,) = advice.more_searches(
+        {"command": ["fedtune", "compare", "--algos", "a,b"]}, pairs(("a", "b", 0.1, 0.2, ""))
+    )
+    assert found.todo == "Search each algorithm three times"
+    assert found.command == "fedtune compare --algos a,b --searches 3"
+
+
+def test_a_comparison_asks_for_the_searches_that_would_tell():
+    untold = pairs(
+        ("a", "b", 0.025, 0.03, "cannot be told"),
+        ("a", "c", 0.09, 0.02, "larger"),
+        ("b", "c", 0, 0.1, "cannot be told"),
+    )
+    (found,) = advice.more_searches(COMPARED | {"margin": 0.005}, untold)
+    spread = 0.03 * math.sqrt(3) / stats.t.ppf(0.975, 2)
+    halves = {n: stats.t.ppf(1 - 0.025 / 3, n - 1) * spread / math.sqrt(n) for n in range(4, 20)}
+    needed = min(n for n, half in halves.items() if half < 0.025 - 0.005)
+    assert found.todo == f"Search each algorithm {needed} times to tell a and b apart" and 4 < needed < 10
+    assert found.command == f"python -m fedtune compare --algos a,b,c --searches {needed}"
+
+
+def test_what_twenty_searches_would_not_tell_stays_undecided():
+    at_margin = pairs(("a", "b", 0.0051, 0.03, "cannot be told"))
+    assert todo(advice.more_searches(COMPARED | {"margin": 0.005}, at_margin)) == ["Leave a and b undecided"]
+
+
+def test_a_comparison_whose_verdicts_are_clear_asks_for_none():
+    clear = pairs(("a", "b", 0.05, 0.01, "larger"), ("a", "c", 0.001, 0.002, "within the margin"))
+    assert advice.more_searches(COMPARED | {"margin": 0.005}, clear) == []
+
+
+def test_a_comparison_widens_for_all_alike():
+    record = {"command": ["python", "-m", "fedtune", "compare", "--algos", "fedproto"]}
+    at_end = made([0.5, 0.6], config={"lam": 1.0, "lr": 0.29, "momentum": 0.5})
+    (found,) = advice.wider_for_all(record, [at_end, made([0.5])])
+    assert (
+        found.command.endswith("compare --algos fedproto --widen")
+        and "fedproto has lr = 0.29 at the upper" in found.why
+    )
+    assert advice.wider_for_all(record | {"widened": []}, [at_end]) == []
