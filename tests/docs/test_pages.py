@@ -17,6 +17,7 @@ import pytest
 
 import fedtune
 from fedtune.__main__ import COMMANDS
+from fedtune.commands import completion
 from fedtune.core.hyper import knobs
 from fedtune.core.metrics import METRICS
 from fedtune.data.datasets import names as dataset_names
@@ -141,6 +142,9 @@ def test_files_of_a_package_that_are_named_exist() -> None:
 def test_a_command_line_is_one_that_its_command_takes(name: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = words_of(line)
     command, argv = (words[1], words[2:]) if words[0] == "fedtune" else (words[2].partition(".")[2], words[3:])
+    if command == "--print-completion":
+        assert argv[0] in completion.SHELLS
+        return
     assert command in COMMANDS
     own, _, sent = " ".join(argv).partition(" -- ") if command == "submit" else (" ".join(argv), "", "")
     if command == "submit" and argv != own.split():
