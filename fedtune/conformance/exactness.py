@@ -13,7 +13,7 @@ from torch import Tensor
 from fedtune import tracing
 from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.settings import Setting
-from fedtune.conformance.subject import Run, Subject, apart, copied, in_words, numbers
+from fedtune.conformance.subject import CLOCK, Run, Subject, apart, copied, in_words, numbers
 from fedtune.conformance.watching import Tape
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Knob, knobs
@@ -90,13 +90,14 @@ PURE = "make client code depend only on its arguments and fields and change noth
 
 
 def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tensor]] | UserError, str]:
-    """The states after each of a few rounds, and why steps ran eagerly."""
+    """The states after each of a few rounds with their rows' metrics, and why steps ran eagerly."""
     states: list[dict[str, Tensor]] = []
     try:
         sim = s.begin(s.settings.everyone, executor="stack", config=config)
         for _ in range(2):
-            sim.step()
-            states.append(copied(numbers(sim.state)))
+            row = sim.step()
+            told = {f"row/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and v is not None}
+            states.append(copied(numbers(sim.state)) | told)
     except Diverged:
         return states, ""
     except UserError as error:

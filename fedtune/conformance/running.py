@@ -28,9 +28,7 @@ KEEP = "store what changes in the server's entries (`init`, `aggregate`) or a cl
 def runs(s: Subject) -> Violation | Note | None:
     """In single precision with the loop executor, the plainest way to run."""
     try:
-        _three_rounds(s)
-    except Diverged:
-        pass  # another check says where
+        _ = s.diverged  # another check says where
     except Exception as error:
         raise s.fell(error, s.settings.few) from error
     return None
@@ -39,17 +37,15 @@ def runs(s: Subject) -> Violation | Note | None:
 @check("finite", "losses, parameters and the server's entries stay finite numbers under the defaults", needs=("runs",))
 def finite(s: Subject) -> Violation | Note | None:
     """A diverged run is repeated to find the operation that made the first NaN or infinity."""
-    try:
-        _three_rounds(s)
-    except Diverged as error:
-        fell = s.fell(error, s.settings.few).violation
-        with _watched(s.cls) as first:
-            try:
-                _three_rounds(s)
-            except Diverged:
-                pass
-        return fell._replace(where=first.where, what=fell.what + first.words)
-    return None
+    if s.diverged is None:
+        return None
+    fell = s.fell(s.diverged, s.settings.few).violation
+    with _watched(s.cls) as first:
+        try:
+            s.three_rounds()
+        except Diverged:
+            pass
+    return fell._replace(where=first.where, what=fell.what + first.words)
 
 
 @check(
@@ -201,12 +197,6 @@ def scores(s: Subject) -> Violation | Note | None:
                 "use no mean, sort or norm over the rows: batches are padded, and their size may change",
             )
     return None
-
-
-def _three_rounds(s: Subject) -> None:
-    sim = s.begin(s.settings.few, "loop", dtype=torch.float32)
-    for _ in range(3):
-        sim.step()
 
 
 def _disturbed(run: Run) -> set[str]:

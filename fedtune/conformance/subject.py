@@ -6,11 +6,13 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fedtune import tracing
 from fedtune.conformance import hints
 from fedtune.conformance.check import RunFailed, Violation
 from fedtune.conformance.settings import Setting, settings
@@ -169,11 +171,27 @@ class Subject:
                 tape.in_place = how == "loop"
                 tape.down.clear()  # messages from the start
                 known = self._runs[key] = Run(sim, tape, setting)
-            known.train(rounds or setting.rounds)
+            with tracing.eager():  # what is recorded would serve this run alone; one check is of recordings
+                known.train(rounds or setting.rounds)
         except Exception as error:
             fell = self._runs[key] = self.fell(error, setting)
             raise fell from error
         return known
+
+    def three_rounds(self) -> None:
+        """The plainest run: in single precision, one client after the other."""
+        sim = self.begin(self.settings.few, "loop", dtype=torch.float32)
+        for _ in range(3):
+            sim.step()
+
+    @cached_property
+    def diverged(self) -> Diverged | None:
+        """How the plainest run diverged; None if it did not.  Other errors are raised."""
+        try:
+            self.three_rounds()
+        except Diverged as error:
+            return error
+        return None
 
     def in_single_precision(self) -> None:
         """Run in float32 from now on, with a suitable tolerance."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -83,15 +84,18 @@ class Tape:
 
 
 def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
-    """A subclass of the algorithm that records every method call on the tape."""
+    """A subclass of the algorithm that records every method call on the tape, which somebody else must hold."""
+    on = weakref.ref(tape)  # classes stay in caches: a process that checks many would keep all messages
 
     def recorded(name: str) -> Callable[..., Any]:
         method = getattr(cls, name)
 
         def call(self: Algorithm, *args: Any) -> Any:
-            out = tape.call(name, lambda *given: method(self, *given), args)
+            held = on()
+            assert held
+            out = held.call(name, lambda *given: method(self, *given), args)
             return (
-                tuple(_recorded_phase(a, tape) if isinstance(a, Phase) else a for a in out) if name == "round" else out
+                tuple(_recorded_phase(a, held) if isinstance(a, Phase) else a for a in out) if name == "round" else out
             )
 
         return call
