@@ -35,9 +35,10 @@ GUESS = {True: 4.0, False: 0.3}  # seconds of a test that was not run yet here: 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where FEDTUNE_TEST_FORKS asks for it, Ray's processes and our commands are forks of one, which saves imports.
+    """Ray's processes and our commands are forks of one, which saves imports: by default with `-n`, on Linux.
 
-    One for all of pytest's workers (support/forked/server.py); they are forks of it, too.
+    One for all of pytest's workers (support/forked/server.py); they are forks of it, too.  FEDTUNE_TEST_FORKS=1 asks
+    for it always, 0 never.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script: tests send it
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,9 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return  # of pytest-xdist, whose controller did what follows
     sys.dont_write_bytecode = False  # hundreds of processes import fedtune: one is to compile it
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if os.environ.get("FEDTUNE_TEST_FORKS"):
+    many = bool(getattr(config.option, "numprocesses", None))
+    saves = many and sys.platform == "linux" and config.option.markexpr != "quick"
+    if os.environ.get("FEDTUNE_TEST_FORKS", str(int(saves))) == "1":
         begin_forks(config)
-    elif getattr(config.option, "numprocesses", None):
+    elif many:
         compile_all(config)
 
 

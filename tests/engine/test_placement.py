@@ -82,9 +82,9 @@ def test_an_algorithm_trains_its_clients_one_by_one_on_the_gpu(name):
 
 @pytest.mark.parametrize("name", registry.names())
 def test_an_algorithm_trains_stacks_of_clients_there_in_several_chunks(name, monkeypatch):
-    for limit, value in {"ROWS_AT_ONCE": 80, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
+    for limit, value in {"ROWS_AT_ONCE": 32, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
         monkeypatch.setattr(chunks, limit, value)
-    unlike = DIGITS.override(clients=5, shots=8, shots_spread=7, batch=8, rounds=3 if EARLY[name] else 2)
+    unlike = DIGITS.override(clients=4, shots=6, shots_spread=5, batch=8, rounds=3 if EARLY[name] else 2)
     check(name, unlike)
 
 

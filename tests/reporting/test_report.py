@@ -153,6 +153,14 @@ def journal(path: Path, trials: pd.DataFrame) -> None:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """How sure it is what mattered takes half of a report's time: tests/analysis/test_plots.py asks that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.study_plots.RESAMPLES", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("report") / "a run")

@@ -99,10 +99,17 @@ def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
     assert (row["test_acc"], row["val_acc"]) == (last["test_acc"], last["val_acc"])
 
 
-def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
+ONE_BY_ONE = "--algo fedproto --trials 4 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    """A search whose every choice its seed determines."""
+    return searched(tmp_path_factory.mktemp("honest"), ONE_BY_ONE)
+
+
+def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
-    arguments = "--algo fedproto --trials 4 --rounds 4 --max-concurrent 1 --seed 3 " + QUICK
-    honest = searched(tmp_path / "honest", arguments)
     deal = partitioning.partition
 
     def noisy(data, scenario, seed):
@@ -114,7 +121,7 @@ def test_labels_of_test_rows_do_not_change_the_search(tmp_path, monkeypatch):
         return dealt._replace(y=y)
 
     monkeypatch.setattr(partitioning, "partition", noisy)
-    blind = searched(tmp_path / "blind", arguments)
+    blind = searched(tmp_path, ONE_BY_ONE)
     columns = [c for c in honest.trials if c.startswith(tables.CONFIG)] + ["status", "rounds", "last_val_acc"]
     pd.testing.assert_frame_equal(honest.trials[columns], blind.trials[columns])
     assert tables.best_trial(honest.trials).name == tables.best_trial(blind.trials).name
@@ -175,13 +182,12 @@ def test_every_scheduler_and_searcher_ends_with_a_best_configuration(arguments, 
     assert (got.folder / "best.yaml").exists() and got.trials["config/lam"].iloc[0] == 1.0
 
 
-def test_the_same_seed_searches_the_same(tmp_path):
-    arguments = "--algo local --trials 4 --rounds 2 --max-concurrent 1 --seed 7 --searcher tpe " + QUICK
-    a, b = (searched(tmp_path / name, arguments) for name in "ab")
-    same = [c for c in a.trials if c not in ("trial", "seconds")]
-    pd.testing.assert_frame_equal(a.trials[same], b.trials[same])
-    c = searched(tmp_path / "c", arguments.replace("--seed 7", "--seed 8").replace("--trials 4", "--trials 2"))
-    assert c.trials["config/lr"][1] not in set(a.trials["config/lr"])
+def test_the_same_seed_searches_the_same(honest, tmp_path):
+    again = searched(tmp_path / "again", ONE_BY_ONE)
+    same = [c for c in honest.trials if c not in ("trial", "seconds")]
+    pd.testing.assert_frame_equal(honest.trials[same], again.trials[same])
+    other = searched(tmp_path / "other", ONE_BY_ONE.replace("--seed 3", "--seed 4").replace("--trials 4", "--trials 2"))
+    assert other.trials["config/lr"][1] not in set(honest.trials["config/lr"])
 
 
 def test_the_final_check_reports_a_diverged_run_as_such():
