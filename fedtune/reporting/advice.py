@@ -15,8 +15,8 @@ import pandas as pd
 from scipy import special
 
 from analysis.plots import RESAMPLES, Importance
-from fedtune.core.statistics import number
-from fedtune.core.terminal import command_line, several, short
+from fedtune.core.statistics import EQUAL, number
+from fedtune.core.terminal import several, short
 from fedtune.reporting import findings, provenance
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.words import SURE
@@ -92,10 +92,13 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     gap, alone = values[0] - values[1], _of_chance(f)
     behind = f"The runner-up (trial {ranked.iloc[1]['trial']}) is {number(gap, '.4f')} behind"
     if alone is None:
-        why = f"{behind}. Whether that is more than chance cannot be told without a check on two or more fresh seeds."
-        return [Advice("Check on fresh seeds", why, _words(f.record, "--final-seeds", "5"))] if not f.check else []
+        why = f"{behind}. Whether that is more than chance cannot be told"
+        if f.check and f.check.seeds > 1:
+            return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
+        why = f"{why} without a check on two or more fresh seeds."
+        return [Advice("Check on fresh seeds", why, _words(f.record, "--final-seeds", "5"))]
     half, found = alone / math.sqrt(seeds), []
-    chance = f"{number(half, '.4f')} can be chance"
+    chance = f"as much as {number(half, '.4f')} can be chance"
     if gap < half:
         needed = math.ceil(min((alone / gap) ** 2, MANY)) if gap > 0 else MANY
         behind = f"{behind}, and {chance} on {several(seeds, 'seed')}"
@@ -107,12 +110,13 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
             found.append(Advice(f"Judge each trial on {said}", why, _words(f.record, "--seeds-per-trial", str(needed))))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
-    doubled = f"the best of {several(len(f.trials), 'trial')} and what one expects of half as many"
+    count = several(len(f.trials), "trial")
     if gain > half:
-        why = f"{number(gain, '.4f')} lies between {doubled}, and {chance}: the next doubling may bring as much."
+        why = f"The best of {count} is {number(gain, '.4f')} better than half as many can be expected to find"
+        why = f"{why}, where {chance}: twice as many may bring as much again."
         found.append(Advice("Give more trials", why, _more(f)))
     if not found:
-        why = f"{behind}, and {chance}. Between {doubled} lies {number(gain, '.4f')}, not more than chance."
+        why = f"{behind}, and {chance}. The second half of {count} brought {number(gain, '.4f')}, not more than chance."
         found.append(Advice("Stop here: neither more seeds nor more trials are needed", why))
     return found
 
@@ -211,7 +215,7 @@ def _of_chance(f: Findings) -> float | None:
     name = f.goal.first.name
     column = name if name in f.check.runs else f.check.column
     each = f.check.of("best", column) - f.check.of("default", column)
-    if len(each) < 2 or each.isna().any():
+    if len(each) < 2 or each.isna().any() or np.ptp(each) < EQUAL:
         return None
     return float(special.stdtrit(len(each) - 1, 0.975) * each.std(ddof=1))
 
@@ -221,7 +225,7 @@ def _more(f: Findings) -> str:
     count = len(f.trials)
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         return _words(f.record, "--trials", str(2 * count))
-    return command_line("extend", f.run, "--trials", f"+{count}")
+    return shlex.join(["fedtune", "extend", str(f.run), "--trials", f"+{count}"])
 
 
 def _words(record: Mapping[str, Any], *words: str) -> str:

@@ -26,12 +26,12 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     for line in p.workload.describe():
         say(line)
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
-    say(
-        f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once; {p.searcher}"
-        + (f" for {said(p.goal)}" if p.goal != BY_ACCURACY else "")
-        + f", {p.scheduler}"
-        + (f" with rungs at {', '.join(format(s, 'g') for s in stops)}" if stops else "")
-    )
+    unit = {"mb": "{} MB", "seconds": "{} s"}.get(p.budget.unit, f"round{'s' * (len(stops) > 1)} {{}}")
+    at = unit.format(", ".join(format(s, "g") for s in stops))
+    stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
+    wanted = f" for {said(p.goal)}" if p.goal != BY_ACCURACY else ""
+    trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once"
+    say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
     if why := p.unjudged:
         say(f"note: {why}")
 

@@ -138,7 +138,7 @@ def test_a_runner_up_within_chance_asks_for_seeds():
     (found,) = advice.seeds_or_trials(made(values, SPREAD))
     assert found.todo == f"Judge each trial on {math.ceil((HALF / 0.01) ** 2)} seeds" == "Judge each trial on 4 seeds"
     assert takes(found.command).seeds_per_trial == 4 and takes(found.command).trials == 8
-    assert "trial t1" in found.why and "0.0196 can be chance on 1 seed" in found.why
+    assert "trial t1" in found.why and "as much as 0.0196 can be chance on 1 seed" in found.why
 
 
 def test_as_many_seeds_as_it_has_make_the_same_gap_more_than_chance():
@@ -167,7 +167,10 @@ def test_a_whole_grid_has_no_more_trials():
 def test_where_chance_is_unknown_no_more_is_said():
     (found,) = advice.seeds_or_trials(made([0.9, 0.8]))
     assert found.todo == "Check on fresh seeds" and "cannot be told" in found.why
-    assert advice.seeds_or_trials(made([0.9, 0.8], [0.01])) == [], "one fresh seed has no spread"
+    assert todo(advice.seeds_or_trials(made([0.9, 0.8], [0.01]))) == ["Check on fresh seeds"], "one seed has no spread"
+    for no_spread in ([0.01, 0.01, 0.01], [0.01, math.nan, 0.02]):
+        (found,) = advice.seeds_or_trials(made([0.9, 0.8], no_spread))
+        assert found.todo == "More seeds or more trials" and "cannot be told" in found.why and not found.command
 
 
 def test_the_last_doubling_is_what_drawing_halves_would_give():

@@ -47,7 +47,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
     first = f"{best} ranks first on fresh seeds with {figure}"
     if not judged(pairs):
-        return f"{ONE_SEARCH}. {first}." if len(pairs) else f"{first}."
+        return f"{first}. {ONE_SEARCH}." if len(pairs) else f"{first}."
     mine = pairs[pairs["algorithm"] == best]
     found = [first, _differing(mine.assign(difference=-mine["difference"]), "other algorithms", best)]
     for baseline, of in against.groupby("other", sort=False):
