@@ -504,7 +504,7 @@ def compared(folder: Path) -> Path:
     ]
     pd.DataFrame(table).to_csv(folder / "table.csv", index=False)
     pair = {"algorithm": "fedproto", "other": "local", "difference": 0.1, "half": 0.05, "p": 0.01, "p_holm": 0.01}
-    pd.DataFrame([pair]).to_csv(folder / "pairs.csv", index=False)
+    pd.DataFrame([pair | {"verdict": "larger"}]).to_csv(folder / "pairs.csv", index=False)
     return folder
 
 
@@ -523,7 +523,7 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     places = [text.index(word) for word in order]
     assert places == sorted(places)
     assert "local started 3 of 14 trials" in text and "The folder has no search for fedavg." in text
-    assert "fedproto − local +10.00 ± 5.00 0.01 0.01 yes" in text and "published" not in text
+    assert "fedproto − local +10.00 ± 5.00 0.01 0.01 larger" in text and "published" not in text
     assert "no check on fresh seeds" not in text and text.count("a selection gap of +0.1000") == 2
     assert "Run it again: python -m fedtune compare --algos fedproto,local,fedavg" in text  # with --name it would fail
     assert "command python -m fedtune compare --name both" in text
