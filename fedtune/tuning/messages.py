@@ -117,7 +117,8 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
     other = p.goal.first.reported(checked)
     main = "test_acc" if "test_acc" in checked else other
     what = "test accuracy" if main == "test_acc" else main
-    many = f"on fresh seeds ({p.final_seeds})" if p.workload.repeatable else f"in {p.final_seeds} repetitions"
+    repeated = several(p.final_seeds, "repetition")
+    many = f"on fresh seeds ({p.final_seeds})" if p.workload.repeatable else f"in {repeated}"
     table = Table(title=f"{what} {many}, last round", title_justify="left")
     shown = () if other == main else (other,)
     costs = ["MB a run"] * ("comm_mb" in checked)
