@@ -32,7 +32,7 @@ def blocks(language: str) -> list[str]:
 def test_its_example_is_a_program_file(tmp_path: Path) -> None:
     (tmp_path / "PFLlib" / "system").mkdir(parents=True)
     (tmp_path / "PFLlib" / "system" / "main.py").touch()
-    example = blocks("toml")[1].replace("python main", "python3 main")
+    example = blocks("toml")[2].replace("python main", "python3 main")
     program = program_file.parse(example, "page.toml", tmp_path, "page")
     assert program.selectable() == {"val_acc": "max"} and program.checking().reported == ("test_acc",)
 
