@@ -85,6 +85,6 @@ def _block(block: str) -> str:
     if lines[0].startswith("    "):  # code, or a formula
         return block
     if re.match(rf"{NAME}  +\S", block):  # name     what it is
-        lines = [re.sub(rf"^{NAME}  +", r"- `\1`: ", line) for line in lines]
+        lines = [re.sub(rf"^{NAME} +", r"- `\1`: ", line) for line in lines]
         lines = [line if line.startswith("- ") else f"  {line.strip()}" for line in lines]
     return "\n".join(re.sub(r"(`[^`]*`)|([\[*<])", lambda m: m[1] or f"\\{m[2]}", line) for line in lines)
