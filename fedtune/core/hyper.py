@@ -119,8 +119,10 @@ def hyper(
 ) -> Any:
     """A dataclass field that is a hyperparameter.
 
-    default        the paper's value.          low, high   the range, both ends included; None: not searchable.
-    log            searched on a log scale.    choices     the values of a categorical hyperparameter.
+    default        the paper's value.
+    low, high      the range, both ends included; None: not searchable.
+    log            searched on a log scale.
+    choices        the values of a categorical hyperparameter.
     extra_values   single values allowed outside the range (for example 0, to switch a term off).
     first_round    the first round (1-based) whose evaluation can depend on it, or the name of the algorithm's
                    method that returns this round; an early-stopping search puts no rung before it.
