@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedtune.core import terminal
 from fedtune.tuning.options import arguments
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from fedtune.runs.overview import Status
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,16 +40,38 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from rich.live import Live
 
-    from fedtune.runs.overview import overview
+    from fedtune.runs.overview import Reader
 
-    console = terminal.console()
-    shown, over = overview(args.run)
+    console, reader = terminal.console(), Reader()
+    status = reader.read(args.run)
     if args.watch is None:
-        console.print(shown)
+        console.print(shown(status))
         return 0
-    with Live(shown, console=console, auto_refresh=False) as live:
-        while not over:
+    with Live(shown(status), console=console, auto_refresh=False) as live:
+        while not status.over:
             time.sleep(args.watch)
-            shown, over = overview(args.run)
-            live.update(shown, refresh=True)
+            status = reader.read(args.run)
+            live.update(shown(status), refresh=True)
     return 0
+
+
+def shown(status: Status) -> Group:
+    """A run's status for the terminal: what there is to say, then each search, or the table of the best trials."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from fedtune.runs.overview import ComparisonStatus, SearchStatus
+
+    lines = "\n".join(status.lines)
+    if isinstance(status, ComparisonStatus):
+        return Group(lines, *map(shown, status.searches))
+    if not isinstance(status, SearchStatus):
+        return Group(lines)
+    if status.best is None:
+        return Group(lines, "no round was reported yet")
+    table = Table(title=status.best.title, title_justify="left", box=None)
+    for i, column in enumerate(status.best.columns):
+        table.add_column(column, justify="left" if i < 2 else "right")
+    for row in status.best.rows:
+        table.add_row(*row)
+    return Group(lines, table)

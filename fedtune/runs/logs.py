@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from fedtune.core import bounded
 from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
+
+Row = dict[str, Any]
+END = 64  # bytes before the place up to which a log was read, which tell whether it was written anew since
 
 
 def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -16,6 +23,71 @@ def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
         for row in reading.rows(file):
             results.setdefault(row["trial_id"], []).append(row)
     return results
+
+
+class _Read(NamedTuple):
+    """A log as far as it was read."""
+
+    start: int  # the byte to go on from
+    end: bytes  # the last bytes before it
+    rows: dict[str, list[Row]]  # by trial: those that are kept
+
+
+class Followed:
+    """The logs of a search, read again and again while they grow: each byte once, and few of their rows are kept.
+
+    Kept of a trial: the first round that reached each rung, the last one with test figures, the last one that was
+    trained, and the last one.  That is what a search's status is made of.
+    """
+
+    def __init__(self, run: Path, attribute: str, rungs: Sequence[float]) -> None:
+        """attribute: the entry of a result with the used budget, which the rungs are of."""
+        self._run, self._attribute, self._rungs = run, attribute, rungs
+        self._files: dict[Path, _Read] = {}
+
+    def rows(self) -> dict[str, list[Row]]:
+        """The kept rows of every trial, in order."""
+        files = sorted(self._run.glob("*/result.json"))
+        self._files = {file: self._read(file) for file in files}
+        results: dict[str, list[Row]] = {}
+        for read in self._files.values():
+            for trial, rows in read.rows.items():
+                results.setdefault(trial, []).extend(rows)
+        return results
+
+    def _read(self, file: Path) -> _Read:
+        known = self._files.get(file, _Read(0, b"", {}))
+        if not file.is_file():
+            return known
+        try:
+            size = file.stat().st_size
+            if size == known.start:
+                return known
+            if size < known.start or _end(file, known.start) != known.end:
+                known = _Read(0, b"", {})  # population based training writes a trial's log anew
+            new, start = reading.new_rows(file, known.start)
+            rows = {trial: list(of) for trial, of in known.rows.items()}
+            for row in new:
+                rows.setdefault(row["trial_id"], []).append(row)
+            return _Read(start, _end(file, start), {trial: self._few(of) for trial, of in rows.items()})
+        except bounded.Unfit as error:
+            raise reading.damaged(file, error) from error
+        except OSError:
+            return known  # it vanished
+
+    def _few(self, rows: list[Row]) -> list[Row]:
+        trained = [i for i, row in enumerate(rows) if not row.get("diverged")]
+        kept = {len(rows) - 1, *trained[-1:], *[i for i in trained if "test_acc" in rows[i]][-1:]}
+        for rung in self._rungs:
+            kept |= {*[i for i in trained if rows[i].get(self._attribute, 0) >= rung][:1]}
+        return [{sys.intern(name): value for name, value in rows[i].items()} for i in sorted(kept)]
+
+
+def _end(file: Path, start: int) -> bytes:
+    """The bytes before this place."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, start - END), os.SEEK_SET)
+        return opened.read(min(start, END))
 
 
 def suggestions(run: Path) -> list[dict[str, Any]]:

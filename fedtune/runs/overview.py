@@ -1,14 +1,13 @@
-"""The status of a search, running or over, from its folder: counts, rungs, time left and the best trials so far."""
+"""The status of a run, going on or over, from its folder: counts, rungs, time left, the best trials and the workers."""
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Group
-from rich.table import Table
+from typing import Any, NamedTuple
 
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import EXCESSES, FAR, Goal
@@ -17,7 +16,7 @@ from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
-from fedtune.runs.logs import logged
+from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import ALIVE, ended, trained
 from fedtune.user_code import user_files
@@ -34,91 +33,270 @@ NEEDED = (  # entries of a search's record
     "state",
     "budget",
 )
-Logged = dict[str, list[dict[str, Any]]]
+GONE = "its driver is gone"  # the state of a run that was killed
+Logged = dict[str, list[Row]]
 
 
-def overview(run: Path) -> tuple[Group, bool]:
-    """The status of a search, of a comparison's searches so far, or of a reproduction's runs.
+class Rung(NamedTuple):
+    """How many trials reached a rung, and how many of them went on."""
 
-    Also returns whether it is over.
-    """
-    kind = kind_of(run)
-    if kind == REPRODUCTION:
-        return _reproduction(RunFiles(run, kind))
-    if kind != COMPARISON:
-        return _search(run)[:2]
-    files = RunFiles(run, kind)
-    record = files.record_with("algorithms", "state")
-    names = record["algorithms"]
-    state, over = _state(files, record)
+    where: str
+    reached: int
+    went_on: int
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"rung at {self.where}: reached by {self.reached}, {self.went_on} went on"
+
+
+class Best(NamedTuple):
+    """The best trials so far: a title, the columns' names, and rows of text.  The first two columns are words."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class Worker(NamedTuple):
+    """A process that trains: the machine and the process, if a round has told, its trial, and how far it is."""
+
+    trial: str
+    where: str
+    round: int
+    pace: float | None  # seconds of the last round
+    since: float | None  # when that ended, in seconds of the clock
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run stands: the state in words, whether it is over, and the seconds left if they can be told."""
+
+    run: Path
+    state: str
+    over: bool
+    left: float | None
+
+    @property
+    def lines(self) -> list[str]:
+        """What there is to say, in sentences."""
+        return []
+
+    @property
+    def time_left(self) -> list[str]:
+        """The remaining time in words; nothing if it is unknown."""
+        return [] if self.left is None else [f"about {datetime.timedelta(seconds=max(1, round(self.left)))} left"]
+
+
+@dataclass(frozen=True)
+class SearchStatus(Status):
+    """How a search stands."""
+
+    about: str  # algorithm, searcher and scheduler
+    reason: str
+    own: list[str]  # the user's files
+    started: str
+    planned: int  # trials
+    rounds: int  # of a whole trial
+    counts: dict[str, int]  # of trials, by how they stand
+    rungs: list[Rung]
+    best: Best | None
+    workers: list[Worker]
+    says: dict[str, str]  # what programs of trials printed last
+
+    @property
+    def begun(self) -> int:
+        """How many trials have begun."""
+        return sum(self.counts.values())
+
+    @property
+    def counted(self) -> str:
+        """How many trials have begun, and how they stand."""
+        counts = ", ".join(f"{n} {h}" for h, n in self.counts.items()) or "none begun"
+        return f"{self.begun} of {several(self.planned, 'trial')}: {counts}"
+
+    @property
+    def lines(self) -> list[str]:
+        """All but the table."""
+        return [
+            f"{self.about}: {self.state}" + (f" ({self.reason})" if self.reason else ""),
+            *([f"own files: {', '.join(self.own)}"] if self.own else []),
+            f"begun {self.started}; {self.counted}",
+            *map(str, self.rungs),
+            *self.time_left,
+            *(f"{trial} says: {line}" for trial, line in self.says.items()),
+        ]
+
+
+@dataclass(frozen=True)
+class ComparisonStatus(Status):
+    """How a comparison stands."""
+
+    algorithms: list[str]
+    planned: int  # searches
+    evaluated: int  # runs on fresh seeds that are done
+    searches: list[SearchStatus]  # those that have begun
+
+    @property
+    def counted(self) -> str:
+        """How many searches have begun, and how many runs on fresh seeds are done."""
+        begun = f"{len(self.searches)} of {several(self.planned, 'search')} begun"
+        return f"{begun}, {several(self.evaluated, 'run')} on fresh seeds done"
+
+    @property
+    def lines(self) -> list[str]:
+        """All but the searches."""
+        return [f"comparison of {', '.join(self.algorithms)}: {self.state}; {self.counted}", *self.time_left]
+
+
+@dataclass(frozen=True)
+class ReproductionStatus(Status):
+    """How a reproduction stands."""
+
+    table: str  # its name
+    reason: str
+    done: int
+    planned: int
+    goes_on: str  # the command that continues it
+    tables: Path | None  # where its tables are
+
+    @property
+    def counted(self) -> str:
+        """How many runs are done."""
+        return f"{self.done} of {several(self.planned, 'run')} done"
+
+    @property
+    def lines(self) -> list[str]:
+        """All there is."""
+        return [
+            f"reproduction of {self.table}: {self.state}; {self.counted}"
+            + (f" ({self.reason})" if self.reason else ""),
+            *([f"{self.goes_on} continues it"] if self.goes_on else []),
+            *self.time_left,
+            *([f"tables: {near(self.tables)}"] if self.tables else []),
+        ]
+
+
+class Reader:
+    """Reads how runs stand, again and again: what has been read of their logs is not read again."""
+
+    def __init__(self) -> None:
+        """Nothing has been read."""
+        self._followed: dict[Path, tuple[Any, Followed]] = {}
+
+    def read(self, run: Path) -> Status:
+        """The status of a search, of a comparison's searches so far, or of a reproduction's runs."""
+        kind = kind_of(run)
+        if kind == REPRODUCTION:
+            return _reproduction(RunFiles(run, kind))
+        return self._comparison(RunFiles(run, kind)) if kind == COMPARISON else self.search(run)
+
+    def _comparison(self, files: RunFiles) -> ComparisonStatus:
+        record = files.record_with("algorithms", "state")
+        names = record["algorithms"]
+        state, over = state_of(files, record)
+        folders = inner_searches(files.path, record)
+        found = [self.search(folder) for folder in folders]
+        evaluated = len(list(files.evaluations_folder.glob("*.json")))
+        planned = len(names) * int(record.get("searches", 1)) * (1 + ("widened" in record))
+        rest = [search.left for search in found if not search.over]
+        left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
+        return ComparisonStatus(files.path, state, over, left, list(names), planned, evaluated, found)
+
+    def search(self, run: Path) -> SearchStatus:
+        """The status of a search; UserError if the folder has none."""
+        files = RunFiles(run)
+        record = files.record_with(*NEEDED)
+        try:
+            budget, rounds = Budget(**record["budget"]), rounds_of(record)
+            rungs = [float(rung) for rung in record.get("rungs") or []]
+        except (KeyError, TypeError, ValueError) as error:
+            raise files.damaged(error) from error
+        (state, over), rows = state_of(files, record), self._rows(run, budget.attribute, rungs)
+        how = ended(run, rows)
+        rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
+        if over:  # states when the driver stopped; resume continues from there if the search was not over
+            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
+            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
+            self._followed.pop(run, None)
+        tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
+        return SearchStatus(
+            run,
+            state,
+            over,
+            None if over else time_left.of_search(files, record, rows, how),
+            f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}",
+            str(record.get("reason") or ""),
+            [str(own["name"]) for own in record.get("own") or []],
+            record["started"],
+            record["trials"],
+            rounds,
+            dict(Counter(how.values())),
+            [_rung(rung, budget, rows, how) for rung in rungs],
+            _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
+            _workers(rows, how),
+            _last_lines(files, how),
+        )
+
+    def _rows(self, run: Path, attribute: str, rungs: Sequence[float]) -> Logged:
+        """What is kept of a search's logs."""
+        kept, followed = self._followed.get(run, (None, None))
+        if followed is None or kept != (attribute, rungs):
+            followed = Followed(run, attribute, rungs)
+            self._followed[run] = (attribute, rungs), followed
+        return followed.rows()
+
+
+def read(run: Path) -> Status:
+    """The status of a run, read once; UserError if the folder has none."""
+    return Reader().read(run)
+
+
+def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
+    """The folders of a comparison's searches that have begun."""
     searches = int(record.get("searches", 1))
-    folders = [folder for name in names for folder in searches_of(run, user_files.plain_name(name), searches)]
-    found = [_search(folder) for folder in folders]
-    begun = [shown for shown, _, _ in found]
-    evaluated = len(list(files.evaluations_folder.glob("*.json")))
-    planned = len(names) * searches * (1 + ("widened" in record))
-    head = f"comparison of {', '.join(names)}: {state}; {len(begun)} of {several(planned, 'search')} begun, "
-    head += f"{several(evaluated, 'run')} on fresh seeds done"
-    rest = [seconds for _, ended, seconds in found if not ended]
-    left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
-    return Group("\n".join([head, *_left(left)]), *begun), over
+    return [f for name in record["algorithms"] for f in searches_of(comparison, user_files.plain_name(name), searches)]
 
 
-def _reproduction(files: RunFiles) -> tuple[Group, bool]:
-    """The same for a reproduction: how many of its runs are done, and where its tables are."""
+def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
+    """The state in words, and whether the run is over."""
+    if record["state"] == "running" and not files.driven:
+        return f"{GONE}; {command_line('resume', files.path)} continues it", True
+    return str(record["state"]), record["state"] != "running"
+
+
+def _reproduction(files: RunFiles) -> ReproductionStatus:
+    """How many of a reproduction's runs are done, and where its tables are."""
     record = files.record_with("grid", "state", "runs")
     running = record["state"] == "running"
     over = not running or not files.driven
-    state = "its driver is gone" if running and over else str(record["state"])
-    goes_on = command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else ""
-    done = len(list(files.runs_folder.glob("*.json")))
-    lines = [
-        f"reproduction of {record['grid'].get('table')}: {state}; {done} of {several(record['runs'], 'run')} done"
-        + (f" ({record['reason']})" if record.get("reason") else ""),
-        *([f"{goes_on} continues it"] if goes_on else []),
-        *_left(None if over else time_left.of_reproduction(files, record)),
-        *([f"tables: {near(files.markdown_file)}"] if files.markdown_file.exists() else []),
-    ]
-    return Group("\n".join(lines)), over
+    return ReproductionStatus(
+        files.path,
+        GONE if running and over else str(record["state"]),
+        over,
+        None if over else time_left.of_reproduction(files, record),
+        str(record["grid"].get("table")),
+        str(record.get("reason") or ""),
+        len(list(files.runs_folder.glob("*.json"))),
+        record["runs"],
+        command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else "",
+        files.markdown_file if files.markdown_file.exists() else None,
+    )
 
 
-def _left(seconds: float | None) -> list[str]:
-    """The remaining time in words; nothing if it is unknown."""
-    return [] if seconds is None else [f"about {datetime.timedelta(seconds=max(1, round(seconds)))} left"]
+def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
+    """What each process that trains does, as the last round of its trial told."""
+    found = []
+    for trial, state in how.items():
+        if state != "running":
+            continue
+        last = rows[trial][-1] if trial in rows else {}
+        where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
+        done = reached([last]) if last else 0
+        found.append(Worker(trial, where, done, last.get("time_this_iter_s"), last.get("timestamp")))
+    return found
 
 
-def _search(run: Path) -> tuple[Group, bool, float | None]:
-    """The same for a search, with its remaining seconds; UserError if the folder has none."""
-    files = RunFiles(run)
-    record = files.record_with(*NEEDED)
-    try:
-        budget, rounds = Budget(**record["budget"]), rounds_of(record)
-        rungs = [float(rung) for rung in record.get("rungs") or []]
-    except (KeyError, TypeError, ValueError) as error:
-        raise files.damaged(error) from error
-    (state, over), rows = _state(files, record), logged(run)
-    how = ended(run, rows)
-    rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
-    if over:  # states when the driver stopped; resume continues from there if the search was not over
-        left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
-        how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
-    counts = ", ".join(f"{n} {h}" for h, n in Counter(how.values()).items()) or "none begun"
-    lines = [
-        f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}: {state}"
-        + (f" ({record['reason']})" if record.get("reason") else ""),
-        *([f"own files: {', '.join(str(o['name']) for o in record['own'])}"] if record.get("own") else []),
-        f"begun {record['started']}; {len(how)} of {several(record['trials'], 'trial')}: {counts}",
-        *(_rung(rung, budget, rows, how) for rung in rungs),
-    ]
-    seconds = None if over else time_left.of_search(files, record, rows, how)
-    lines += _left(seconds)
-    lines += [f"{trial} says: {line}" for trial, line in _last_lines(files, how).items()]
-    tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
-    table = _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested)
-    return Group("\n".join(lines), "no round was reported yet" if table is None else table), over, seconds
-
-
-def _last_lines(files: RunFiles, how: dict[str, str]) -> dict[str, str]:
+def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
     """What the programs of trials that have not ended printed last, by trial; Ray's list of what runs may be old."""
     logs = {
         trial: sorted(files.outputs_folder.glob(f"{trial}*/{LOG}")) for trial, h in how.items() if h in ALIVE.values()
@@ -127,22 +305,15 @@ def _last_lines(files: RunFiles, how: dict[str, str]) -> dict[str, str]:
     return {trial: line for trial, line in found.items() if line}
 
 
-def _state(files: RunFiles, record: dict[str, Any]) -> tuple[str, bool]:
-    """The state in words, and whether the run is over."""
-    if record["state"] == "running" and not files.driven:
-        return f"its driver is gone; {command_line('resume', files.path)} continues it", True
-    return str(record["state"]), record["state"] != "running"
-
-
-def _rung(rung: float, budget: Budget, rows: Logged, how: dict[str, str]) -> str:
+def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> Rung:
     """How many trials reached a rung, and how many of them went on."""
     there = {t: at for t, of in rows.items() if (at := first_at(of, budget.attribute, rung)) is not None}
     on = sum(reached(rows[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {budget.unit}"
-    return f"rung at {where}: reached by {len(there)}, {on} went on"
+    return Rung(where, len(there), on)
 
 
-def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal: Goal, tested: bool) -> Table | None:
+def _best(rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool) -> Best | None:
     """The trials with the best last value of the objective; None before the first round.
 
     Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
@@ -151,36 +322,35 @@ def _best(rows: Logged, how: dict[str, str], rounds: int, space: set[str], goal:
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
-    table = Table(title=f"{best} last {objective.name}{said}", title_justify="left", box=None)
-    for column in ("trial", "status", "round", *decide, *["test_acc"] * tested, *["kept"] * bool(said), *names):
-        table.add_column(column, justify="left" if column in ("trial", "status") else "right")
+    columns = ["trial", "status", "round", *decide, *["test_acc"] * tested, *["kept"] * bool(said), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
 
     def place(trial: str) -> tuple[bool, bool, float, float]:
         row = last[trial]
         return how.get(trial) == "diverged", not _kept(row), -objective.sign * row[key], _loss(row)
 
+    lines = []
     for trial in sorted(last, key=place)[:SHOWN]:
         row = last[trial]
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_kept(row)]] * bool(said)
         of_test = [_tested(rows[trial])] * tested
-        table.add_row(trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values)
-    return table if last else None
+        lines.append([trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values])
+    return Best(f"{best} last {objective.name}{said}", columns, lines) if last else None
 
 
-def _kept(row: dict[str, Any]) -> bool:
+def _kept(row: Row) -> bool:
     """Whether a trial keeps the constraints; for a running trial, whether it would at its end."""
     return not any(excess > 0 for excess in row.get(EXCESSES) or ())
 
 
-def _loss(row: dict[str, Any]) -> float:
+def _loss(row: Row) -> float:
     """The validation loss, which breaks ties, as in the choice of the best trial."""
     return float(row.get("val_loss", FAR))
 
 
-def _tested(rows: list[dict[str, Any]]) -> str:
+def _tested(rows: list[Row]) -> str:
     """A trial's last test accuracy, with its round if that is not the last; "" if it has none."""
     last = next((row for row in reversed(rows) if "test_acc" in row), None)
     if last is None:
@@ -188,11 +358,11 @@ def _tested(rows: list[dict[str, Any]]) -> str:
     return f"{last['test_acc']:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
 
 
-def first_at(rows: list[dict[str, Any]], attribute: str, rung: float) -> int | None:
+def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
     """The round in which a trial had used as much budget as the rung requires."""
     return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 
-def reached(rows: list[dict[str, Any]]) -> int:
+def reached(rows: list[Row]) -> int:
     """The last round of a trial."""
     return int(rows[-1]["training_iteration"])

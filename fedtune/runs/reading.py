@@ -57,7 +57,21 @@ def rows(file: Path) -> Iterator[dict[str, Any]]:
     """The results in a trial's log; lines that are truncated or damaged are skipped."""
     from fedtune.runs import schema
 
-    return _lines(file, lambda content: schema.checked(schema.ROW, content))
+    return _lines(file, _row_of(schema))
+
+
+def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+    """The results in a trial's log from this byte on, and the byte after its last whole line: the next start.
+
+    A line that its writer has not ended yet is left for the next time.
+    """
+    from fedtune.runs import schema
+
+    with bounded.opened(file, LARGEST_LOG) as opened:
+        opened.seek(start)
+        whole, _, _ = opened.read(LARGEST_LOG).rpartition(b"\n")
+    lines = whole.split(b"\n") if whole else []
+    return [row for line in lines if (row := _parsed_line(line, _row_of(schema)))], start + len(whole) + bool(whole)
 
 
 def suggestions(file: Path) -> Iterator[dict[str, Any]]:
@@ -187,18 +201,28 @@ def _yaml(text: str) -> Any:
         raise ValueError(short(error)) from error
 
 
+def _row_of(schema: Any) -> Callable[[Any], dict[str, Any]]:
+    return lambda content: schema.checked(schema.ROW, content)
+
+
 def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         return
     try:
         with bounded.opened(file, LARGEST_LOG) as opened:
             while line := opened.readline(LARGEST_LINE):
-                try:
-                    yield check(json.loads(_renamed(line.decode(errors="replace"))))
-                except (ValueError, RecursionError):
-                    continue  # truncated when its writer died
+                if (row := _parsed_line(line, check)) is not None:
+                    yield row
     except bounded.Unfit as error:
         raise damaged(file, error) from error
+
+
+def _parsed_line(line: bytes, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
+    """A line's content; None for one that was truncated when its writer died, or is no such entry."""
+    try:
+        return check(json.loads(_renamed(line.decode(errors="replace"))))
+    except (ValueError, RecursionError):
+        return None
 
 
 def rounds_of(record: Mapping[str, Any]) -> int:

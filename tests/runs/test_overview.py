@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedtune.commands import status
 from fedtune.core.terminal import console
+from fedtune.runs import overview
 from fedtune.runs.files import RunFiles
-from fedtune.runs.overview import overview
+from fedtune.runs.logs import Followed
 
 RECORD: dict[str, Any] = {
     "algorithm": "gfpl",
@@ -37,7 +39,7 @@ def shown(folder: Path, trials: dict[str, dict[str, Any]], **record: Any) -> lis
         row = {"trial_id": name, "training_iteration": 2, "complete": True, "config": {"lr": 0.5}} | last
         (folder / f"gfpl-{name}" / "result.json").write_text(json.dumps(row) + "\n")
     page = console(width=150, file=io.StringIO(), record=True)
-    page.print(overview(folder)[0])
+    page.print(status.shown(overview.read(folder)))
     return [" ".join(line.split()) for line in page.export_text().splitlines()]
 
 
@@ -68,3 +70,56 @@ def test_a_search_for_accuracy_alone_has_no_such_columns(tmp_path: Path) -> None
 def test_a_program_that_reports_no_test_accuracy_has_no_such_column(tmp_path: Path) -> None:
     *_, head, first = shown(tmp_path, {"a": {"val_acc": 0.5}}, metrics={"val_acc": {"split": "validation", "mode": ""}})
     assert (head, first) == ("trial status round val_acc lr", "a finished 2/2 0.5000 0.5")
+
+
+def log(folder: Path, rounds: int, **more: Any) -> str:
+    """A trial's log, written anew."""
+    lines = [
+        json.dumps({"trial_id": "a", "training_iteration": t, "config": {"lr": 0.5}, "val_acc": t / 10} | more) + "\n"
+        for t in range(1, rounds + 1)
+    ]
+    (folder / "gfpl-a").mkdir(exist_ok=True)
+    (folder / "gfpl-a" / "result.json").write_text("".join(lines))
+    return "".join(lines)
+
+
+def test_a_log_that_grows_is_read_on_and_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
+    whole = log(tmp_path, 9)
+    file, followed = tmp_path / "gfpl-a" / "result.json", Followed(tmp_path, "training_iteration", [2.0, 4.0])
+    for end in (*range(0, len(whole), 40), len(whole)):
+        file.write_text(whole[:end])
+        seen = [row["training_iteration"] for row in followed.rows().get("a", [])]
+        done = whole[:end].count("\n")
+        assert seen == sorted({*[r for r in (2, 4) if r <= done], *[done] * bool(done)})
+
+
+def test_a_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    log(tmp_path, 5)
+    followed = Followed(tmp_path, "training_iteration", [])
+    followed.rows()
+    log(tmp_path, 7, val_acc=0.25)  # longer, and of other numbers: as population based training does
+    assert [(row["training_iteration"], row["val_acc"]) for row in followed.rows()["a"]] == [(7, 0.25)]
+    log(tmp_path, 2)
+    assert [row["training_iteration"] for row in followed.rows()["a"]] == [2]
+
+
+def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_path: Path) -> None:
+    rows = [{"trial_id": "a", "training_iteration": t, "val_acc": 0.1 * t} for t in range(1, 7)]
+    rows[2]["test_acc"] = 0.25
+    rows[-1]["diverged"] = True
+    (tmp_path / "gfpl-a").mkdir()
+    (tmp_path / "gfpl-a" / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept = Followed(tmp_path, "training_iteration", [2.0]).rows()["a"]
+    assert [row["training_iteration"] for row in kept] == [2, 3, 5, 6]
+
+
+def test_what_a_worker_does_stands_in_its_trials_last_round(tmp_path: Path) -> None:
+    more = {"hostname": "node", "pid": 7, "time_this_iter_s": 1.5, "timestamp": 100.0}
+    files = RunFiles(tmp_path)
+    files.write("running", **RECORD)
+    log(tmp_path, 1, **more)
+    with files.lock():
+        found = overview.read(tmp_path)
+    assert isinstance(found, overview.SearchStatus) and not found.over
+    assert found.workers == [overview.Worker("a", "node, process 7", 1, 1.5, 100.0)]
+    assert overview.read(tmp_path).state.startswith(overview.GONE), "without the lock"

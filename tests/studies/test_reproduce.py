@@ -524,10 +524,10 @@ def test_the_status_of_a_reproduction(
         rounds = [{"seconds": 50.0, "eval_seconds": 10.0}]
         (files.runs_folder / f"{i}.json").write_text(json.dumps({"rounds": rounds}))
     with files.lock() if driven else nullcontext():
-        shown, ended = overview.overview(tmp_path)
+        found = overview.read(tmp_path)
         assert status.main([str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert (first, ended) == (f"reproduction of gfpl-fig6: {head}", over) and shown.renderables
+    assert (first, found.over) == (f"reproduction of gfpl-fig6: {head}", over)
     assert second.endswith("reproduce gfpl-fig6 --name 'a b' continues it" if over else "about 0:03:00 left")
 
 
