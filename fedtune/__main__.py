@@ -24,6 +24,7 @@ GROUPS = {  # what one wants -> its commands
         "list": "show algorithms, spaces, scenarios and data sets",
         "partition": "show which client holds what: table, picture, file",
         "status": "show the progress of a search, comparison or reproduction",
+        "watch": "show runs in a browser while they go on, and afterwards",
         "report": "write the findings on one HTML page",
     },
     "go on": {

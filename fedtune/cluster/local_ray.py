@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ray.exceptions import RayTaskError
@@ -111,10 +111,11 @@ def said_of_dashboard(url: str) -> str:
 
 
 @contextmanager
-def dashboard() -> Iterator[None]:
+def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
     """Start the dashboard of our Ray once trials have begun, because starting it takes seconds of every processor.
 
     A search that ends before that has no dashboard.
+    running: the address of one that runs already.  file: holds the address meanwhile, for who reads the run's folder.
     """
     over = threading.Event()
 
@@ -124,12 +125,17 @@ def dashboard() -> Iterator[None]:
         if over.wait(LATER):
             return
         try:
-            say(said_of_dashboard(ray_processes.start_dashboard()))
+            url = running or ray_processes.start_dashboard()
+            if not running:
+                say(said_of_dashboard(url))
+            with _kept(f"http://{url}", file):
+                over.wait()
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[-1]
             say(f"note: Ray's dashboard did not start: {said[:200]}")
-        over.wait()
-        ray_processes.end_dashboard()
+            over.wait()
+        if not running:
+            ray_processes.end_dashboard()
 
     shown = threading.Thread(target=show, daemon=True)
     shown.start()
@@ -138,6 +144,18 @@ def dashboard() -> Iterator[None]:
     finally:
         over.set()
         shown.join()
+
+
+@contextmanager
+def _kept(line: str, file: Path | None) -> Iterator[None]:
+    """The file holds this line meanwhile, if it can be written."""
+    with suppress(OSError):
+        if file:
+            file.write_text(line + "\n")
+    yield
+    with suppress(OSError):
+        if file:
+            file.unlink(missing_ok=True)
 
 
 # its end

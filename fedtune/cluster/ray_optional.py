@@ -63,6 +63,15 @@ def _require_parameters(function: Callable[..., Any], *names: str) -> None:
         raise TypeError(f"it does not take {', '.join(lacking)}")
 
 
+def title_with(what: str) -> None:
+    """Add words to the title that Ray gives a worker's process while it does a task: `ps` and the dashboard show it."""
+    with _left_out_unless_fitting("ray._raylet.setproctitle", "a worker's title does not name its trial"):
+        raylet: Any = resolve_name("ray._raylet")
+        title = raylet.getproctitle()
+        if title.startswith("ray::") and not title.endswith(what):  # in a process of Ray's
+            raylet.setproctitle(f"{title} {what}")
+
+
 # where Ray is started -------------------------------------------------------------------------------------------------
 
 

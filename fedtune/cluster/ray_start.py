@@ -19,6 +19,7 @@ from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_opti
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, say
+from fedtune.runs.files import RunFiles
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0  # seconds for a Ray started here to come up
@@ -71,11 +72,11 @@ def connected(
         if own:
             require_cpus(cpus, address)
             _note_other_clusters(address)
-            has_dashboard = _connect(address, host, dashboard)
+            url = _connect(address, host, dashboard)
             held.enter_context(local_ray.watched())
             held.callback(ray.shutdown)
-            if dashboard and not address and not has_dashboard:
-                held.enter_context(local_ray.dashboard())
+            if url or (dashboard and not address):
+                held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
             held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
         elif address:
             raise UserError(
@@ -156,8 +157,8 @@ def _note_other_clusters(address: str | None) -> None:
         say(f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one")
 
 
-def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
-    """Join a cluster, or start a Ray here; whether it has a dashboard."""
+def _connect(address: str | None, host: str, dashboard: bool = False) -> str:
+    """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none."""
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
@@ -195,7 +196,7 @@ def _connect(address: str | None, host: str, dashboard: bool = False) -> bool:
     url = getattr(context, "dashboard_url", None)
     if url:
         say(local_ray.said_of_dashboard(url))
-    return bool(url)
+    return str(url or "")
 
 
 def _started(how: dict[str, Any]) -> Any:

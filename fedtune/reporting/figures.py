@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pandas as pd
-from markupsafe import Markup
 from optuna import Study
 from plotly.graph_objects import Figure
 
@@ -18,6 +17,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import ACCURACY, Objective, parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
+from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
@@ -56,31 +56,31 @@ def _progress(f: Findings) -> list[Shown]:
     first = f.goal.first
     unit = (f.record.get("budget") or {}).get("unit", "rounds")
     some = sampling.drawn(f)
-    curves = _drawn(
+    curves = drawn(
         "Learning curves",
         lambda: plots.learning_curves(some.rounds, some.trials, metric=first.name, mode=first.mode),
         "Short lines are stopped trials. If lines still rise at the end, more rounds would help. If lines cross, early "
         "stopping can drop good trials.",
     )
-    by_megabytes = _drawn(
+    by_megabytes = drawn(
         "Best so far against megabytes",
         lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
         "The same against what all clients sent and received: the communication that the search would cost in reality.",
     )
     return [
         _sampled(curves, f),
-        _drawn(
+        drawn(
             "Best so far against rounds",
             lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
             "If the line has been flat for long, more trials would hardly improve the result.",
         ),
         *[by_megabytes] * f.sends,
-        _drawn(
+        drawn(
             "Best so far against seconds",
             lambda: plots.best_so_far(f.rounds, "seconds", f.trials, first),
             "The same against computing time.",
         ),
-        _drawn(
+        drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
             "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
@@ -93,7 +93,7 @@ def _fronts(f: Findings) -> list[Shown]:
     first, *others = f.goal.objectives
     against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
     return [
-        _drawn(
+        drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
             partial(plots.accuracy_communication, f.rounds, other, first=first),
             f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Beyond its bend, more "
@@ -116,25 +116,25 @@ def _beats(objective: Objective) -> str:
 def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     """Which values worked well, from the search's Optuna study."""
     some = sampling.of_study(study, f)
-    drawn = [
-        _drawn(
+    of_study = [
+        drawn(
             "Slices",
             lambda: plots.slices(some),
             "A slope or a hump shows where good values lie. In a flat cloud the value matters little.",
         ),
-        _drawn(
+        drawn(
             "Parallel coordinates",
             lambda: plots.parallel(some),
             "Where the lines of the best trials run close together, the value matters.",
         ),
     ]
-    importance = _drawn(
+    importance = drawn(
         "Importance",
         lambda: plots.importance(study),
         "A hyperparameter with a low share made little difference between these trials. With few trials this "
         "is a rough guess.",
     )
-    return [importance, *(_sampled(shown, f) for shown in drawn)]
+    return [importance, *(_sampled(shown, f) for shown in of_study)]
 
 
 def _clients(f: Findings) -> list[Shown]:
@@ -148,7 +148,7 @@ def _clients(f: Findings) -> list[Shown]:
     sentence = (
         "All clients of all fresh seeds, after the last round. A steep left end means that some clients do much worse."
     )
-    return [_drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
+    return [drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
 def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
@@ -156,10 +156,10 @@ def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) ->
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
-    return [_drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
+    return [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
 
 
-def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
+def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     """The figure with its title outside, where it wraps; or why it could not be drawn, as the report goes on."""
     try:
         figure = make()
@@ -174,11 +174,6 @@ def _drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     if len(spec) > LARGEST:
         return Shown(title, note, sentence, "", f"it has {len(spec) / 1e6:.0f} MB; a notebook can show it")
     return Shown(title, note, sentence, embedded(spec), "")
-
-
-def embedded(text: str) -> Markup:
-    """JSON for a <script>: `<` is escaped, so that no tag begins or ends there."""
-    return Markup(text.replace("<", "\\u003c"))
 
 
 def _apart(text: str) -> tuple[str, str]:

@@ -217,7 +217,7 @@ def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
     said = {
-        "running": "It is still running; this page shows the state when it was made.",
+        "running": "It is still running, so everything here may change.",
         "abandoned": f"It did not finish, and its driver is gone; {resume}.",
         "interrupted": f"It was interrupted{why}; {resume}.",
         "failed": f"It failed{why}; {resume} once that is fixed.",

@@ -13,12 +13,11 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fedtune.core.terminal import several
-from fedtune.reporting import sections
+from fedtune.reporting import sections, templates
 from fedtune.reporting.output import MARK
 from fedtune.reporting.sections import Comparison, Search
 
@@ -33,20 +32,18 @@ def write(runs: Sequence[Path], file: Path) -> None:
 
 def html(parts: Sequence[Search | Comparison]) -> str:
     """The page.  Everything from a run is escaped, except JSON, in which no tag can begin."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    plotly, js = get_plotlyjs(), _ours("js")
+    plotly, js = get_plotlyjs(), templates.text("report.js")
     return (
-        environment.from_string(_ours("html"))
+        templates.ENVIRONMENT.get_template("report.html")
         .render(
             title=parts[0].title if len(parts) == 1 else several(len(parts), "run"),
             runs=parts,
             overview=sections.overview(parts) if len(parts) > 1 else None,
             mark=Markup(MARK),
             policy=_policy(plotly, js),
-            css=Markup(_ours("css")),
+            css=Markup(templates.text("report.css")),
             plotly=Markup(packed(plotly)),
             js=Markup(js),
-            several=several,
             made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
         .lstrip()
@@ -56,10 +53,6 @@ def html(parts: Sequence[Search | Comparison]) -> str:
 def packed(text: str) -> str:
     """A text compressed (zlib, RFC 1950) and in Base64, as report.js unpacks it."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _ours(suffix: str) -> str:
-    return (Path(__file__).parent / f"report.{suffix}").read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-(() => {
+const report = (() => { // what a page shows; a live page shows it again and again
   const PAPER = 680; // px between the margins of a printed page
   const HALF = 370; // px of a printed figure of one panel, of which two share a page
   const CONFIG = { // nothing leaves the page: by itself Plotly has a button that sends a figure to a server of its maker
@@ -89,14 +89,15 @@
     return out.subarray(0, size);
   }
 
-  const ready = unpacked(document.getElementById("plotly").textContent).then((text) => {
+  const inside = document.getElementById("plotly"); // a live page fetches it, and tells when it has it
+  const ready = inside ? unpacked(inside.textContent).then((text) => {
     const script = document.createElement("script");
     script.textContent = text;
     document.head.append(script);
-  });
+  }) : new Promise((done) => document.addEventListener("plotly", done, { once: true }));
 
   // figures: drawn when they come near
-  const specs = new Map(); // of those that are drawn
+  const specs = new Map(); // of those that are drawn: their text and what it holds
 
   function lessRoom(data, layout) { // a phone's width: narrow margins, small titles of axes, no scale of colours
     layout.margin = { ...layout.margin, l: 45, r: 8 };
@@ -123,25 +124,47 @@
     for (const [box, { layout }] of specs) Plotly.relayout(box, coloured(layout, dark.matches));
   });
 
+  function lifted(colour, least = 70) { // a colour that is seen on a dark page: its lightness, of 255, is at least this
+    if (Array.isArray(colour)) return colour.map((one) => lifted(one, least));
+    if (/^#[0-9a-f]{3}$/i.test(colour)) return lifted(colour.replace(/[0-9a-f]/gi, "$&$&"), least);
+    const parts = /^#[0-9a-f]{6}$/i.test(colour) ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16))
+      : /^rgb\(/.test(colour) ? colour.match(/[\d.]+/g).map(Number) : null;
+    if (!parts || 0.3 * parts[0] + 0.6 * parts[1] + 0.1 * parts[2] > least) return colour;
+    return `rgb(${parts.map((v) => Math.round(v + 0.5 * (255 - v))).join(",")})`;
+  }
+
+  function lift(data, layout) {
+    for (const note of layout.annotations ?? []) if (note.font?.color) note.font.color = lifted(note.font.color, 140);
+    for (const trace of data) {
+      for (const part of [trace.line, trace.marker, trace.marker?.line]) if (part?.color) part.color = lifted(part.color);
+    }
+  }
+
   function draw(box) {
     if (specs.has(box)) return;
-    specs.set(box, JSON.parse(box.nextElementSibling.textContent));
+    const text = box.nextElementSibling.textContent;
+    specs.set(box, { text, ...JSON.parse(text) });
+    paint(box, Plotly.newPlot);
+  }
+
+  function paint(box, how) {
     const { data, layout } = structuredClone(specs.get(box));
     const narrow = box.clientWidth < 560;
     const asked = { ...layout, autosize: true, ...coloured(layout, dark.matches) };
+    asked.uirevision = "same"; // a zoom stays where a figure is updated
     if (narrow) lessRoom(data, asked);
+    if (dark.matches) lift(data, asked);
     box.style.minHeight = asked.height + "px";
-    Plotly.newPlot(box, data, asked, { ...CONFIG, displayModeBar: narrow ? false : "hover" });
+    how(box, data, asked, { ...CONFIG, displayModeBar: narrow ? false : "hover" });
   }
 
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) ready.then(() => draw(entry.target));
   }, { rootMargin: "100% 0px" });
-  const boxes = [...document.querySelectorAll(".plot")];
-  boxes.forEach((box) => near.observe(box));
+  const boxes = () => [...document.querySelectorAll(".plot")];
 
   // figures in tabs: without scripts, and on paper, they stand under one another
-  for (const root of document.querySelectorAll(".tabs")) {
+  function tabbed(root, first = "") { // first: the tab that is open
     const panels = [...root.querySelectorAll("section")];
     const list = document.createElement("div");
     list.setAttribute("role", "tablist");
@@ -170,13 +193,13 @@
       for (const box of panels[chosen].querySelectorAll(".plot")) if (specs.has(box)) Plotly.Plots.resize(box);
     }
     root.prepend(list);
-    choose(0);
+    choose(Math.max(0, panels.findIndex((panel) => panel.dataset.tab === first)));
   }
 
   // on paper every figure that is not folded away, at the paper's width, two on a page
   window.addEventListener("beforeprint", () => {
     if (!window.Plotly) return; // not unpacked yet
-    for (const box of boxes.filter((b) => !b.closest("details:not([open])"))) {
+    for (const box of boxes().filter((b) => !b.closest("details:not([open])"))) {
       draw(box); // by itself: a figure that never was of its own width cannot go back to it
       const { layout } = specs.get(box), { height } = layout;
       Plotly.relayout(box, { ...coloured(layout, false), width: PAPER, height: height < 1.6 * HALF ? Math.min(height, HALF) : height, autosize: false });
@@ -203,18 +226,25 @@
     return down ? -order : order;
   }
 
-  function table(root) {
-    const { columns, rows, best, sort, rising } = JSON.parse(root.querySelector("script").textContent);
+  const states = new WeakMap(); // of tables: what they are sorted by, and how many rows they show
+
+  function table(root, before) { // before: the same table, which this one replaces
+    const { columns, rows, best, sort, rising, links, picks } = JSON.parse(root.querySelector("script").textContent);
     const [text, status, count, more] = ["[name=text]", "[name=status]", ".count", ".more"].map((q) => root.querySelector(q));
     const head = root.querySelector("thead").appendChild(document.createElement("tr"));
     const body = root.querySelector("tbody");
     const statusAt = columns.findIndex((c) => c.name === "status");
-    const lines = rows.map((row) => ({
-      row, cells: row.map((v, i) => written(v, columns[i].digits)),
+    const things = root.dataset.things;
+    const lines = rows.map((row, at) => ({
+      row, link: links?.[at], cells: row.map((v, i) => written(v, columns[i].digits)),
     }));
     for (const line of lines) line.text = line.cells.join("\n").toLowerCase();
-    let by = sort, down = !rising, limit = STEP;
+    const was = before && states.get(before);
+    const at = columns.findIndex((c) => c.name === was?.by);
+    const picked = was?.picked ?? new Set(); // rows' names
+    let by = at < 0 ? sort : at, down = at < 0 ? !rising : was.down, limit = was?.limit ?? STEP;
 
+    if (picks) head.append(document.createElement("th"));
     const headings = columns.map((column, i) => {
       const th = head.appendChild(document.createElement("th"));
       th.scope = "col";
@@ -230,28 +260,36 @@
       return th;
     });
     for (const s of new Set(rows.map((row) => row[statusAt]))) status.append(new Option(s, s));
+    if (was) {
+      text.value = was.text.value;
+      status.value = was.status.value;
+      if (status.selectedIndex < 0) status.value = "";
+    }
 
     function show() {
+      states.set(root, { by: columns[by].name, down, limit, text, status, picked });
       headings.forEach((th, i) => {
         if (i === by) th.setAttribute("aria-sort", down ? "descending" : "ascending");
         else th.removeAttribute("aria-sort");
       });
       const wanted = text.value.trim().toLowerCase();
-      const found = lines.filter((l) => l.text.includes(wanted) && (!status.value || l.row[statusAt] === status.value));
+      const found = lines.filter((l) => picked.has(l.row[0])
+        || l.text.includes(wanted) && (!status.value || l.row[statusAt] === status.value));
       found.sort((a, b) => compared(a.row[by], b.row[by], down));
       const page = found.slice(0, limit);
       body.replaceChildren(...page.map((line) => {
         const tr = document.createElement("tr");
         if (line.row[0] === best) tr.className = "best";
+        if (picks) pick(tr, line.row[0], picked);
         line.cells.forEach((cell, i) => {
           const td = tr.appendChild(document.createElement("td"));
-          td.textContent = cell;
+          cellOf(td, line, i).append(cell);
           td.className = columns[i].numeric ? "n" : columns[i].name === "reason" ? "wide" : "";
         });
         return tr;
       }));
       const part = page.length < found.length ? `, the first ${page.length} shown` : "";
-      count.textContent = `${found.length} of ${rows.length} trials${part}`;
+      count.textContent = `${found.length} of ${rows.length} ${things}${part}`;
       more.hidden = page.length === found.length;
     }
     function anew() { // few rows again: thousands take a second to lay out
@@ -266,9 +304,23 @@
     });
     show();
   }
-  document.querySelectorAll(".trials-box").forEach(table);
 
-  for (const button of document.querySelectorAll(".copy button")) {
+  function pick(tr, name, picked) { // a box that chooses the row; what is chosen stays in sight
+    const td = tr.appendChild(document.createElement("td"));
+    td.className = "pick";
+    const box = td.appendChild(document.createElement("input"));
+    Object.assign(box, { type: "checkbox", name: "run", value: name, checked: picked.has(name), ariaLabel: `choose ${name}` });
+    box.addEventListener("change", () => picked[box.checked ? "add" : "delete"](name));
+  }
+
+  function cellOf(td, line, i) { // where a cell's text goes: into a link, if the row leads somewhere
+    if (i !== 0 || !line.link) return td;
+    const a = td.appendChild(document.createElement("a"));
+    a.href = line.link;
+    return a;
+  }
+
+  function copied(button) {
     const said = button.textContent;
     button.hidden = false;
     button.addEventListener("click", async () => {
@@ -283,4 +335,56 @@
       setTimeout(() => { button.textContent = said; }, 3000);
     });
   }
+
+  // what is in this element now
+  function show(root) {
+    root.querySelectorAll(".plot").forEach((box) => near.observe(box));
+    root.querySelectorAll(".tabs").forEach((box) => tabbed(box));
+    root.querySelectorAll(".trials-box").forEach((box) => table(box));
+    root.querySelectorAll(".copy button").forEach(copied);
+  }
+
+  const tabsOf = (tabs) => tabs.closest("details")?.dataset.key ?? "tabs";
+
+  // another content for this element, which people may be reading: what is open, sorted, filtered or zoomed stays so
+  function replace(root, next) {
+    const both = (query, name, then) => {
+      const old = new Map([...root.querySelectorAll(query)].map((e) => [name(e), e]));
+      for (const e of next.querySelectorAll(query)) if (old.has(name(e))) then(old.get(name(e)), e);
+    };
+    const kept = [];
+    both("details", (e) => e.dataset.key ?? e.querySelector("summary").textContent, (old, e) => { e.open = old.open; });
+    both(".plot", (e) => e.dataset.key, (old, box) => {
+      if (!specs.has(old)) return;
+      const text = box.nextElementSibling.textContent;
+      box.replaceWith(old); // by the figure that is drawn
+      if (specs.get(old).text !== text) kept.push([old, text]);
+    });
+    const tables = [], open = new Map();
+    both(".tabs", tabsOf, (old, e) => open.set(e, old.querySelector("[aria-selected=true]")?.textContent));
+    both(".trials-box", (e) => e.dataset.key, (old, e) => {
+      if (old.querySelector("script").textContent === e.querySelector("script").textContent) e.replaceWith(old);
+      else tables.push([e, old]);
+    });
+    const focused = root.contains(document.activeElement) && document.activeElement.name
+      ? [document.activeElement.closest(".trials-box")?.dataset.key, document.activeElement.name] : null;
+    root.replaceChildren(...next.childNodes);
+    const again = new Map(tables);
+    root.querySelectorAll(".tabs").forEach((box) => tabbed(box, open.get(box)));
+    root.querySelectorAll(".plot").forEach((box) => near.observe(box));
+    root.querySelectorAll(".trials-box").forEach((box) => states.has(box) || table(box, again.get(box)));
+    root.querySelectorAll(".copy button").forEach(copied);
+    for (const [box, text] of kept) {
+      specs.set(box, { text, ...JSON.parse(text) });
+      paint(box, Plotly.react);
+    }
+    if (focused) {
+      const box = [...root.querySelectorAll(".trials-box")].find((e) => e.dataset.key === focused[0]);
+      box?.querySelector(`[name=${CSS.escape(focused[1])}]`)?.focus();
+    }
+    for (const box of specs.keys()) if (!box.isConnected) specs.delete(box);
+  }
+
+  return { show, replace };
 })();
+report.show(document);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import advice, findings, provenance, sampling, words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting.advice import Advice
-from fedtune.reporting.figures import Shown, embedded
+from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
+from fedtune.reporting.templates import embedded_json
 from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.studies.comparison import files as comparison_files
@@ -115,13 +115,21 @@ class Comparison:
     is_comparison: bool = True
 
 
-def read(run: Path, anchor: str) -> Search | Comparison:
-    """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to."""
+def read(run: Path, anchor: str, with_searches: bool = True) -> Search | Comparison:
+    """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to.
+
+    with_searches: whether a comparison's part has those of its searches.
+    """
     if RunFiles(run).is_comparison:
-        return _comparison(run, anchor)
+        return _comparison(run, anchor, with_searches)
+    return _search(found(run), anchor)
+
+
+def found(run: Path) -> Findings:
+    """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
     evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
-    return _search(findings.read(run, _check(evaluations, *search_of(run.absolute()))), anchor)
+    return findings.read(run, _check(evaluations, *search_of(run.absolute())))
 
 
 def _search(f: Findings, anchor: str) -> Search:
@@ -175,7 +183,7 @@ def _trials(f: Findings) -> Markup:
         "rising": f.goal.first.sign < 0,
         "best": None if f.best is None else f.best["trial"],
     }
-    return embedded(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+    return embedded_json(content)
 
 
 def _value(value: Any) -> Any:
@@ -204,7 +212,7 @@ def overview(parts: Sequence[Search | Comparison]) -> TextTable:
     return TextTable("All runs", columns, rows, [part.anchor for part in parts])
 
 
-def _comparison(run: Path, anchor: str) -> Comparison:
+def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
     files = RunFiles(run, COMPARISON)
     record = files.record_with("algorithms")
@@ -221,11 +229,11 @@ def _comparison(run: Path, anchor: str) -> Comparison:
     begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
     folders = {search: of[-1] for search, of in begun.items() if of}
     there = {a for a, _ in folders}
-    found = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
+    of_searches = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    if evaluations is not None and found:
+    if evaluations is not None and of_searches:
         records: dict[str, Any] = {}
-        for f in found:
+        for f in of_searches:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
         twice = record.get("control", [])
@@ -247,9 +255,9 @@ def _comparison(run: Path, anchor: str) -> Comparison:
         _tables(run),
         _winner(run),
         [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
-        [_search(f, f"{anchor}-{i}") for i, f in enumerate(found, 1)],
+        [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
         provenance.of(record),
-        advice.of_comparison(record, _pairs(run), found) if state == "finished" else [],
+        advice.of_comparison(record, _pairs(run), of_searches) if state == "finished" else [],
     )
 
 

@@ -54,6 +54,7 @@ class RunFiles:
     probe_file = _File(".probe")  # written to test whether the folder is writable
     final_folder = _File("final")  # a search's fresh-seed runs, a file each
     ray_log_file = _File("ray.log")  # Ray's detailed messages about its nodes
+    dashboard_file = _File(".dashboard")  # the address of Ray's dashboard, if the driver started one
     outputs_folder = _File("outputs")  # what programs printed, a folder for each trial and fresh-seed run
     lost_folder = _File("lost")  # trials that are missing from Ray's state
     evaluations_folder = _File("evaluations")  # a comparison's fresh-seed runs, a file each

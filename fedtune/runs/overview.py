@@ -140,6 +140,8 @@ class ComparisonStatus(Status):
     def counted(self) -> str:
         """How many searches have begun, and how many runs on fresh seeds are done."""
         begun = f"{len(self.searches)} of {several(self.planned, 'search')} begun"
+        if self.state == "finished" and not self.searches:
+            return "its searches are not kept here"
         return f"{begun}, {several(self.evaluated, 'run')} on fresh seeds done"
 
     @property
@@ -230,7 +232,9 @@ class Reader:
             record["started"],
             record["trials"],
             rounds,
-            dict(Counter(how.values())),
+            dict(Counter(how.values()))
+            if how or not over
+            else record.get("status", {}),  # its tables alone may be kept
             [_rung(rung, budget, rows, how) for rung in rungs],
             _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
             _workers(rows, how),

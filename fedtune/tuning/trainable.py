@@ -17,7 +17,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
 
-from fedtune.cluster import ray_internals
+from fedtune.cluster import ray_internals, ray_optional
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import give_back_memory, keep_freed_memory
@@ -85,6 +85,7 @@ class FederatedTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Train one round and report its row of metrics."""
         began = time.monotonic()
+        ray_optional.title_with(self._who)
         try:
             if self._broken:
                 raise self._broken
@@ -190,13 +191,13 @@ class FederatedTrainable(tune.Trainable):
         """The actor's name in Ray's dashboard: the algorithm and the search.
 
         Ray asks for it once, when the actor is made, and has no way to change it, but an actor trains one trial after
-        another.  Its log says which.
+        another.  Its log says which, and the process's title while it trains.
         """
         return f"{self.workload.name} in {self.search}" if self.search else self.workload.name
 
     def _begin(self, config: dict[str, Any]) -> None:
-        who = f"{self.workload.name}-{self.trial_id}"
-        print(f"{who}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
+        self._who = f"{self.workload.name}-{self.trial_id}"
+        print(f"{self._who}: {config}", file=sys.stderr, flush=True)  # the actor's log, as the dashboard opens it
         self._broken: Exception | None = None  # to be reported in the first step
         folder, self._before = self.onward.get(key(config), (None, 0.0))
         try:

@@ -601,8 +601,10 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
 def test_what_a_page_is_made_of_is_in_the_package() -> None:
     root = Path(report.__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    files = {f.name for f in (root / "fedtune" / "reporting").glob("report.*") if f.suffix != ".py"}
-    assert files <= set(declared["fedtune.reporting"])
+    for folder in ("reporting", "reporting/watch"):
+        patterns = declared["fedtune." + folder.replace("/", ".")]
+        files = [f for f in (root / "fedtune" / folder).iterdir() if f.is_file() and f.suffix != ".py"]
+        assert files and all(any(f.match(pattern) for pattern in patterns) for f in files)
 
 
 # in a browser ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""The figures and tables of a page, drawn in another process: it needs the libraries of a report, and may end.
+
+    python -m fedtune.reporting.watch.drawing        # reads requests from stdin, a JSON line each, until that ends
+
+The answer is its length, in eight bytes, and then JSON: the HTML, or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedtune.core.errors import UserError
+from fedtune.core.importing import quick_imports
+
+NICE = 19  # as Ray's dashboard: training comes first
+LONGEST = 300.0  # seconds of a drawing
+
+
+class Artist:
+    """The process that draws.  It starts when it is needed, and ends when it has had nothing to do for a while."""
+
+    def __init__(self, idle: float = 20.0) -> None:
+        """idle: seconds without work after which it ends, for it needs more memory than the rest."""
+        self._idle, self._asked, self._over = idle, 0, False
+        self._thread = ThreadPoolExecutor(1, "drawing")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def draw(self, **request: Any) -> tuple[str, float]:
+        """The HTML of a part of a page, and the processor's seconds that it took; UserError if it cannot be drawn."""
+        loop = asyncio.get_running_loop()
+        self._asked += 1
+        mine = self._asked
+        try:
+            answer = await asyncio.wait_for(loop.run_in_executor(self._thread, self._answer, request), LONGEST)
+        except (OSError, EOFError, TimeoutError) as error:
+            self.end()
+            raise UserError("the process that draws has ended: it may have had too little memory") from error
+        loop.call_later(self._idle, lambda: self.end() if mine == self._asked else None)
+        if "error" in answer:
+            raise UserError(answer["error"])
+        return str(answer["html"]), float(answer["seconds"])
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._over:
+            raise EOFError
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=_environment(),
+            )
+        there, back = self._process.stdin, self._process.stdout
+        assert there and back
+        there.write(json.dumps(request).encode() + b"\n")
+        there.flush()
+        size = back.read(8)
+        text = back.read(int.from_bytes(size, "big"))
+        if len(size) < 8 or not text:
+            raise EOFError
+        return dict(json.loads(text))
+
+    def end(self) -> None:
+        """End the process; another starts when it is needed."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # it only reads
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # a request that it has not read
+                    if pipe:
+                        pipe.close()
+
+    def close(self) -> None:
+        """Nothing is drawn any more."""
+        self._over = True
+        self.end()
+        self._thread.shutdown()
+
+
+def _environment() -> dict[str, str]:
+    """One thread; and fedtune as it is here, wherever that lies."""
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(NICE)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints
+    with quick_imports():
+        importlib.import_module("fedtune.reporting.sections")
+    for line in sys.stdin:
+        began = time.process_time()
+        answer = _answer(json.loads(line))
+        text = json.dumps(answer | {"seconds": time.process_time() - began}).encode()
+        answers.write(len(text).to_bytes(8, "big") + text)
+        answers.flush()
+
+
+def _answer(request: dict[str, Any]) -> dict[str, str]:
+    try:
+        runs = {name: Path(folder) for name, folder in request["runs"].items()}
+        if request["together"]:
+            from fedtune.reporting.watch import together
+
+            return {"html": together.html(runs)}
+        [run] = runs.values()
+        return {"html": _of_one(run, request["links"])}
+    except Exception as error:  # a run in any state; the page says why
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        return {"error": kind + " ".join(str(error).split())[:500]}
+
+
+def _of_one(run: Path, links: dict[str, str]) -> str:
+    """A run's part of a report.  links: where the trials' logs are."""
+    from fedtune.reporting import sections, templates
+
+    part = sections.read(run, "run", with_searches=False)
+    if isinstance(part, sections.Search):
+        table = json.loads(part.table)
+        table["links"] = [links.get(row[0]) for row in table["rows"]]
+        part = dataclasses.replace(part, table=templates.embedded_json(table))
+    return templates.ENVIRONMENT.get_template("watch/drawn.html").render(part=part, now=time.time())
+
+
+if __name__ == "__main__":
+    main()

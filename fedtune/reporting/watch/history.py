@@ -1,0 +1,188 @@
+"""All runs in a storage path, or those that were given: their names in addresses, and a row for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedtune.core.errors import UserError
+from fedtune.core.objectives import Goal
+from fedtune.core.terminal import few, near
+from fedtune.runs import overview, reading
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
+from fedtune.runs.overview import GONE, ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status, state_of
+
+
+class Row(NamedTuple):
+    """A run's row in the history."""
+
+    name: str  # in addresses
+    state: str  # in a few words
+    best: float | None
+    metric: str
+    done: str
+    what: str
+    started: str
+    minutes: float | None
+
+
+class Runs:
+    """The runs that a page may show, by their names in addresses.  Nothing else is ever opened."""
+
+    def __init__(self, storage: Path, given: Sequence[Path] = ()) -> None:
+        """given: folders of runs; without any, those in the storage path.  UserError if there is no run."""
+        self._storage, self._given = storage, _named(given)
+        for run in given:
+            if kind_of(run) is None:
+                raise UserError(
+                    f"RUN must be the folder of a run, but {near(run)} has no record of one{_known(storage)}"
+                )
+        if not self.all():
+            where = "does not exist" if not storage.is_dir() else "holds no run"
+            raise UserError(
+                f"there is nothing to watch: {near(storage)} {where} yet; start a search with fedtune search --algo "
+                "fedproto, or name another folder with --storage-path"
+            )
+
+    def all(self) -> dict[str, Path]:
+        """Name and folder of every run, as they are now."""
+        return self._given or _in(self._storage)
+
+    def folder(self, name: str) -> Path:
+        """The folder of a run, or of a comparison's search (COMPARISON/SEARCH); KeyError for any other name."""
+        runs = self.all()
+        if name in runs:
+            return runs[name]
+        outer, _, inner = name.rpartition("/")
+        return {folder.name: folder for folder in inner_searches(runs[outer])}[inner]
+
+
+def inner_searches(comparison: Path) -> list[Path]:
+    """The searches of a comparison that have begun."""
+    if kind_of(comparison) != COMPARISON:
+        return []
+    return overview.inner_searches(comparison, RunFiles(comparison, COMPARISON).record_with("algorithms"))
+
+
+def _in(storage: Path) -> dict[str, Path]:
+    try:
+        folders = sorted(folder for folder in storage.iterdir() if folder.is_dir())
+    except OSError:
+        return {}
+    return {folder.name: folder for folder in folders if kind_of(folder)}
+
+
+def _known(storage: Path) -> str:
+    names = list(_in(storage))
+    return f"; {near(storage)} has {few(names)}" if names else ""
+
+
+def _named(given: Sequence[Path]) -> dict[str, Path]:
+    """Folders by their names; a further one of the same name is numbered."""
+    found: dict[str, Path] = {}
+    for run in given:
+        name = run.absolute().name
+        same = sum(known.absolute().name == name for known in found.values())
+        found[name if not same else f"{name}-{same + 1}"] = run
+    return found
+
+
+class History:
+    """The rows of all runs.  One that is over is read once, as long as its record stays as it is."""
+
+    def __init__(self, runs: Runs, reader: Reader) -> None:
+        """reader: of runs that go on."""
+        self._runs, self._reader = runs, reader
+        self._over: dict[str, tuple[Any, Row]] = {}
+
+    def rows(self, at_once: bool = False) -> Iterator[Row]:
+        """The rows, in the order of the folders' names.  at_once: without what stands only in trials' logs."""
+        for name, run in self._runs.all().items():
+            try:
+                yield self._row(name, run, at_once)
+            except (UserError, OSError, KeyError, TypeError, ValueError) as error:  # a damaged folder hides no other
+                yield Row(name, "damaged", None, "", "", " ".join(str(error).split())[:200], "", None)
+
+    def _row(self, name: str, run: Path, at_once: bool) -> Row:
+        files = RunFiles(run, kind_of(run) or COMPARISON)
+        stat = files.record_file.stat()
+        known, row = self._over.get(name, (None, None))
+        seen = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        if row is not None and known == seen and not (row.state == GONE and files.driven):
+            return row
+        record = files.record
+        row = _row(name, run, files, record, None if at_once else self._reader)
+        if state_of(files, record)[1] and not at_once:
+            self._over[name] = seen, row
+        return row
+
+
+def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader | None) -> Row:
+    """A run's row; without a reader, one that goes on has no figures."""
+    state, over = state_of(files, record)
+    state = GONE if state.startswith(GONE) else state
+    seconds = record.get("seconds")
+    minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
+    started = str(record.get("started", "")).replace("T", " ")[:16]
+    kind = kind_of(run)
+    if kind in (COMPARISON, REPRODUCTION):
+        what = f"reproduction of {record['grid'].get('table')}" if kind == REPRODUCTION else _compared(record)
+        status = reader.read(run) if reader else None
+        assert status is None or isinstance(status, ComparisonStatus | ReproductionStatus)
+        return Row(name, state, None, "", status.counted if status else "", what, started, minutes)
+    goal = Goal.from_record(record)
+    metric = goal.first.name
+    if over and state != GONE:
+        ended = sum(record.get("status", {}).values())
+        done = f"{ended} of {record['trials']} trials" if "trials" in record else ""
+        return Row(name, state, _found(files, metric), metric, done, _searched(record), started, minutes)
+    if reader is None:
+        return Row(name, state, None, metric, "", _searched(record), started, minutes)
+    search = reader.search(run)
+    done = f"{search.begun} of {search.planned} trials"
+    return Row(name, state, _so_far(search, metric), metric, done, _searched(record), started, minutes)
+
+
+def _compared(record: Mapping[str, Any]) -> str:
+    return f"comparison of {', '.join(record['algorithms'])}{_setting(record)}"
+
+
+def _searched(record: Mapping[str, Any]) -> str:
+    return f"{record['algorithm']}{_setting(record)}"
+
+
+def _setting(record: Mapping[str, Any]) -> str:
+    """Where a run trains, in words."""
+    if "program" in record:
+        return " (a program)"
+    name = record.get("scenario_name") or (record.get("scenario") or {}).get("dataset")
+    return f" on {name}" if name else ""
+
+
+def _found(files: RunFiles, metric: str) -> float | None:
+    """The objective of a search that is over, as its best.yaml tells."""
+    try:
+        value = (reading.best(files.best_file).get("found") or {}).get(metric)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _so_far(search: SearchStatus, metric: str) -> float | None:
+    """The objective of the best trial so far."""
+    if search.best is None:
+        return None
+    value = search.best.rows[0][search.best.columns.index(metric)]
+    return float(value) if value else None
+
+
+def title(name: str, status: Status) -> str:
+    """What a run is, in a few words."""
+    if isinstance(status, SearchStatus):
+        return status.about
+    if isinstance(status, ComparisonStatus):
+        return f"comparison of {', '.join(status.algorithms)}"
+    assert isinstance(status, ReproductionStatus)
+    return f"reproduction of {status.table}"

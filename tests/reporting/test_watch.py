@@ -1,0 +1,524 @@
+"""The live page: who may read it, what it shows of runs in every state, and how it follows them in a real browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+import requests
+import uvicorn
+from support.chromium import Browser, chromium
+from support.waiting import wait_for
+
+from fedtune.commands import watch as command
+from fedtune.core.errors import UserError
+from fedtune.reporting.watch import server, together, trial_log
+from fedtune.reporting.watch.history import History, Runs
+from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
+from fedtune.runs.overview import GONE, Reader
+
+TOKEN = "a-token-of-the-tests"
+HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
+RECORD: dict[str, Any] = {
+    "algorithm": "fedproto",
+    "searcher": "tpe",
+    "scheduler": "asha",
+    "started": "2026-11-21T05:08:12+00:00",
+    "trials": 5,
+    "concurrent": 1,
+    "space": {"lr": "0.001 … 0.3 (log)"},
+    "scenario": {"dataset": "digits", "rounds": 6},
+    "scenario_name": "digits-w4",
+    "budget": {"unit": "rounds", "limit": 6, "since": 1},
+    "objectives": ["val_acc"],
+    "rungs": [2],
+    "seed": 0,
+}
+
+
+def rows(trial: str, rounds: int, **more: Any) -> str:
+    """A trial's log."""
+    row = {"trial_id": trial, "config": {"lr": 0.02}, "hostname": "node", "pid": 7, "comm_mb": 1.0, "val_loss": 1.0}
+    times = {
+        "seconds": 0.5,
+        "eval_seconds": 0.1,
+        "time_total_s": 0.6,
+        "time_this_iter_s": 0.5,
+        "timestamp": time.time(),
+    }
+    return "".join(
+        json.dumps(row | times | {"round": t, "training_iteration": t, "val_acc": 0.1 * t} | more) + "\n"
+        for t in range(1, rounds + 1)
+    )
+
+
+def log(run: Path, trial: str, rounds: int, **more: Any) -> Path:
+    """The trial's folder with its log."""
+    folder = run / f"fedproto-{trial}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(rows(trial, rounds, **more))
+    return folder
+
+
+def search(run: Path, state: str = "running", **more: Any) -> RunFiles:
+    """A search with three trials: one finished, one that was stopped at the rung, one in its third round."""
+    files = RunFiles(run)
+    files.write(state, **RECORD | more)
+    log(run, "aa", 6, complete=True)
+    log(run, "bb", 2)
+    log(run, "cc", 3)
+    states = {"aa": "TERMINATED", "bb": "TERMINATED", "cc": "RUNNING"}
+    trials = [(json.dumps({"trial_id": name, "status": status}), "") for name, status in states.items()]
+    write_json(run / "experiment_state-2026.json", {"trial_data": trials})
+    return files
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: Any
+    text: str
+
+
+class Someone:
+    """Somebody who asks a server for paths as they are written, by default with the token in the cookie."""
+
+    def __init__(self, storage: Path, *given: Path) -> None:
+        """A server of these runs, which ends with `close`."""
+        self._held = ExitStack()
+        self.port = int(self._held.enter_context(served(storage, *given)).rpartition(":")[2])
+
+    def get(self, path: str, how: str = "GET", cookie: str = TOKEN, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        cookies = {"Cookie": f"fedtune-watch-{self.port}={cookie}"} if cookie else {}
+        connection.putrequest(how, path, skip_host="Host" in headers)
+        for name, value in (cookies | headers).items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+        connection.close()
+        return Answer(answer.status, answer.headers, text)
+
+    def close(self) -> None:
+        self._held.close()
+
+
+@contextmanager
+def served(storage: Path, *given: Path) -> Iterator[str]:
+    """The pages, from a thread; the address of the first."""
+    with server.listen("127.0.0.1", 0, True) as listening:
+        port = listening.getsockname()[1]
+        made: list[uvicorn.Server] = []
+        watch = server.Watch(Runs(storage, given), lambda: bool(made) and made[0].should_exit)
+        app: Any = watch.app(TOKEN, port)
+        made.append(uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None)))
+        thread = threading.Thread(target=made[0].run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            made[0].should_exit = True
+            thread.join(30)
+            watch.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Callable[..., Someone]]:
+    """Makes somebody who has the token."""
+    with ExitStack() as held:
+        yield lambda *where: held.enter_context(closing(Someone(*where)))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """With a finished search."""
+    search(tmp_path / "done", "finished", seconds=600.0, status={"finished": 1, "stopped": 2}, final=None)
+    return tmp_path
+
+
+# who may read ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_told_without_the_token(storage: Path, client: Any) -> None:
+    someone = client(storage)
+    pages = ("/", "/run/done", "/trial/done?trial=aa", "/together?run=done", "/static/report.js", "/nowhere")
+    for path in [path for page in pages for path in (page, f"/events{page}", f"/drawn{page}")]:
+        for cookie in ("", "wrong", TOKEN[:-1], f"{TOKEN}x"):
+            answer = someone.get(path, cookie=cookie)
+            assert answer.status == 401 and "done" not in answer.text
+    for token in ("wrong", "%ff%00%e4", ""):
+        assert someone.get(f"/?token={token}", cookie="").status == 401
+
+
+def test_the_token_in_the_address_becomes_a_cookie(storage: Path, client: Any) -> None:
+    someone = client(storage)
+    answer = someone.get(f"/trial/done?trial=aa&token={TOKEN}", cookie="")
+    assert (answer.status, answer.headers["location"]) == (303, "/trial/done?trial=aa")
+    kept = rf"fedtune-watch-{someone.port}={TOKEN}; HttpOnly; .*SameSite=lax"
+    assert re.fullmatch(kept, answer.headers["set-cookie"]) and someone.get("/").status == 200
+    away = someone.get(f"//elsewhere.org?token={TOKEN}", cookie="").headers["location"]
+    assert away == "/elsewhere.org"
+
+
+def test_a_wrong_token_in_the_address_is_refused_even_with_the_cookie(storage: Path, client: Any) -> None:
+    assert client(storage).get("/?token=wrong").status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8600", 200),
+        ("localhost:9999", 200),  # as SSH forwards it
+        ("[::1]:8600", 200),
+        ("192.0.2.7", 200),  # no name, so nobody can make it lead elsewhere
+        (socket.gethostname(), 200),
+        ("evil.example:8600", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+        ("[", 421),
+    ],
+)
+def test_a_name_that_is_not_of_this_machine_is_refused(host: str, status: int, storage: Path, client: Any) -> None:
+    assert client(storage).get("/", Host=host).status == status
+
+
+def test_a_page_runs_no_script_but_ours_and_can_only_be_read(storage: Path, client: Any) -> None:
+    someone = client(storage)
+    answer = someone.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self';" in policy and "frame-ancestors 'none'" in policy
+    assert answer.headers["cache-control"] == "no-store" and answer.headers["x-content-type-options"] == "nosniff"
+    assert [someone.get("/", how).status for how in ("POST", "PUT", "DELETE", "HEAD")] == [405] * 3 + [200]
+
+
+def test_only_runs_and_what_lies_in_them_can_be_asked_for(storage: Path, tmp_path_factory: Any, client: Any) -> None:
+    away = tmp_path_factory.mktemp("away")
+    (away / "secret").write_text("the secret\n")
+    search(away / "other")
+    (storage / "done" / "fedproto-aa" / "error.txt").symlink_to(away / "secret")
+    (storage / "done" / "fedproto-dd").mkdir()
+    (storage / "done" / "fedproto-dd" / "result.json").symlink_to(away / "other" / "fedproto-aa" / "result.json")
+    someone = client(storage)
+    for path in (
+        "/run/../away",
+        f"/run/{away}/other",
+        "/run/..%2faway",
+        "/run/done/..",
+        "/run/",
+        "/run/done/fedproto-aa",
+    ):
+        assert someone.get(path).status == 404, path
+    for trial in ("../../away/other", "", "zz", "aa/../bb"):
+        assert someone.get(f"/trial/done?trial={quote(trial)}").status == 404
+    assert someone.get("/static/../server.py").status == someone.get("/static/page.html").status == 404
+    assert "the secret" not in someone.get("/trial/done?trial=aa").text
+    assert "0.02" not in someone.get("/trial/done?trial=dd").text
+
+
+# what it shows --------------------------------------------------------------------------------------------------------
+
+
+def history(storage: Path) -> dict[str, Any]:
+    return {row.name: row for row in History(Runs(storage), Reader()).rows()}
+
+
+def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> None:
+    (storage / "done" / "best.yaml").write_text("found: {trial: aa, val_acc: 0.75}\n")
+    search(storage / "killed")
+    comparison = RunFiles(storage / "both", COMPARISON)
+    comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4", started="2026-11-22")
+    search(storage / "both" / "fedproto")
+    figure = RunFiles(storage / "figure", REPRODUCTION)
+    figure.write("interrupted", grid={"table": "gfpl-fig6"}, runs=8, command=["fedtune", "reproduce", "gfpl-fig6"])
+    (storage / "broken").mkdir()
+    (storage / "broken" / "run.json").write_text("{")
+    (storage / "no run").mkdir()
+    with search(storage / "goes on").lock(), comparison.lock():
+        found = history(storage)
+    assert list(found) == ["both", "broken", "done", "figure", "goes on", "killed"]
+    state = {name: row.state for name, row in found.items()}
+    assert state == {
+        "both": "running",
+        "broken": "damaged",
+        "done": "finished",
+        "figure": "interrupted",
+        "goes on": "running",
+        "killed": GONE,
+    }
+    assert (found["done"].best, found["done"].done, found["done"].minutes) == (0.75, "3 of 5 trials", 10.0)
+    assert (found["goes on"].best, found["goes on"].done) == (0.6, "3 of 5 trials")
+    assert found["both"].what == "comparison of fedproto, local on digits-w4"
+    assert found["both"].done.startswith("1 of 2 searches begun")
+    assert (found["figure"].what, found["figure"].done) == ("reproduction of gfpl-fig6", "0 of 8 runs done")
+
+
+def test_a_run_that_is_killed_or_goes_on_again_is_seen_to_be(storage: Path) -> None:
+    files, seen = search(storage / "run"), History(Runs(storage), Reader())
+    with files.lock():
+        assert {row.name: row.state for row in seen.rows()}["run"] == "running"
+    assert {row.name: row.state for row in seen.rows()}["run"] == GONE
+    with files.lock():
+        assert {row.name: row.state for row in seen.rows()}["run"] == "running"
+    files.write("finished", **RECORD)
+    assert {row.name: row.state for row in seen.rows()}["run"] == "finished"
+
+
+def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reads = Reader.search, threading.Event()
+
+    def slow(self: Reader, run: Path) -> Any:
+        reads.wait(60)
+        return read(self, run)
+
+    monkeypatch.setattr(Reader, "search", slow)
+    someone = client(storage)
+    with search(storage / "run").lock():
+        assert '["run","running",null,"val_acc",""' in someone.get("/").text
+        assert "The run is being read." in someone.get("/run/run").text
+        reads.set()
+        wait_for(lambda: '["run","running",0.6,"val_acc","3 of 5 trials"' in someone.get("/").text)
+        wait_for(lambda: "3 of 5 trials" in someone.get("/run/run").text)
+
+
+def test_a_page_of_a_search_has_its_state_best_trials_workers_and_rungs(storage: Path, client: Any) -> None:
+    files = search(storage / "run")
+    files.dashboard_file.write_text("http://127.0.0.1:8265\n")
+    with files.lock():
+        text = client(storage).get("/run/run").text
+    plain = " ".join(re.sub("<[^>]*>", " ", text).split())
+    assert "running 3 of 5 trials: 1 finished, 1 stopped, 1 running; about" in plain
+    assert "aa finished 6/6 0.6000" in plain and "cc 3/6 0.5 node, process 7" in plain
+    assert "round 2 3 2" in plain and 'href="http://127.0.0.1:8265"' in text
+    assert 'href="/trial/run?trial=cc"' in text
+    killed = client(storage).get("/run/run").text
+    assert "its driver is gone" in killed and "resume" in killed and "8265" not in killed and "process 7" not in killed
+
+
+@pytest.mark.parametrize("line", ["javascript:alert(1)", 'http://x" onclick="y', "http://a b", "ftp://host", "x" * 999])
+def test_a_dashboards_address_that_is_none_leads_nowhere(line: str, storage: Path, client: Any) -> None:
+    files = search(storage / "run")
+    files.dashboard_file.write_text(line)
+    with files.lock():
+        assert "dashboard</a>" not in client(storage).get("/run/run").text
+
+
+def test_pages_of_comparisons_and_reproductions(storage: Path, client: Any) -> None:
+    comparison = RunFiles(storage / "both", COMPARISON)
+    comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
+    inner = search(storage / "both" / "fedproto")
+    with comparison.lock(), inner.lock():
+        text = client(storage).get("/run/both").text
+        assert client(storage).get("/run/both/fedproto").status == 200
+    assert 'href="/run/both/fedproto"' in text and "1 of 2 searches begun" in text
+    figure = RunFiles(storage / "figure", REPRODUCTION)
+    figure.write("finished", grid={"table": "gfpl-fig6"}, runs=8)
+    figure.markdown_file.write_text("| <b>a</b> | 1 |")
+    assert "| &lt;b&gt;a&lt;/b&gt; | 1 |" in client(storage).get("/run/figure").text
+
+
+def test_a_trials_log_has_its_rounds_its_error_and_what_its_program_printed(storage: Path, client: Any) -> None:
+    run = storage / "run"
+    search(run)
+    folder = log(run, "cc", 3, reason="it broke", mine=0.5)
+    with (folder / "result.json").open("a") as file:
+        file.write('{"trial_id": "cc", "training_iter')  # as the driver writes it
+    (folder / "error.txt").write_text(f"Traceback\n{HOSTILE}\n")
+    (run / "outputs" / "cc").mkdir(parents=True)
+    (run / "outputs" / "cc" / "output.log").write_text("epoch 1\repoch 2\n\x1b[31mred\x1b[0m\n")
+    found = trial_log.read(run, "cc")
+    assert [row[0] for row in found.rounds] == ["3", "2", "1"] and found.config == [("lr", "0.02")]
+    assert found.columns[:2] == ["round", "val_loss"] and "mine" not in found.columns
+    assert dict(found.texts) == {
+        "fedproto-cc/error.txt": ["Traceback", HOSTILE],
+        "outputs/cc/output.log": ["epoch 1", "epoch 2", "red"],
+    }
+    text = client(storage).get("/trial/run?trial=cc").text
+    assert "it broke" in text and "&lt;/script&gt;&lt;script&gt;window" in text and "<script>window" not in text
+
+
+def test_of_a_long_log_the_last_rounds_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(tmp_path)
+    log(tmp_path, "cc", 500)
+    monkeypatch.setattr(trial_log, "TAIL", 40_000)
+    found = trial_log.read(tmp_path, "cc")
+    assert found.rounds[0][0] == "500" and found.left_out == 500 - len(found.rounds) > 0
+
+
+def test_runs_beside_one_another_tell_what_differs(storage: Path, client: Any) -> None:
+    search(storage / "other", "finished", scheduler="none", scenario={"dataset": "digits", "rounds": 9}, rounds=9)
+    runs = {name: storage / name for name in ("done", "other")}
+    text = " ".join(re.sub("<[^>]*>", " ", together.html(runs)).split())
+    assert "searched with up to 6 rounds, tpe, asha with rungs at 2 up to 9 rounds, tpe, none with rungs at 2" in text
+    assert "rounds 6 9" in text and "dataset digits" not in text and "lr 0.02 0.02" in text
+    assert "Best validation accuracy so far against rounds trained" in text
+    someone = client(storage)
+    assert someone.get("/together?run=done&run=done").status == 404
+    assert someone.get("/together?run=done&run=nothing").status == 404
+
+
+# the command ----------------------------------------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What the command refuses these arguments with."""
+    assert command.main([str(a) for a in arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    return said
+
+
+def test_what_cannot_be_watched_is_refused_in_one_line(storage: Path, tmp_path_factory: Any, capsys: Any) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    assert "holds no run yet; start a search with fedtune search" in refused(capsys, "--storage-path", empty)
+    assert "does not exist yet" in refused(capsys, "--storage-path", empty / "none")
+    assert "has no record of one; " in (said := refused(capsys, storage / "dnoe", "--storage-path", storage))
+    assert "done" in said
+    with server.listen("127.0.0.1", 0, True) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1 and {port} are not" in refused(capsys, "--storage-path", storage, "--port", port)
+    assert "192.0.2.77" in refused(capsys, "--storage-path", storage, "--host", "192.0.2.77")
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--port", "70000"])
+    assert "from 0 (any free one) to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with a space in its middle", 'quotes"quotes"quotes', "ümläute-sind-zu-viel"]
+)
+def test_a_token_of_ones_own_must_be_one(token: str, storage: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("FEDTUNE_WATCH_TOKEN", token)
+    assert "FEDTUNE_WATCH_TOKEN must have at least 16 characters" in refused(capsys, "--storage-path", storage)
+
+
+def test_a_port_that_is_taken_is_replaced_unless_it_was_asked_for() -> None:
+    with server.listen("127.0.0.1", 0, True) as taken:
+        port = taken.getsockname()[1]
+        with server.listen("127.0.0.1", port, False) as other:
+            assert other.getsockname()[1] not in (0, port)
+        with pytest.raises(UserError, match="must be free"):
+            server.listen("127.0.0.1", port, True)
+
+
+def test_ctrl_c_ends_it_quietly_while_a_page_listens(storage: Path) -> None:
+    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout and process.stderr
+        line = process.stdout.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}$", line)
+        assert line.startswith("watching 1 run: ") and address
+        someone = requests.Session()
+        assert someone.get(address[0], timeout=60).ok
+        base = address[0].partition("?")[0]
+        with someone.get(f"{base}events/", stream=True, timeout=60) as stream:
+            assert next(stream.iter_lines()) == b"event: top"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+
+
+# in a browser ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
+
+
+def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Path, browser: Browser) -> None:
+    name = "<img src=x onerror=window.pwned=3>"
+    run = storage / name
+    files = search(run, own=[{"name": HOSTILE, "path": HOSTILE, "sha256": ""}], reason=HOSTILE)
+    with served(storage) as base:
+        with files.lock():
+            browser.open(f"{base}/?token={TOKEN}", "2 of 2 runs")
+            browser.errors()
+            browser.press("//input[@name='text']", "ONERROR")
+            wait_for(lambda: "1 of 2 runs" in browser.text())
+            browser.press("//td/a")
+            wait_for(lambda: "1 finished, 1 stopped, 1 running" in browser.text())
+            wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 5"), 240)
+            look = "document.querySelector('#drawn .plot')"
+            browser.script(f"{look}.scrollIntoView()")
+            wait_for(lambda: browser.script(f"return {look}.querySelectorAll('.scatterlayer path').length > 0"))
+            browser.script("window.first = document.querySelector('#drawn .plot')")
+            browser.script("document.querySelector('#drawn details').open = true")
+            browser.press("//section[@id='drawn']//input[@name='text']", "aa")
+            before = browser.script("return first.querySelectorAll('.scatterlayer .trace').length")
+            log(run, "dd", 4, val_acc=0.5)
+            log(run, "cc", 5)
+            wait_for(lambda: "4 of 5 trials" in browser.text() and "cc\n5/6" in browser.text().replace("\t", "\n"))
+            later = f"return first === {look} && first.querySelectorAll('.scatterlayer .trace').length > {before}"
+            wait_for(lambda: browser.script(later), 240)  # the same figure, with the new trial's line
+            kept = "document.querySelector('#drawn input[name=text]').value"
+            assert browser.script(f"return document.querySelector('#drawn details').open && {kept} === 'aa'")
+        wait_for(lambda: "its driver is gone" in browser.text())
+        files.write("finished", **RECORD)
+        wait_for(lambda: browser.script("return document.querySelector('.badge').textContent") == "finished")
+        assert browser.script("return window.pwned === undefined") and browser.errors() == []
+        added = (
+            "const s = document.createElement('script'); s.textContent = 'window.pwned = 4'; document.body.append(s)"
+        )
+        browser.script(added)
+        assert browser.script("return window.pwned === undefined")
+        assert any("Content Security Policy" in error for error in browser.errors())
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Browser) -> None:
+    files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0 … 1" for i in range(9)})
+    comparison = RunFiles(storage / "both", COMPARISON)
+    comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
+    search(storage / "both" / "fedproto")
+    phone = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.do("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=phone)
+    try:
+        with served(storage) as base, files.lock():
+            browser.open(f"{base}/?token={TOKEN}", "3 of 3 runs")
+            for path in ("/", f"/run/{files.name}", "/run/both", f"/trial/{files.name}?trial=aa"):
+                browser.open(base + path, "runs")
+                assert browser.script("return document.documentElement.scrollWidth <= innerWidth"), path
+    finally:
+        browser.do("goog/cdp/execute", cmd="Emulation.clearDeviceMetricsOverride", params={})
+
+
+def test_chosen_runs_are_set_beside_one_another(storage: Path, browser: Browser) -> None:
+    search(storage / "other", "finished", scheduler="none")
+    search(storage / "third", "finished")
+    with served(storage) as base:
+        browser.open(f"{base}/?token={TOKEN}", "3 of 3 runs")
+        for name in ("done", "other"):
+            browser.press(f"//input[@type='checkbox'][@value='{name}']")
+        browser.press("//input[@name='text']", "nothing like it")
+        wait_for(lambda: "2 of 3 runs" in browser.text())  # what is chosen stays
+        browser.press("//button[@type='submit']")
+        wait_for(lambda: "Settings that differ" in browser.text(), 240)
+        assert "searched with" in browser.text() and "third" not in browser.text()
+        assert browser.script("return location.search") == "?run=done&run=other"
+
+
+def test_a_page_that_lost_its_server_says_so(storage: Path, browser: Browser) -> None:
+    with served(storage) as base:
+        browser.open(f"{base}/?token={TOKEN}", "1 of 1 runs")
+        wait_for(lambda: browser.script("return document.getElementById('link').textContent") == "live")
+    wait_for(lambda: browser.script("return document.getElementById('link').textContent") != "live")
