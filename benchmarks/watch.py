@@ -22,9 +22,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,8 @@ def logging_seconds(file: Path, rounds: int) -> float:
 def follow(base: str, path: str, over: threading.Event) -> None:
     """A browser's part: it listens for changes and fetches what is drawn."""
     cookies = {f"fedtune-watch-{base.rpartition(':')[2]}": TOKEN}
-    with requests.get(f"{base}/events{path}", cookies=cookies, stream=True, timeout=600) as events:
+    listening = requests.get(f"{base}/events{path}", cookies=cookies, stream=True, timeout=600)
+    with suppress(requests.RequestException), listening as events:  # until the server ends
         for heard in events.iter_lines():
             if over.is_set():
                 return
@@ -188,11 +189,13 @@ def main() -> int:
             share = (sum(process.cpu_times()[:2]) - used) / args.seconds
             print(f"following a search: server at most {most[0]:.0f} MB and {100 * share:.1f} % of a processor")
             print(f"while its figures are drawn: another process of at most {most[1]:.0f} MB, at the lowest priority")
-            alone, beside = [], []
-            for _ in range(5):
-                beside.append(logging_seconds(sorted(runs[0].glob("*/result.json"))[-1], 2000))
-                alone.append(logging_seconds(storage / "unwatched.json", 2000))
-            print(f"a driver that logs: {median(beside) / median(alone):.3f} times the processor's time a round")
+            file, unseen, ratios = sorted(runs[0].glob("*/result.json"))[-1], storage / "unseen.json", []
+            for _ in range(21):
+                alone = logging_seconds(unseen, 1000)
+                ratios.append(2 * logging_seconds(file, 1000) / (alone + logging_seconds(unseen, 1000)))
+            low, _, high = quantiles(ratios, n=4)
+            said = f"{median(ratios):.3f} (quartiles {low:.3f} and {high:.3f})"
+            print(f"a driver that logs: {said} times the processor's time a round")
         over.set()
     return 0
 

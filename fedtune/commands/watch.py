@@ -35,7 +35,10 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--port", type=_port, metavar="PORT", help=f"port to listen on (default {PORT}, or a free one)")
     p.add_argument(
-        "--host", default=LOOPBACK, help=f"address to listen on (default {LOOPBACK}: this machine only, and SSH)"
+        "--host",
+        type=_host,
+        default=LOOPBACK,
+        help=f"IP address to listen on (default {LOOPBACK}: this machine only, and SSH)",
     )
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
@@ -57,10 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         say(f"watching {several(len(names), 'run')}: http://{_name(args.host)}:{port}{page}?token={quote(token)}")
         if args.host == LOOPBACK:
             say(f"from another machine: ssh -L {port}:{LOOPBACK}:{port} {socket.gethostname()}, then the same address")
-        elif not _is_loopback(args.host):
+        elif not ipaddress.ip_address(args.host).is_loopback:
             say("note: others can reach this address, and it is not encrypted: the token can be read on the way")
         try:
-            server.serve(runs, listening, token, [args.host])
+            server.serve(runs, listening, token)
         except KeyboardInterrupt:
             pass  # Ctrl-C is how it ends
     return 0
@@ -71,6 +74,13 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise argparse.ArgumentTypeError(f"must be from 0 (any free one) to 65535, but got {text!r}")
     return number
+
+
+def _host(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address({"localhost": LOOPBACK}.get(text, text)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an IP address, but got {text!r}") from None
 
 
 def _token() -> str:
@@ -91,10 +101,3 @@ def _name(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -34,6 +34,7 @@ from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective
 from fedtune.runs import logs
+from fedtune.runs.files import RunFiles
 
 BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "fedtune.json"
 # two that diverge at once, two that play until they are told to end, one that waits for them
@@ -331,6 +332,19 @@ def listening(pids: list[int]) -> list[tuple[Any, int]]:
     return found
 
 
+def test_a_workers_title_names_its_trial_and_the_folder_has_the_dashboards_address(running: SimpleNamespace) -> None:
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("reads Linux's /proc")
+    wanted = {f"ray::FederatedTrainable.train fedproto-{trial}" for trial in alive(running.run)}
+
+    def titles() -> set[str]:
+        return {Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0") for pid in below(running.process.pid)}
+
+    for title in wanted:  # between two rounds it has none
+        wait_for(lambda title=title: title in titles())
+    assert wait_for(RunFiles(running.run).dashboard_file.read_text) == f"{running.url}\n"
+
+
 @pytest.fixture(scope="module")
 def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Prometheus on the file that Ray wrote; called with an expression it gives a list of labels and values."""
@@ -423,6 +437,7 @@ def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNa
     links = browser.script(f"{at_work}.map(row => row.querySelector('a').getAttribute('href'))")
     told = "".join(browser.open(f"{running.url}/{link}", "fedproto-[0-9a-f]{8}: {") for link in links)
     assert alive(running.run).keys() <= set(re.findall("fedproto-([0-9a-f]{8}): {", told))  # and each it played
+    browser.open(f"{running.url}/#/cluster", r"(?s)ray::FederatedTrainable\.train fedproto-[0-9a-f]{8}")
     node = r"Node ID: [0-9a-f]{56}"
     browser.open(f"{running.url}/#/logs", node)
     browser.do(browser.find("//a[contains(@href, 'nodeId')]") + "/click")

@@ -152,9 +152,10 @@ def within(seconds: float, more: int) -> Iterator[None]:
 
 @contextmanager
 def nothing_begins() -> Iterator[None]:
-    """Begun where Ray would start, a client train or a conformance check run; nobody answers at any address."""
+    """Begun where Ray would start, a client train, a check run or a page be served; nobody answers at any address."""
     from fedtune.cluster import ray_start
     from fedtune.engine import simulation
+    from fedtune.reporting.watch import server
     from fedtune.studies import checking
 
     def begun(*_: Any, **__: Any) -> Any:
@@ -169,6 +170,7 @@ def nothing_begins() -> Iterator[None]:
             (ray_start, "connected", begun),
             (simulation.Simulation, "step", begun),
             (checking.Check, "judge", begun),
+            (server, "serve", begun),
             (socket, "create_connection", nobody),
         ):
             held.enter_context(mock.patch.object(owner, name, instead))

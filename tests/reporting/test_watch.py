@@ -21,6 +21,7 @@ import pytest
 import requests
 import uvicorn
 from support.chromium import Browser, chromium
+from support.processes import below
 from support.waiting import wait_for
 
 from fedtune.commands import watch as command
@@ -393,9 +394,14 @@ def test_what_cannot_be_watched_is_refused_in_one_line(storage: Path, tmp_path_f
         port = taken.getsockname()[1]
         assert f"127.0.0.1 and {port} are not" in refused(capsys, "--storage-path", storage, "--port", port)
     assert "192.0.2.77" in refused(capsys, "--storage-path", storage, "--host", "192.0.2.77")
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["--port", "70000"])
-    assert "from 0 (any free one) to 65535" in capsys.readouterr().err
+    for words, why in {
+        ("--port", "70000"): "from 0 (any free one) to 65535",
+        ("--port", "x"): "from 0 (any free one) to 65535",
+        ("--host", "elsewhere.example"): "must be an IP address, but got 'elsewhere.example'",
+    }.items():
+        with pytest.raises(SystemExit, match="2"):
+            command.main([*words])
+        assert why in (said := capsys.readouterr().err) and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -415,7 +421,7 @@ def test_a_port_that_is_taken_is_replaced_unless_it_was_asked_for() -> None:
             server.listen("127.0.0.1", port, True)
 
 
-def test_ctrl_c_ends_it_quietly_while_a_page_listens(storage: Path) -> None:
+def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storage: Path) -> None:
     words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -428,8 +434,12 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens(storage: Path) -> None:
         base = address[0].partition("?")[0]
         with someone.get(f"{base}events/", stream=True, timeout=60) as stream:
             assert next(stream.iter_lines()) == b"event: top"
+            drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=60))
+            drawing.start()
+            wait_for(lambda: below(process.pid))  # the process that draws
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
+            drawing.join(30)
         assert process.stderr.read() == ""
     finally:
         process.kill()
@@ -508,7 +518,7 @@ def test_chosen_runs_are_set_beside_one_another(storage: Path, browser: Browser)
     with served(storage) as base:
         browser.open(f"{base}/?token={TOKEN}", "3 of 3 runs")
         for name in ("done", "other"):
-            browser.press(f"//input[@type='checkbox'][@value='{name}']")
+            browser.script(f"document.querySelector('input[type=checkbox][value={name}]').click()")
         browser.press("//input[@name='text']", "nothing like it")
         wait_for(lambda: "2 of 3 runs" in browser.text())  # what is chosen stays
         browser.press("//button[@type='submit']")

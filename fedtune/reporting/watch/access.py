@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import socket
-from collections.abc import Collection
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -31,11 +30,11 @@ DAYS = 30  # that a browser keeps the token
 class Access:
     """Lets a request through that comes by a name of ours and has the token, in its address once or in its cookie."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int, names: Collection[str] = ()) -> None:
-        """names: by which browsers may call this machine, besides its own and any IP address."""
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        """port: where it listens."""
         self._app, self._token = app, token.encode()
         self._cookie = f"fedtune-watch-{port}"  # browsers share cookies between the ports of a machine
-        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+        self._names = {"localhost", socket.gethostname().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""

@@ -89,7 +89,7 @@ class Artist:
         """Nothing is drawn any more."""
         self._over = True
         self.end()
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False)
 
 
 def _environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -207,13 +208,23 @@ def _signature(*runs: Path) -> str:
 
 def whole(page: Page, top: str, address: str, now: float) -> str:
     """A page, whole, as it is first shown.  top: of our templates.  address: its own."""
-    return _rendered("page", page=page, top=Markup(top), address=address, now=now, is_drawn=bool(page.runs))
+    shown = {"address": address, "now": now, "version": _version(top), "is_drawn": bool(page.runs)}
+    return _rendered("page", page=page, top=Markup(top), **shown)
+
+
+def _version(text: str) -> str:
+    return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
 
 
 def problem(error: Exception) -> str:
     """What stands in place of a part that cannot be made."""
     kind = "" if isinstance(error, UserError | OSError) else f"{type(error).__name__}: "
     return _rendered("problem", text=kind + " ".join(str(error).split())[:500])
+
+
+def top_event(top: str, now: float) -> str:
+    """The event of a new top."""
+    return event("top", now=now, version=_version(top), html=top)
 
 
 def event(name: str, **content: Any) -> str:

@@ -12,7 +12,7 @@ import importlib.util
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -115,8 +115,8 @@ class Watch:
         self._drawings = Drawings(self._artist)
         self._history = HistoryPage(runs, self._reader)
 
-    def app(self, token: str, port: int, names: Collection[str] = ()) -> Access:
-        """The application.  names: by which browsers may call this machine."""
+    def app(self, token: str, port: int) -> Access:
+        """The application."""
         shown = ("/", "/run/{run:path}", "/trial/{run:path}", "/together")
         routes = [
             Route("/static/{name}", self._static),
@@ -125,7 +125,7 @@ class Watch:
             *(Route(path, self._whole) for path in shown),
         ]
         missing: Any = {404: lambda *_: _missing("there is no such page")}
-        return Access(Starlette(routes=routes, exception_handlers=missing), token, port, names)
+        return Access(Starlette(routes=routes, exception_handlers=missing), token, port)
 
     def close(self) -> None:
         """End the process that draws."""
@@ -178,10 +178,19 @@ class Watch:
         try:
             version = await self._seen.get(f"version {address}", page.version)
             asked = await self._seen.get(f"drawing {address}", page.drawing)
-            packed = await self._drawings.html(address, version, **asked) if asked else b""
+            packed = await self._unless_over(self._drawings.html(address, version, **asked)) if asked else b""
         except (UserError, OSError) as error:
             packed = gzip.compress(pages.problem(error).encode())
         return _packed(packed, "text/html")
+
+    async def _unless_over(self, drawing: Coroutine[Any, Any, bytes]) -> bytes:
+        """What is drawn; UserError if the server ends meanwhile, which does not wait for it."""
+        task = asyncio.ensure_future(drawing)
+        while not task.done():
+            if self._ends():
+                self._artist.close()
+            await asyncio.wait({task}, timeout=SLICE)
+        return task.result()
 
     async def _events(self, request: Request) -> Response:
         """A page's changes, as they come."""
@@ -196,7 +205,7 @@ class Watch:
                 now = await self._top(page, address)
                 if now != top:
                     top, spoke = now, time.monotonic()
-                    yield pages.event("top", now=time.time(), html=top)
+                    yield pages.top_event(top, time.time())
                 if page.runs:
                     seen = await self._seen.get(f"version {address}", page.version)
                     due = self._drawings.due(address, seen)
@@ -268,11 +277,11 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     raise UserError(f"--port and --host must be free to listen on, but {host} and {port} are not ({why}); give another")
 
 
-def serve(runs: Runs, listening: socket.socket, token: str, names: Collection[str] = ()) -> None:
+def serve(runs: Runs, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
     server: uvicorn.Server | None = None
     watch = Watch(runs, lambda: bool(server and server.should_exit))
-    app: Any = watch.app(token, listening.getsockname()[1], names)
+    app: Any = watch.app(token, listening.getsockname()[1])
     settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "loop": "asyncio", "access_log": False}
     server = uvicorn.Server(
         uvicorn.Config(

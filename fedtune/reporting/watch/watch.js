@@ -1,9 +1,10 @@
 "use strict";
 // Follows a page: its top comes with every change, and what is drawn below is fetched when there is something new.
 (() => {
-  const { address, now, drawn } = document.body.dataset;
+  const { address, now, drawn, version } = document.body.dataset;
   const link = document.getElementById("link");
   let ahead = Number(now) - Date.now() / 1000; // of the server's clock
+  let seen = version;
   let wanted = drawn ? "first" : "", shown = "", busy = false;
 
   const parsed = (html) => new DOMParser().parseFromString(html, "text/html").body;
@@ -61,6 +62,8 @@
   events.addEventListener("top", ({ data }) => {
     const told = JSON.parse(data);
     ahead = told.now - Date.now() / 1000;
+    if (told.version === seen) return; // as the page came
+    seen = told.version;
     report.replace(document.getElementById("top"), parsed(told.html));
     ago();
   });
