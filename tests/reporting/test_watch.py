@@ -436,7 +436,7 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
             assert next(stream.iter_lines()) == b"event: top"
             drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=60))
             drawing.start()
-            wait_for(lambda: below(process.pid))  # the process that draws
+            wait_for(lambda: len(below(process.pid)) > 1)  # the process that draws
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
             drawing.join(30)
@@ -468,10 +468,11 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             browser.press("//td/a")
             wait_for(lambda: "1 finished, 1 stopped, 1 running" in browser.text())
             wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 5"), 240)
-            look = "document.querySelector('#drawn .plot')"
+            browser.press("//button[@role='tab'][text()='Progress']")
+            look = "document.querySelector('[data-tab=Progress] .plot')"
             browser.script(f"{look}.scrollIntoView()")
             wait_for(lambda: browser.script(f"return {look}.querySelectorAll('.scatterlayer path').length > 0"))
-            browser.script("window.first = document.querySelector('#drawn .plot')")
+            browser.script("window.first = document.querySelector('[data-tab=Progress] .plot')")
             browser.script("document.querySelector('#drawn details').open = true")
             browser.press("//section[@id='drawn']//input[@name='text']", "aa")
             before = browser.script("return first.querySelectorAll('.scatterlayer .trace').length")
@@ -482,6 +483,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             wait_for(lambda: browser.script(later), 240)  # the same figure, with the new trial's line
             kept = "document.querySelector('#drawn input[name=text]').value"
             assert browser.script(f"return document.querySelector('#drawn details').open && {kept} === 'aa'")
+            assert browser.script("return document.querySelector('[aria-selected=true]').textContent") == "Progress"
         wait_for(lambda: "its driver is gone" in browser.text())
         files.write("finished", **RECORD)
         wait_for(lambda: browser.script("return document.querySelector('.badge').textContent") == "finished")

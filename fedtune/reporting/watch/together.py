@@ -37,7 +37,7 @@ def _searches(runs: dict[str, Path]) -> dict[str, Path]:
 
 def _glance(f: Findings, name: str) -> Search:
     """A search's part without its figures and tables."""
-    return Search(f"/run/{name}", f, [], "", provenance.of(f.record, f), "")
+    return Search(f"/run/{name}", f, [], "", provenance.of(f.record, f), "", [])
 
 
 def _figures(found: dict[str, Findings]) -> list[figures.Shown]:

@@ -27,7 +27,10 @@
     plotly ??= new Promise((done, failed) => {
       const script = document.createElement("script");
       script.src = "/static/plotly.js";
-      script.onload = done;
+      script.onload = () => {
+        document.dispatchEvent(new Event("plotly"));
+        done();
+      };
       script.onerror = failed;
       document.head.append(script);
     });
