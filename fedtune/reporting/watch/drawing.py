@@ -38,6 +38,8 @@ class Artist:
 
     async def draw(self, **request: Any) -> tuple[str, float]:
         """The HTML of a part of a page, and the processor's seconds that it took; UserError if it cannot be drawn."""
+        if self._over:
+            raise UserError("the page has ended")
         loop = asyncio.get_running_loop()
         self._asked += 1
         mine = self._asked
