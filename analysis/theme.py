@@ -16,6 +16,10 @@ from fedtune.core.terminal import in_notebook
 # Okabe and Ito's colours, which colour-blind people can tell apart; those that show best on white first
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
 GREY = "#9A9A9A"
+# of a light and of a dark page: text, notes, axes, grid, and the colours in the order of those above
+LIGHT: dict[str, Any] = {"ink": "#222222", "note": "#555555", "axis": "#777777", "grid": "#E6E6E6", "colours": COLOURS}
+ON_DARK = ["#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#0072B2", "#FFFFFF", "#F0E442"]
+DARK: dict[str, Any] = {"ink": "#E6E6E6", "note": "#B0B0B0", "axis": "#8C8C8C", "grid": "#3D424A", "colours": ON_DARK}
 SCALE = "Cividis"  # for quantities: even in lightness, for all eyes
 RENDERER = "plotly_mimetype+notebook"  # of notebooks: what draws figures beside cells, and what a page has of them
 PARTIAL = ("plotly_mimetype", "vscode", "jupyterlab", "nteract")  # the first of these alone
@@ -25,7 +29,7 @@ WIDTH = {"title": 43, "note": 58}  # letters of a line, so that a telephone's wi
 TEMPLATE = go.layout.Template(
     layout=go.Layout(
         colorway=COLOURS,
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": LIGHT["ink"]},
         title={"font": {"size": 16}},
         paper_bgcolor="white",
         plot_bgcolor="white",
@@ -33,15 +37,15 @@ TEMPLATE = go.layout.Template(
         hoverlabel={"bgcolor": "white", "namelength": -1},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         xaxis={
-            "gridcolor": "#E6E6E6",
-            "linecolor": "#777777",
+            "gridcolor": LIGHT["grid"],
+            "linecolor": LIGHT["axis"],
             "ticks": "outside",
             "zeroline": False,
             "automargin": True,
         },
         yaxis={
-            "gridcolor": "#E6E6E6",
-            "linecolor": "#777777",
+            "gridcolor": LIGHT["grid"],
+            "linecolor": LIGHT["axis"],
             "ticks": "outside",
             "zeroline": False,
             "automargin": True,
@@ -75,7 +79,7 @@ def finish(
     _as_written(figure)
     lines = [_literal(line) for line in textwrap.wrap(title, WIDTH["title"])]
     notes = [_literal(line) for line in textwrap.wrap(note, WIDTH["note"])] if note else []
-    text = "<br>".join(lines + [f'<span style="font-size:12px;color:#555555">{line}</span>' for line in notes])
+    text = "<br>".join(lines + [f'<span style="font-size:12px;color:{LIGHT["note"]}">{line}</span>' for line in notes])
     top = 26 + 20 * len(lines) + 16 * len(notes) + 18 * panels
     place = {"x": 0.01, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
     figure.update_layout(
