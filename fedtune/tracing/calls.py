@@ -5,8 +5,8 @@ of net, code and argument shapes; after that, the recorded operations run by the
 trains share recordings, each with its own constants.  Only code that is declared pure is recorded (`purity`).  Code
 that draws random numbers runs eagerly in every call, because a number's address counts the draws before it.
 
-A recording is compared with the code itself at its 1st, 2nd, 4th, 8th … replay and then at every 512th, in at most a
-hundredth of the time.  The recording works on copies then, so only the code changes the state.
+A recording is compared with the code itself at its 1st, 2nd, 4th, 8th … replay and then at every 512th, in at most
+30 ms and a 200th of the time.  The recording works on copies then, so only the code changes the state.
 """
 
 from __future__ import annotations
