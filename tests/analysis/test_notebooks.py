@@ -29,8 +29,16 @@ def pages(cell: Any) -> list[str]:
     return [o["data"].get("text/html", "") for o in cell.outputs if PLOTLY in o.get("data", {})]
 
 
-def test_the_four_notebooks_are_there() -> None:
-    assert [n.stem for n in NOTEBOOKS] == ["communication", "compare", "gfpl", "search"]
+def test_the_notebooks_are_there() -> None:
+    assert [n.stem for n in NOTEBOOKS] == ["communication", "compare", "gfpl", "program", "search"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_ends_with_what_to_do_next(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    said = [c.source for c in cells if c.cell_type == "markdown"][-1]
+    assert said.startswith("## What to do next\n")
+    assert "`fedtune " in said or "next_steps." in cells[-1].source
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -72,6 +80,8 @@ def test_a_notebook_draws_its_figures(path: Path, executed: Callable[[Any], list
             assert figure["data"], f"nothing drawn by {cell.source}: {figure['layout']['annotations'][0]['text']}"
         assert all("Plotly.newPlot" in page for page in pages(cell)), "nbconvert shows a figure by its page"
     assert sum(len(figures(c)) for c in code) >= 4
+    if "next_steps." in code[-1].source:
+        assert "fedtune " in code[-1].outputs[0].text
 
 
 SEARCHED = f"""
