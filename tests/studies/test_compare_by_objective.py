@@ -121,7 +121,7 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
         "1 could not be tested; of 3 algorithms, 1 above local, 1 below local, 1 within the margin of local."
     )
     once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
-    assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %. Each algorithm was searched once, so ")
+    assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %, by one search of each algorithm: ")
     assert once.endswith("there is no verdict (--searches 3 or more give one).")
     loss = comparison_tables.table(evaluations(), SPENT, {}, LOSS)
     none = pairs_of()

@@ -29,7 +29,7 @@ def who(algorithms: Sequence[str]) -> str:
 
 
 ONE_SEARCH = (
-    "Each algorithm was searched once, so nothing is known of what another search would find, and there is no verdict "
+    "by one search of each algorithm: what another search would find is not known, so there is no verdict "
     "(--searches 3 or more give one)"
 )
 
@@ -47,7 +47,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     figure = f"{name.strip()} {figures[column].iloc[0]} {percent}".strip()
     first = f"{best} ranks first on fresh seeds with {figure}"
     if not judged(pairs):
-        return f"{first}. {ONE_SEARCH}." if len(pairs) else f"{first}."
+        return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
     mine = pairs[pairs["algorithm"] == best]
     found = [first, _differing(mine.assign(difference=-mine["difference"]), "other algorithms", best)]
     for baseline, of in against.groupby("other", sort=False):
