@@ -56,7 +56,7 @@ TWO_AT_ONCE = (
 )
 
 
-MOMENTS = (1, 12, 20, 28)  # of its 36 rounds: after so many a copy of its folder is taken
+MOMENTS = (1, 12, 20, 24)  # of its 36 rounds: after so many a copy of its folder is taken
 
 
 def begin_search(folder: Path, *more: str) -> subprocess.Popen:

@@ -460,7 +460,7 @@ def test_trials_whose_folders_are_gone_are_named(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """One that had ended is without rounds, one that had not begins again; the folder has another name, too."""
-    run = copy_to(tmp_path, interrupted[28])
+    run = copy_to(tmp_path, interrupted[24])
     *_, snapshot = ray_internals.snapshots(run)
     statuses = ray_internals.trial_statuses(snapshot)
     ended, *_ = (t for t, status in statuses.items() if status == "TERMINATED")

@@ -210,7 +210,7 @@ def test_a_running_trial_shows_its_rounds_and_what_they_cost(tmp_path: Path) -> 
 
 
 def test_a_search_that_runs_has_the_rounds_of_its_running_trials_in_the_file(interrupted: dict[int, Path]) -> None:
-    run = interrupted[28]
+    run = interrupted[24]
     logged, trials = logs.logged(run), opened(run / "study.journal").trials
     assert any(t.state == TrialState.RUNNING for t in trials) and sum(len(t.intermediate_values) for t in trials) > 8
     for trial in trials:
