@@ -37,7 +37,8 @@ class Importance(NamedTuple):
     shares   of the objective's variance, by fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014), the largest first
     first    in how many of RESAMPLES bootstrap samples of the trials the same hyperparameter comes first
     trials   how many they are
-    ranges   of each share, where 90 % of the resamples lie
+    ranges   of each share, where 90 % of the resamples lie; wide enough for the share itself, which few trials may put
+             outside: a resample has fewer different trials
     """
 
     shares: dict[str, float]
@@ -178,7 +179,8 @@ def mattered(study: optuna.Study | None) -> Importance | None:
         drawn.append(_importances(some, trees=16))
         first += next(iter(drawn[-1]), "") == next(iter(shares))
     found = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
-    return Importance(shares, first, len(trials), {name: (float(a), float(b)) for name, (a, b) in found.items()})
+    ranges = {name: (min(float(a), shares[name]), max(float(b), shares[name])) for name, (a, b) in found.items()}
+    return Importance(shares, first, len(trials), ranges)
 
 
 def _ours(figure: go.Figure) -> go.Figure:

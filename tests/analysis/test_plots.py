@@ -552,7 +552,10 @@ def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
     for lam, mu, noise in values:
         both = {name: FloatDistribution(0, 1) for name in ("lam", "mu")}
         unsure.add_trial(create_trial(params={"lam": lam, "mu": mu}, distributions=both, value=lam + mu + noise / 10))
-    assert plots.mattered(unsure).first < 0.8 * plots.RESAMPLES
+    vague = plots.mattered(unsure)
+    assert vague.first < 0.8 * plots.RESAMPLES
+    for of in (found, grown, vague):
+        assert all(low <= of.shares[name] <= high for name, (low, high) in of.ranges.items())
     assert plots.mattered(None) is None
     (few := tmp_path / "few").mkdir()
     assert plots.mattered(plots.study(journal(few, 7))) is None
