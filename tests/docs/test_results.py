@@ -33,3 +33,11 @@ def test_fedbabus_fine_tuning() -> None:
     assert np.isnan(everything[0.196]).all() and "| body and head | 0.196, the clients' | – | 10 of 10 |" in PAGE
     apart = statistics.paired(everything[0.001], head[0.196])
     assert f"the code's way is {interval(apart.mean, apart.half, '.1f')} points above the head alone" in PAGE
+
+
+def test_fedavg_fts_fine_tuning() -> None:
+    found, babu = ended("fedavgft-tune-all"), ended("fedbabu-tune-all")
+    of = {rate: interval(*statistics.mean(found[rate]), ".1f") for rate in found}
+    assert f"reaches {of[0.06896]} at the clients' rate, {of[0.03]} at 0.03 and {of[0.001]} at 0.001" in PAGE
+    apart = statistics.paired(babu[0.001], found[0.03])
+    assert f"is {interval(apart.mean, apart.half, '.1f')} points\nabove FedAvg-FT at the best" in PAGE
