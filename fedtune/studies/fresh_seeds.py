@@ -85,8 +85,8 @@ def evaluate(
         for seed in p.fresh(seeds)
     ]
     runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
-    for _, _, p, c, seed in entries:
-        label = f"{p.workload.name} {c.name} {p.run_word} {seed}"
+    for _, name, p, c, seed in entries:
+        label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
         runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
     first = next(iter(plans[0].values()))
     outcomes = ray_tasks.run_all(

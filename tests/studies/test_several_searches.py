@@ -72,6 +72,14 @@ def test_a_search_is_one_number_the_mean_over_its_seeds() -> None:
     assert table.loc["a", "configuration"].count(";") == SEARCHES - 1
 
 
+def test_an_algorithm_of_which_one_search_found_nothing_is_not_judged_by_the_others() -> None:
+    found = frame(a=(0.7, 1e-4), b=(0.6, 1e-4))
+    lacking = found[~((found["algorithm"] == "b") & (found["search"] == 2) & found["chosen"])]
+    row = tables.table(lacking, spent("ab"), {}).set_index("algorithm").loc["b"]
+    assert math.isnan(row["tuned"]) and math.isnan(row["gain"]) and row["default"] > 0
+    assert tables.pairs(lacking, margin=0.005)["verdict"].tolist() == ["not tested"]
+
+
 def test_a_verdict_is_one_of_three_and_needs_several_searches() -> None:
     found = frame(a=(0.7, 1e-4), b=(0.7, 1e-4), c=(0.6, 1e-4), d=(0.65, 0.3))
     verdicts = tables.pairs(found, margin=0.005).set_index(["algorithm", "other"])["verdict"]
@@ -128,7 +136,7 @@ def test_the_outcome_counts_verdicts_or_says_that_there_is_none() -> None:
 
 WORDS = (
     "--algos local --baselines fedavg --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --searcher random "
-    "--scheduler none --max-concurrent 1 --seeds 2 --top-k 1 --no-dashboard --name many --searches 2"
+    "--scheduler none --max-concurrent 1 --seeds 2 --top-k 2 --no-dashboard --name many --searches 2"
 ).split()
 
 
@@ -169,6 +177,15 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert tried[0] != tried[1], "each has draws of its own"
     tried = [sorted(str(r[0]["config"]) for r in logs.logged(folder / n).values()) for n in ("fedavg", "fedavg-again")]
     assert tried[0] != tried[1] and set(tried[0]) & set(tried[1]), "only the default is tried by both"
+    default = found[found["configuration"] == "default"].set_index(["seed", "algorithm"])["test_acc"].unstack()
+    assert default["fedavg"].equals(default["fedavg-again"].rename("fedavg")), "one run serves both"
+    alike = []
+    for k, top in itertools.product((1, 2), ("top 1", "top 2")):  # under its own name, by its own configuration
+        of = found[(found["search"] == k) & (found["configuration"] == top)]
+        one, other = (of[of["algorithm"] == name].reset_index() for name in ("fedavg", "fedavg-again"))
+        alike.append(one["config/lr"].equals(other["config/lr"]))
+        assert alike[-1] == one["test_loss"].equals(other["test_loss"])
+    assert not all(alike)
     assert "control: fedavg was searched twice under two names, and fedavg" in said
     pairs = pd.read_csv(folder / "pairs.csv")
     assert pairs[["algorithm", "other"]].to_numpy().size == 2, "the control is no algorithm that is compared"

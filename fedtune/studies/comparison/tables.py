@@ -217,21 +217,23 @@ def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
 
 
 def with_units(evaluations: pd.DataFrame) -> pd.DataFrame:
-    """With the column UNIT: what counts as one number, the search; or the seed, where there is one search."""
+    """With the column UNIT: what counts as one number, the search; or the seed, where there is one search.
+
+    Its categories are all units, so that an algorithm of which one has no run is not judged by the others alone.
+    """
     searches = evaluations.get(SEARCH, pd.Series(1, evaluations.index))
-    return evaluations.assign(**{UNIT: searches if searches.nunique() > 1 else evaluations["seed"]})
+    unit = searches if searches.nunique() > 1 else evaluations["seed"]
+    return evaluations.assign(**{UNIT: pd.Categorical(unit)})
 
 
 def numbers(runs: pd.DataFrame, metric: str) -> pd.Series:
-    """A number for each unit: the mean over its seeds, not a number where a run diverged."""
-    return runs.groupby(UNIT)[metric].agg(lambda v: v.mean(skipna=False))
+    """A number for each unit: the mean over its seeds, not a number where a run diverged or there is none."""
+    return runs.groupby(UNIT, observed=False)[metric].agg(lambda v: v.mean(skipna=False)).astype(float)
 
 
 def _apart(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
     """Differences in a metric between two sets of runs, paired by unit."""
-    one, other = numbers(a, metric), numbers(b, metric)
-    common = one.index.intersection(other.index)
-    return (one[common] - other[common]).to_numpy(float)
+    return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
