@@ -17,7 +17,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray import tune
-from support.searches import ROUNDS, TRIALS, assert_as_undisturbed, copy_to
+from support.searches import MOMENTS, ROUNDS, TRIALS, assert_as_undisturbed, copy_to
 
 from fedtune.commands import extend, resume, status
 from fedtune.core.about import FORMAT
@@ -37,7 +37,7 @@ BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
-@pytest.mark.parametrize("moment", [1, 12, 28])  # at 20 test_killed.py has a true kill
+@pytest.mark.parametrize("moment", sorted({*MOMENTS} - {20}))  # at 20 test_killed.py has a true kill
 def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
