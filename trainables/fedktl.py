@@ -11,18 +11,13 @@
              v_c <- the mean of F(p) of class c;    x_c = G(v_c)
 
 Zhang, Liu, Hua and Cao, CVPR 2024, arXiv:2403.15760, and its code (TsingZ0/FedKTL).  The paper's G is pretrained
-(StyleGAN, Stable Diffusion) and lies with the server.  There is none here: G is a net of two layers whose random
-weights, from the seed, never change; for normal latents its rows have mean 0 and variance 1.  So what clients share is
-which latents a class has, in pictures that look like noise; no knowledge of natural pictures comes in.  Else:
-
-- F has LayerNorm; the code's BatchNorm has no statistics for a single prototype.  Its gradients are not cut.
-- A step sees all pairs that were sent (the code: as many as rows of a batch); classes that nobody held have none.
-- P stays with the client (the code's begins anew every round).
-
-The nearest direction of Z predicts.  With μ = 0 it is Local training of a net with a fixed equiangular head.
+(StyleGAN, Stable Diffusion).  There is none here: G is two layers of random weights that never change; for normal
+latents its rows have mean 0 and variance 1.  So what clients share is which latents a class has, in pictures that look
+like noise.  Else, F has LayerNorm (the code's BatchNorm has no statistics for a single prototype), its gradients are
+not cut, a step sees all pairs that were sent (the code: as many as rows of a batch), and P stays with its client (there
+it begins anew every round).  The nearest direction of Z predicts.  With μ = 0 it is Local with an equiangular head.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -30,11 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Ragged, Task, hyper
-from fedtune.nn.heads import Frame
-from fedtune.nn.latents import align, generate, new_generator, new_transformer, transform
-from fedtune.nn.layers import Linear, cross_entropy
+from fedtune.nn.heads import Frame, arcface
+from fedtune.nn.latents import align, as_numbers, filled, generate, new_nets
+from fedtune.nn.layers import Linear
 from fedtune.nn.prototypes import class_means, etf
 
 
@@ -44,18 +38,12 @@ class FedKTL(Algorithm):
 
     pure = True
 
-    mu: float = hyper(
-        50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="weight of the pictures' loss"
-    )
-    lam: float = hyper(
-        1.0, 0.01, 10.0, log=True, symbol="λ", first_round=2, help="weight of the pull to the classes' latents"
-    )
+    mu: float = hyper(50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="pictures' pull")
+    lam: float = hyper(1.0, 0.01, 10.0, log=True, symbol="λ", first_round=2, help="pull to the classes' latents")
     angle: float = hyper(0.5, 0.0, 1.0, symbol="m", help="margin of the own direction's angle, in radians")
     scale: float = hyper(64.0, 1.0, 128.0, log=True, symbol="s", help="factor on cosines")
     latents: int = hyper(64, 8, 512, log=True, symbol="W", help="the generator's latents")
-    server_epochs: int = hyper(
-        100, 1, 1000, log=True, symbol="S", first_round=2, help="the server's epochs on the received prototypes"
-    )
+    server_epochs: int = hyper(100, 1, 1000, log=True, symbol="S", first_round=2, help="the server's epochs")
     server_batch: int = hyper(100, 8, 256, log=True, first_round=2, help="mini-batch of these epochs")
     server_lr: float = hyper(0.01, 1e-4, 0.1, log=True, first_round=2, help="Adam's learning rate at the server")
 
@@ -73,45 +61,24 @@ class FedKTL(Algorithm):
         return net
 
     def init(self, task: Task) -> dict:
-        """The transformer F, the generator G, and no pictures yet."""
+        """The transformer F and the generator G; no pictures yet."""
         c, w, none = task.classes, self.latents, torch.zeros(task.classes, dtype=torch.bool)
-        numbers, stream = torch.Size(task.shape).numel(), randomness.stream(task.seed, "generator")
-        return {
-            "transformer": new_transformer(c, w, randomness.number(task.seed, "transformer")),
-            "generator": new_generator(w, numbers, stream),
-            "pictures": Ragged(torch.zeros(c, *task.shape), none),
-            "vectors": Ragged(torch.zeros(c, w), none),
-        }
+        pictures, vectors = Ragged(torch.zeros(c, *task.shape), none), Ragged(torch.zeros(c, w), none)
+        return new_nets(c, w, torch.Size(task.shape).numel(), task.seed) | {"pictures": pictures, "vectors": vectors}
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Rows alone, as long as there are no pictures; net and projection are clipped separately."""
-        loss = self.loss if self.mu and task.t > 1 else self.arc
-        return (Phase(loss, lr_scale={"projection": 1.0}, clip=100.0),)
+        return (Phase(self.loss if self.mu and task.t > 1 else self.arc, lr_scale={"projection": 1.0}, clip=100.0),)
 
     def arc(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE of the scaled cosines, the own one's angle enlarged by the margin."""
-        cosine = self.cosines(m, batch.x)  # [B, C]
-        own = F.one_hot(batch.y, cosine.shape[1]).bool()
-        sine = (1 - cosine.square()).clamp(min=1e-12).sqrt()
-        enlarged = cosine * math.cos(self.angle) - sine * math.sin(self.angle)
-        return cross_entropy(self.scale * torch.where(own, enlarged, cosine), batch.y)
+        return arcface(self.predict(m, batch.x, down), batch.y, self.scale, self.angle)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """And the distance of the pictures' features, projected, to their latents."""
-        pictures, seen = down["pictures"]
-        some = torch.arange(len(seen), device=seen.device) % len(batch.x)
-        rows = batch.x[some]  # for classes without a picture: no weight, but statistics of BatchNorm
-        x = torch.where(seen.view(-1, *[1] * (rows.ndim - 1)), pictures, rows)
-        apart = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)
+        x, seen = filled(down["pictures"], batch.x), down["pictures"].present
+        apart = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)  # [C]
         return self.arc(m, batch, down) + self.mu * (apart * seen).sum() / seen.sum().clamp(min=1)
-
-    def cosines(self, m: Model, x: Tensor) -> Tensor:
-        """Of h(z) with the frame's directions, [B, C]."""
-        if not x.is_floating_point():
-            raise UserError(
-                "fedktl generates numbers, so it needs images, series or vectors, but these rows are tokens"
-            )
-        return m.part("frame")(F.normalize(m.head(m.body(x)), dim=1))
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Normalised class means of the classes that the client holds."""
@@ -123,18 +90,11 @@ class FedKTL(Algorithm):
         """F and latents after their epochs, and the pictures of the latents."""
         protos, held = up["protos"]  # [m, C, C], [m, C]
         p, y, stream = protos[held], held.nonzero()[:, 1], randomness.stream(task.seed, "latents", task.t)
-        start = self.centres(server["transformer"], p, y, server["vectors"])
         work = self.server_epochs, self.server_batch, self.server_lr, self.lam
-        net = align(server["transformer"], start.values, p, y, *work, stream)
-        vectors = self.centres(net, p, y, start)
+        net, vectors = align(server["transformer"], server["vectors"], p, y, *work, stream)
         pictures = generate(server["generator"], vectors.values).view(-1, *task.shape)
         return server | {"transformer": net, "vectors": vectors, "pictures": Ragged(pictures, vectors.present)}
 
-    def centres(self, net: dict[str, Tensor], p: Tensor, y: Tensor, old: Ragged) -> Ragged:
-        """The mean of F(p) of every class; classes without a prototype keep what they had."""
-        means, counts = class_means(transform(net, p), y, torch.ones_like(y, dtype=torch.bool), len(old.present))
-        return Ragged(torch.where(counts[:, None] > 0, means, old.values), old.present | (counts > 0))
-
     def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
-        """The nearest direction of the frame."""
-        return self.cosines(m, x)
+        """Cosines of h(z) with the frame's directions, [B, C]: the nearest one predicts."""
+        return m.part("frame")(F.normalize(m.head(m.body(as_numbers(x))), dim=1))

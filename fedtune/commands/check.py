@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "--check-rounds",
         type=int,
         metavar="N",
-        help=f"rounds of each run of a program (default: {program_check.ROUNDS})",
+        help=f"rounds of each run of a program or a Flower app (default: {program_check.ROUNDS})",
     )
     return p
 
@@ -84,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     if is_program(args.what):
         return _check_program(args.what, args, given)
     if args.check_rounds is not None:
-        raise UserError(f"--check-rounds goes with a program file, but got {args.what or args.model or 'none'}")
+        got = args.what or args.model or "neither"
+        raise UserError(f"--check-rounds goes with a program file or --flower, but got {got}")
     with quick_imports():
         import torch
 

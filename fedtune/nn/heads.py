@@ -1,12 +1,15 @@
-"""Linear heads: pooled Gaussians of features, training on a server, and a fixed head."""
+"""Linear heads: pooled Gaussians of features, training on a server, a fixed head, and a margin of its angles."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fedtune.nn.layers import cross_entropy
 
 
 def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,6 +135,17 @@ class Frame(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Inner products of h [B, D] with the frame's columns, [B, C]."""
         return h @ self.columns
+
+
+def arcface(cosines: Tensor, y: Tensor, scale: float, margin: float) -> Tensor:
+    """CE of scaled cosines [B, C], where a row's own angle counts as larger by the margin, in radians; y [B].
+
+    Source: Deng et al. (ArcFace), CVPR 2019, equation 3.
+    """
+    own = F.one_hot(y, cosines.shape[1]).bool()
+    sines = (1 - cosines.square()).clamp(min=1e-12).sqrt()
+    enlarged = cosines * math.cos(margin) - sines * math.sin(margin)
+    return cross_entropy(scale * torch.where(own, enlarged, cosines), y)
 
 
 class Offset(nn.Module):

@@ -10,10 +10,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.core import randomness
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Ragged
 from fedtune.nn.divergences import mmd
 from fedtune.nn.generators import Net, descend, start_memory
+from fedtune.nn.prototypes import class_means
 
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of MMD's kernels, as in FedKTL's code
+
+
+def as_numbers(x: Tensor) -> Tensor:
+    """The rows; UserError for tokens, which no generator makes."""
+    if x.is_floating_point():
+        return x
+    raise UserError("fedktl generates numbers, so it needs images, series or vectors, but these rows are tokens")
+
+
+def new_nets(classes: int, latents: int, numbers: int, seed: int) -> dict[str, Net]:
+    """The transformer, and the generator of rows of so many numbers."""
+    return {
+        "transformer": new_transformer(classes, latents, randomness.number(seed, "transformer")),
+        "generator": new_generator(latents, numbers, randomness.stream(seed, "generator")),
+    }
 
 
 def new_generator(latents: int, numbers: int, stream: torch.Generator) -> Net:
@@ -28,6 +46,12 @@ def new_generator(latents: int, numbers: int, stream: torch.Generator) -> Net:
 def generate(generator: Net, latents: Tensor) -> Tensor:
     """Rows [n, d] of latents [n, W]."""
     return F.linear(F.linear(latents, generator["in"]).relu(), generator["out"])
+
+
+def filled(pictures: Ragged, rows: Tensor) -> Tensor:
+    """A picture of every class [C, …]; where there is none, one of the rows [B, …], for BatchNorm's statistics only."""
+    some = rows[torch.arange(len(pictures.present), device=rows.device) % len(rows)]
+    return torch.where(pictures.present.view(-1, *[1] * (rows.ndim - 1)), pictures.values, some)
 
 
 def new_transformer(classes: int, latents: int, seed: int) -> Net:
@@ -45,9 +69,17 @@ def transform(transformer: Net, p: Tensor) -> Tensor:
     return F.linear(h, transformer["last.weight"], transformer["last.bias"])
 
 
+def centres(transformer: Net, p: Tensor, y: Tensor, old: Ragged) -> Ragged:
+    """The mean latents [C, W] of every class's prototypes, p [n, C] of classes y [n]; a class without any keeps its old
+    ones.
+    """
+    means, counts = class_means(transform(transformer, p), y, torch.ones_like(y, dtype=torch.bool), len(old.present))
+    return Ragged(torch.where(counts[:, None] > 0, means, old.values), old.present | (counts > 0))
+
+
 def align(
     transformer: Net,
-    centres: Tensor,
+    old: Ragged,
     p: Tensor,
     y: Tensor,
     epochs: int,
@@ -55,11 +87,11 @@ def align(
     lr: float,
     lam: float,
     stream: torch.Generator,
-) -> Net:
+) -> tuple[Net, Ragged]:
     """The transformer after these epochs of Adam over prototypes p [n, C] of classes y [n], shuffled, in batches.
 
-    The loss is MMD² between latents and as many normal draws, and λ times their mean square distance to their classes'
-    centres [C, W], which move too.
+    And the classes' centres [C, W] then; old: those of before.  The loss is MMD² between latents and as many normal
+    draws, and λ times their mean square distance to their classes' centres, which begin where p puts them and move too.
     Source: Zhang et al. (FedKTL), CVPR 2024, equation 3, and its code.
     """
     order = [rows for _ in range(epochs) for rows in torch.randperm(len(y), generator=stream).split(batch)]
@@ -70,7 +102,9 @@ def align(
         drawn = torch.randn(q.shape, generator=stream, dtype=q.dtype).to(q.device)
         return mmd(q, drawn, WIDTHS) + lam * F.mse_loss(q, net["centres"][y[rows]]), None
 
-    start = transformer | {"centres": centres}
-    memory = {n: t.to(centres) for n, t in start_memory(start).items()}
-    net, _ = descend(start, memory, loss, len(order), lr)
-    return {n: net[n] for n in transformer}
+    begin = centres(transformer, p, y, old)
+    start = transformer | {"centres": begin.values}
+    memory = {n: t.to(begin.values) for n, t in start_memory(start).items()}
+    trained, _ = descend(start, memory, loss, len(order), lr)
+    net = {n: trained[n] for n in transformer}
+    return net, centres(net, p, y, begin)

@@ -388,7 +388,7 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
         ("fedavg --python python3", "--python goes with --flower, but it was not given"),
         ("own.toml --flower app", "WHAT or --flower says what is checked, but got own.toml and app"),
-        ("fedavg --check-rounds 2", "--check-rounds goes with a program file, but got fedavg"),
+        ("fedavg --check-rounds 2", "--check-rounds goes with a program file or --flower, but got fedavg"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_a_line(
