@@ -1,18 +1,21 @@
-"""The figure of a comparison of algorithms."""
+"""The figures of a comparison of algorithms: on fresh seeds, and against the budget of its searches."""
 
 from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.plot_tools import in_words
-from analysis.theme import COLOURS, finish, nothing, see_through
+from analysis.plot_tools import in_words, legend_lines
+from analysis.theme import COLOURS, colours, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
-from fedtune.core.objectives import ACCURACY, Objective
+from fedtune.core.objectives import ACCURACY, Objective, written
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
-from fedtune.studies.comparison import tables
+from fedtune.studies.comparison import budgets, tables
+
+BANDS = 6  # with more lines, their intervals would hide one another
+DASHES = ("solid", "dash", "dot")  # of lines whose colours come again
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
@@ -91,3 +94,65 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     n = f"n = {several(units, 'seed')}" if units == evaluations["seed"].nunique() else f"n = {units} searches"
     n += f"; diamonds: mean with its 95 % interval{gone}"
     return finish(figure, title, n, height=110 + 46 * len(order), legend=1)
+
+
+def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin: float = 0.0) -> go.Figure:
+    """What the searches of each algorithm had found after 1, 2, 3, … trials: mean over searches and 95 % interval.
+
+    table: of `frames.by_budget`.  It is the score that searches select by, as a rule of validation rows.  A line marks
+    from when on the order of the means stays as it is, of algorithms that end more than the margin apart.
+    objective: with its direction, as in compare.json, if it is not validation accuracy.
+
+    >>> from analysis import frames, plots
+    >>> figure = plots.by_budget(frames.by_budget("runs/COMPARISON"))  # doctest: +SKIP
+    """
+    objective = written(str(objective))
+    words, within = in_words(objective.name), limits(objective.name)
+    title = f"Best {words} in the searches, against their number of trials"
+    scored = table.dropna(subset=["score"])
+    if scored.empty:
+        return nothing(title, f"no search has a {words}")
+    most, figure = int(table["trials"].max()), go.Figure()
+    order = scored.sort_values(["trials", "rank"], kind="stable").drop_duplicates("algorithm", keep="last")
+    order = order.sort_values(["trials", "rank"], ascending=[False, True], kind="stable")["algorithm"].tolist()
+    bands = len(order) <= BANDS and bool(scored["half"].notna().any())
+    for i, (name, colour) in enumerate(colours(order).items()):
+        mine = scored[scored["algorithm"] == name]
+        above, below = statistics.arms(mine["score"], mine["half"], within)
+        if bands:
+            figure.add_scatter(
+                x=[*mine["trials"], *mine["trials"][::-1]],
+                y=[*(mine["score"] + above), *(mine["score"] - below)[::-1]],
+                fill="toself",
+                fillcolor=see_through(colour, 0.15),
+                line={"width": 0},
+                legendgroup=name,
+                showlegend=False,
+                hoverinfo="skip",
+            )
+        shown = zip(mine["score"], mine["half"], mine["rank"], mine["rounds"], strict=True)
+        figure.add_scatter(
+            x=mine["trials"],
+            y=mine["score"],
+            name=name,
+            legendgroup=name,
+            mode="lines+markers",
+            line={"color": colour, "dash": DASHES[i // len(COLOURS) % len(DASHES)], "width": 2.5},
+            marker={"size": 6},
+            text=[
+                f"{statistics.interval(mean, half, '.4f', within=within)}, place {rank}, {rounds:.0f} rounds trained"
+                for mean, half, rank, rounds in shown
+            ],
+            hovertemplate=name + " after %{x}: %{text}<extra></extra>",
+        )
+    ticks = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+    figure.update_xaxes(title="trials of each search", type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
+    figure.update_yaxes(title=words)
+    searches = int(table["searches"].iloc[0])
+    note = f"n = {several(searches, 'search')} of each; "
+    note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands
+    if since := budgets.settled(table, objective, margin):
+        figure.add_vline(x=since, line={"dash": "dot", "width": 1})
+        beyond = f" of those that end more than {margin:g} apart" * bool(margin)
+        note += f"; dotted: from here on the order{beyond} stays as it is"
+    return finish(figure, title, note, legend=legend_lines(order))

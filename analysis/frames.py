@@ -1,9 +1,10 @@
-"""Run folders as dataframes, as fedtune.runs.frames makes them.
+"""Run folders as dataframes, as fedtune.runs.frames and fedtune.studies.comparison.files make them.
 
 from analysis import frames
 trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
 """
 
 from fedtune.runs.frames import CONFIG, ROUNDS, STATUSES, TRIALS, clients, hyperparameters, load, record
+from fedtune.studies.comparison.files import by_budget
 
-__all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters", "load", "record"]
+__all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "by_budget", "clients", "hyperparameters", "load", "record"]

@@ -9,7 +9,7 @@ Every figure has a title that says what was varied, units on its axes, and n.  W
 the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 """
 
-from analysis.comparison_plots import comparison
+from analysis.comparison_plots import by_budget, comparison
 from analysis.cost_plots import accuracy_communication, best_so_far
 from analysis.curve_plots import learning_curves
 from analysis.hyperparameter_plots import effect, interaction
@@ -23,6 +23,7 @@ __all__ = [
     "Importance",
     "accuracy_communication",
     "best_so_far",
+    "by_budget",
     "communication_by",
     "comparison",
     "contour",

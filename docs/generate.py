@@ -149,7 +149,7 @@ PUBLIC = {  # the names that the page on Python shows; of `fedtune` and `plots` 
     "fedtune": tuple(name for name in fedtune.__all__ if name != "__version__"),
     "fedtune.api": ("Objective",),
     "fedtune.tuning.space": ("tunable", "with_shared", "lines"),
-    "analysis.frames": ("load", "clients", "record", "hyperparameters"),
+    "analysis.frames": ("load", "clients", "by_budget", "record", "hyperparameters"),
     "analysis.plots": tuple(name for name in plots.__all__ if name != "RESAMPLES"),
     "analysis.models": ("load", "of_trial"),
     "fedtune.studies.published": ("cells",),

@@ -101,6 +101,23 @@ def holm(p: Sequence[float]) -> list[float]:
     return out
 
 
+def expected_best(values: Any) -> np.ndarray:
+    """The expected largest of n of these values, for n = 1, 2, … all of them: the mean over all subsets of n.
+
+    Σ_i v_(i) C(i − 1, n − 1) / C(B, n), where v_(i) is the i-th smallest of B values.  If they are independent draws,
+    it is an unbiased estimate of the largest of n draws (Tang et al., ACL 2020).  Dodge et al. (EMNLP 2019) draw with
+    replacement, which is too low for n > 1.  −∞ stands for no value; where a subset has none, so has the mean (NaN).
+    """
+    ordered = np.sort(np.asarray(values, float))
+    size, lacking = ordered.size, int(np.isneginf(ordered).sum())
+    below, weights, found = np.arange(size), np.full(size, 1 / max(size, 1)), np.full(size, math.nan)
+    for n in range(1, size + 1):
+        if n > lacking:
+            found[n - 1] = weights[lacking:] @ ordered[lacking:]
+        weights = weights * np.maximum(below - n + 1, 0) * (n + 1) / (n * max(size - n, 1))
+    return found
+
+
 def number(value: float, form: str) -> str:
     """A number in Python's format, with a true minus sign; a dash for NaN."""
     return "–" if math.isnan(value) else format(value, form).replace("-", "−")

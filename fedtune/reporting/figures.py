@@ -151,12 +151,24 @@ def _clients(f: Findings) -> list[Shown]:
     return [drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
-def of_comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> list[Shown]:
-    """The figure of a comparison: test accuracy, or the objective's test metric, on fresh seeds by algorithm."""
+def of_comparison(
+    evaluations: pd.DataFrame,
+    objective: Objective = ACCURACY,
+    by_budget: pd.DataFrame | None = None,
+    margin: float = 0.0,
+) -> list[Shown]:
+    """The figures of a comparison: the test metric on fresh seeds by algorithm, and what searches saw by trials."""
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
-    return [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
+    found = [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
+    if by_budget is not None:
+        sentence = (
+            "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
+            "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
+        )
+        found.append(drawn("Against budget", lambda: plots.by_budget(by_budget, objective, margin), sentence))
+    return found
 
 
 def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:

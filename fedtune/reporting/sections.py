@@ -221,11 +221,15 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         where = "their own data"
         if scenario:
             where = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
-    except (KeyError, TypeError, AttributeError) as error:
+        searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
     state, evaluations = findings.state(run, record), _evaluations(run)
-    lead = (_outcome(run) if state == "finished" else "") + _lead(record, state, evaluations is not None)
-    numbers = range(int(record.get("searches", 1)))
+    first, budget = Goal.from_record(record).first, _by_budget(run)
+    leading = "" if budget is None else comparison_text.by_budget(budget, first, margin)
+    said_first = [_outcome(run), leading] if state == "finished" else []
+    lead = " ".join(filter(None, [*said_first, _lead(record, state, evaluations is not None)]))
+    numbers = range(searches)
     begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
     folders = {search: of[-1] for search, of in begun.items() if of}
     there = {a for a, _ in folders}
@@ -237,8 +241,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
         twice = record.get("control", [])
-        first = Goal.from_record(record).first
-        said += comparison_text.control(evaluations, twice, first, float(record.get("margin", 0.0)))
+        said += comparison_text.control(evaluations, twice, first, margin)
         compared = evaluations[~evaluations["algorithm"].isin(twice[1:])]
         said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
         warnings += [findings.sentence(line, algorithms) for line in said]
@@ -252,9 +255,9 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         lead,
         provenance.again(record),
         warnings,
-        _tables(run),
+        _tables(run, budget, searches, margin),
         _winner(run),
-        [] if evaluations is None else report_figures.of_comparison(evaluations, Goal.from_record(record).first),
+        [] if evaluations is None else report_figures.of_comparison(evaluations, first, budget, margin),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
         provenance.of(record),
         advice.of_comparison(record, _pairs(run), of_searches) if state == "finished" else [],
@@ -280,12 +283,13 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> lis
     return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
 
 
-def _tables(run: Path) -> list[TextTable]:
-    """A comparison's tables for readers, as far as they exist."""
-    files, shown = RunFiles(run), []
+def _tables(run: Path, budget: pd.DataFrame | None, searches: int, margin: float) -> list[TextTable]:
+    """A comparison's tables for readers, as far as they exist.  budget: what its searches had found by trials."""
+    files, shown, pairs = RunFiles(run), [], _pairs(run)
+    paired = "" if pairs is None else comparison_text.paired(pairs, searches, margin)
     for caption, file, readable in (
         ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
-        ("Differences between tuned algorithms, paired by seed", files.pairs_file, shown_pairs),
+        (f"Differences between tuned algorithms, {paired}", files.pairs_file, shown_pairs),
         (
             "Against the baselines, p corrected for these tests alone",
             files.against_file,
@@ -303,7 +307,15 @@ def _tables(run: Path) -> list[TextTable]:
                 caption = caption.replace("Test accuracy", whole["metric"].iloc[0])
                 caption = caption if comparison_text.in_percent(whole) else caption.replace(" in %", "")
             shown.append(_plain(caption + some, part))
+    if budget is not None:
+        of = comparison_text.of_budget(budget)
+        shown.append(_plain(of[0].upper() + of[1:], comparison_text.against_budget(budget)))
     return shown
+
+
+def _by_budget(run: Path) -> pd.DataFrame | None:
+    """What a comparison's searches had found after so many trials; None if that is not known."""
+    return comparison_files.by_budget(run) if RunFiles(run).budget_file.exists() else None
 
 
 def _pairs(run: Path) -> pd.DataFrame | None:
@@ -318,7 +330,7 @@ def _outcome(run: Path) -> str:
     if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
         return ""
     pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
-    return comparison_text.outcome(comparison_files.table(files.table_file), pairs, against) + " "
+    return comparison_text.outcome(comparison_files.table(files.table_file), pairs, against)
 
 
 def _winner(run: Path) -> tuple[str, str]:
@@ -335,7 +347,7 @@ def _winner(run: Path) -> tuple[str, str]:
 
 def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
     """A table of text; columns without any are left out."""
-    of_text = {"algorithm", "pair", "published %", "tuned hyperparameters"}
+    of_text = {"algorithm", "pair", "published %", "tuned hyperparameters", "verdict"}
     frame = frame.dropna(axis=1, how="all").astype(object)
     rows = frame.where(frame.notna(), "").astype(str).values.tolist()
     return TextTable(caption, [TextColumn(str(c), c not in of_text) for c in frame], rows)

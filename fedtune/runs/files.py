@@ -66,6 +66,7 @@ class RunFiles:
     latex_file = _File("table.tex")
     pairs_file = _File("pairs.csv")  # a comparison's algorithms, pairwise
     against_file = _File("against.csv")  # each algorithm against the baselines
+    budget_file = _File("budget.csv")  # what the searches had found after so many trials
 
     def __init__(self, path: str | Path, record_name: str = SEARCH) -> None:
         """record_name: SEARCH, COMPARISON or REPRODUCTION."""

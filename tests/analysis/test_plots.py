@@ -177,6 +177,18 @@ EVALUATIONS = pd.DataFrame(
         for s in range(3)
     ]
 )
+BUDGET = pd.DataFrame(
+    {
+        "algorithm": ["fast"] * 3 + ["slow"] * 3,
+        "trials": [1, 2, 3] * 2,
+        "score": [0.8, 0.81, 0.82, 0.7, 0.85, 0.95],
+        "half": [0.02] * 5 + [0.12],
+        "rank": [1, 2, 2, 2, 1, 1],
+        "rounds": [10.0, 20.0, 30.0] * 2,
+        "searches": 3,
+        "metric": "val_acc",
+    }
+)
 ROWS = models.Rows(np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3, np.arange(30) % 4)
 COSTS = pd.DataFrame({"varied": ["n", "n", "m"], "value": [1, 2, 3], "measured": [1e3, 2e3, 3e3], "formula": 2e3})
 
@@ -249,6 +261,7 @@ def others(folder: Path) -> dict[str, go.Figure]:
         "apart": plots.embedding({"features": ROWS, "projections": ROWS}, together=False),
         "costs": plots.communication_by(COSTS),
         "comparison": plots.comparison(EVALUATIONS),
+        "by budget": plots.by_budget(BUDGET),
         "of a comparison": plots.learning_curves(
             ROUNDS.assign(algorithm=ROUNDS["trial"], configuration="default", seed=1)
         ),
@@ -310,6 +323,7 @@ def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path
     assert "was not searched" in says(plots.effect(TRIALS, "lam"))
     assert "no rungs" in says(plots.rung_survival(TRIALS, ROUNDS, []))
     assert "nothing was re-run" in says(plots.comparison(EVALUATIONS.iloc[:0]))
+    assert "no search has a validation accuracy" in says(plots.by_budget(BUDGET.assign(score=np.nan)))
     assert "nothing was measured" in says(plots.communication_by(COSTS.iloc[:0]))
     assert "no client" in says(plots.per_client(pd.DataFrame({"test_acc": []})))
     assert "four points" in says(plots.embedding({"features": models.Rows(*(p[:3] for p in ROWS))}))
@@ -481,6 +495,21 @@ def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:
     stopped = trials.assign(status=["finished", "stopped", "finished", "diverged"])
     (best,) = plots.interaction(stopped, "n", "s").data  # the mean of one is the same
     assert np.array(best.z).tolist() == [[0.2, 0.5]]
+
+
+def test_the_curve_by_budget_shows_means_bands_and_where_the_order_stays() -> None:
+    figure = plots.by_budget(BUDGET)
+    lines = {t.name: t for t in figure.data if t.name}
+    assert list(lines) == ["slow", "fast"], "the last leader first"
+    assert list(lines["fast"].x) == [1, 2, 3] and list(lines["fast"].y) == [0.8, 0.81, 0.82]
+    band = next(t for t in figure.data if t.legendgroup == "slow" and not t.name)
+    assert list(band.y) == pytest.approx([0.72, 0.87, 1.0, 0.83, 0.83, 0.68]), "cut at what an accuracy can be"
+    assert [s.x0 for s in figure.layout.shapes] == [2] and "n = 3 searches of each; mean and its" in title(figure)
+    assert list(figure.layout.xaxis.tickvals) == [1, 2, 3] and figure.layout.yaxis.title.text == "validation accuracy"
+    one = plots.by_budget(BUDGET.assign(half=np.nan, searches=1))
+    assert all(t.name for t in one.data) and "n = 1 search of each; another may order" in title(one)
+    settled = [plots.by_budget(BUDGET, margin=m).layout.shapes for m in (0.1, 0.2)]
+    assert [len(of) for of in settled] == [1, 0], "with no pair that far apart there is no order to stay"
 
 
 def test_a_comparison_shows_each_seed_and_the_interval_of_the_mean() -> None:

@@ -1,5 +1,6 @@
 """What a comparison says of means, against scipy, statsmodels and numbers worked out by hand."""
 
+import itertools
 import math
 
 import numpy as np
@@ -176,6 +177,33 @@ def test_pairs_of_made_up_figures():
     assert ab["difference"] == pytest.approx(0.1, abs=1e-12)
     assert ab["p"] == pytest.approx(stats.ttest_1samp([0.09, 0.11, 0.1], 0).pvalue, rel=1e-9)
     assert ab["p_holm"] == pytest.approx(ab["p"]) and math.isnan(found.loc["a", "c"]["p"])  # only one pair was tested
+
+
+def test_the_expected_best_is_the_mean_over_all_subsets():
+    values = np.random.default_rng(0).normal(size=9)
+    for kept in (values, values[:1], np.round(values)):  # with ties too
+        every = [np.mean([max(of) for of in itertools.combinations(kept, n)]) for n in range(1, len(kept) + 1)]
+        np.testing.assert_allclose(statistics.expected_best(kept), every, rtol=0, atol=1e-13)
+    n = np.arange(1, 1001)
+    many = statistics.expected_best(n)  # of n of the numbers 1 … B the largest is n (B + 1) / (n + 1) in the mean
+    np.testing.assert_allclose(many, n * 1001 / (n + 1), rtol=1e-11)
+    assert statistics.expected_best([]).size == 0
+
+
+def test_the_expected_best_is_not_biased_as_draws_with_replacement_are():
+    """Uniform draws, whose expected largest of n is n / (n + 1)."""
+    draws, n = np.random.default_rng(1).uniform(size=(4000, 8)), 6
+    ours = np.array([statistics.expected_best(of)[n - 1] for of in draws])
+    share = (np.arange(9) / 8) ** n
+    theirs = np.sort(draws, axis=1) @ np.diff(share)  # Dodge et al.: Σ v_(i) ((i/B)^n − ((i−1)/B)^n)
+    error = ours.std() / math.sqrt(len(draws))
+    assert abs(ours.mean() - n / (n + 1)) < 4 * error and theirs.mean() < n / (n + 1) - 10 * error
+
+
+def test_a_draw_without_a_value_is_the_worst_and_where_all_may_be_such_there_is_no_mean():
+    found = statistics.expected_best([-math.inf, 0.5, -math.inf, 0.7])
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_allclose(found[2:], [(0.7 * 3 + 0.5) / 4, 0.7], atol=1e-15)
 
 
 def test_names_are_no_markup_in_markdown():

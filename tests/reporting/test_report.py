@@ -529,6 +529,23 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     assert "command python -m fedtune compare --name both" in text
 
 
+def test_a_comparison_shows_what_its_searches_had_found_by_trials(comparison: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(comparison, tmp_path / "by-budget")
+    rows = [("fedproto", n, 0.8 + n / 100, 0.01, 2, 10.0 * n) for n in (1, 2)]
+    rows += [("local", n, 0.9, 0.02, 1, 10.0 * n) for n in (1, 2)]
+    table = pd.DataFrame(rows, columns=["algorithm", "trials", "score", "half", "rank", "rounds"])
+    table.assign(searches=3, metric="val_acc").to_csv(run / "budget.csv", index=False)
+    write_json(run / "compare.json", json.loads((run / "compare.json").read_text()) | {"searches": 3, "margin": 0.005})
+    text = said(run, tmp_path / "x.html")
+    assert "In the searches, by val_acc of validation rows, the leader is local (from 1 trial on)" in text
+    assert "paired by search, with verdicts against a margin of 0.5 points at 5 % for all together" in text
+    assert "What a search had found after so many trials: val_acc of validation rows in %" in text
+    assert "local 1: 90.00 ± 2.00 1: 90.00 ± 2.00 fedproto 2: 81.00 ± 1.00 2: 82.00 ± 1.00" in text
+    assert "Best validation accuracy in the searches" in text and "The verdicts above are of fresh seeds" in text
+    (run / "budget.csv").write_text("algorithm,trials\nlocal,1\n")
+    assert report.main([str(run)]) == 2
+
+
 def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
     assert "each tuned, but with unequal budgets, selected on" in said(comparison, tmp_path / "x.html")
     file = shutil.copytree(comparison, tmp_path / "cut") / "compare.json"

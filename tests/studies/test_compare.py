@@ -113,10 +113,10 @@ def test_the_tables_are_written_in_every_form(both):
     pairs = pd.read_csv(both / "pairs.csv")
     assert len(pairs) == 1
     text = (both / "table.md").read_text()
-    assert text.count("| fedproto |") == 3
+    assert text.count("| fedproto |") == 4
     made = re.search(r"commit (.+), (\d+) s of searches and (\d+) s of runs on fresh seeds", text)
     assert made and int(made[3]) == round(pd.read_parquet(both / "evaluations.parquet")["seconds"].sum())
-    assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 5
+    assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 6
 
 
 def test_labels_of_test_rows_do_not_change_the_comparison(both, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import DescrStatsW
 
+from analysis import frames
 from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY
@@ -190,9 +191,25 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     pairs = pd.read_csv(folder / "pairs.csv")
     assert pairs[["algorithm", "other"]].to_numpy().size == 2, "the control is no algorithm that is compared"
     assert set(pairs["verdict"]) <= {"larger", "within the margin", "cannot be told", "not tested"}
-    assert json.loads((folder / "compare.json").read_text())["searches"] == 2
+    record = json.loads((folder / "compare.json").read_text())
+    assert record["searches"] == 2
+    assert [(c["algorithm"], c["other"], c["verdict"]) for c in record["contrasts"]] == [
+        tuple(row) for row in pairs[["algorithm", "other", "verdict"]].to_numpy()
+    ]
+    assert record["contrasts"][0]["difference"] == pytest.approx(pairs["difference"][0]) and record["outcome"] in said
+    seen = frames.by_budget(folder)
+    assert set(seen["algorithm"]) == {"local", "fedavg"} and seen["trials"].tolist() == [1, 2] * 2
+    for name in ("local", "fedavg"):
+        runs = [pd.read_parquet(folder / n / "trials.parquet")["last_val_acc"] for n in (name, f"{name}+2")]
+        for n in (1, 2):
+            want = statistics.mean([of[:n].max() for of in runs])
+            got = seen[(seen["algorithm"] == name) & (seen["trials"] == n)]
+            assert got[["score", "half"]].to_numpy()[0] == pytest.approx(want, abs=1e-12)
+    assert record["by_budget"]["metric"] == "val_acc" and record["by_budget"]["leaders"][-1]["to"] == 2
+    assert "In the searches, by val_acc of validation rows, the leader is" in said
+    assert "what a search had found after so many trials" in said
     assert pd.read_csv(folder / "table.csv")["search_trials"].tolist() == [4, 4, 4]
-    before = {f: f.read_bytes() for f in (folder / "table.csv", folder / "pairs.csv")}
+    before = {folder / f: (folder / f).read_bytes() for f in ("table.csv", "pairs.csv", "budget.csv")}
     for file in [*before, folder / "evaluations.parquet"]:
         file.unlink()
     (folder / "compare.json").write_text(
@@ -206,6 +223,8 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     page = (folder / "report.html").read_text()
     assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
     assert "was searched twice under two names" in page
+    assert "paired by search, with verdicts against a margin of 0.5 points" in page
+    assert "Best validation accuracy in the searches, against their number of trials" in page
 
 
 def test_a_control_that_differs_from_itself_is_a_warning() -> None:

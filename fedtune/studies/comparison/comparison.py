@@ -59,7 +59,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
-            finish("finished", unequal=_test_findings(c, data, files.noted))
+            finish("finished", **_test_findings(c, data, files.noted))
             return 0
 
 
@@ -146,8 +146,8 @@ def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) ->
         return search_study.run_search(p, record, data, prepared, fits, resumed=bool(before))
 
 
-def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
-    """Train the tuned configurations on fresh seeds, write and show the tables; returns where budgets were unequal."""
+def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Train the tuned configurations on fresh seeds, write and show the tables; returns the record's results."""
     plans = [{name: search_study.as_recorded(p) for name, p in of.items()} for of in c.searches]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(

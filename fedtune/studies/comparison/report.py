@@ -16,6 +16,7 @@ from fedtune.experiment.scenarios import find
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import published
+from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
@@ -28,8 +29,8 @@ PUBLISHED = "published (in brackets: for another data set, not comparable)"
 
 def report(
     c: ComparisonPlan, evaluations: pd.DataFrame, outcomes: Sequence[Outcome], record: dict[str, Any]
-) -> list[str]:
-    """Write and show a comparison's tables; where its budgets were not equal, in words.
+) -> dict[str, Any]:
+    """Write and show a comparison's tables; returns the results for its record.
 
     evaluations: a row for every algorithm, configuration and fresh seed.  outcomes: the runs that these stand for.
     """
@@ -45,6 +46,8 @@ def report(
     write_whole(files.table_file, table.to_csv(index=False))
     write_whole(files.pairs_file, pairs.to_csv(index=False))
     write_whole(files.against_file, against.to_csv(index=False))
+    by_budget = budgets.table([{n: of[n] for n in c.compared} for of in c.searches])
+    write_whole(files.budget_file, by_budget.to_csv(index=False))
     each = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
     unequal = comparison_tables.unequal(each, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
@@ -53,9 +56,11 @@ def report(
     caveats = [f"ranges were widened: {why}" for why in c.widened]
     caveats += comparison_text.control(evaluations, c.control, objective, c.options.margin)
     caveats += comparison_text.caveats(records, c.trials, compared)
-    titled = _titled(c, table, pairs, against)
-    if answer := comparison_text.outcome(table, pairs, against):
-        say(f"\n{answer}")
+    titled = _titled(c, table, pairs, against, by_budget)
+    answer = comparison_text.outcome(table, pairs, against)
+    leading = comparison_text.by_budget(by_budget, objective, c.options.margin)
+    for line in filter(None, (answer, leading)):
+        say(f"\n{line}")
     _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, [*warnings, *notes, *caveats], made)
@@ -63,7 +68,22 @@ def report(
         say(line)
     say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
-    return unequal
+    return {
+        "unequal": unequal,
+        "outcome": answer,
+        "contrasts": _entries(pairs),
+        "by_budget": {
+            "metric": objective.name,
+            "leaders": [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(by_budget)],
+            "order_stays_from": budgets.settled(by_budget, objective),
+            "beyond_the_margin_from": budgets.settled(by_budget, objective, c.options.margin),
+        },
+    }
+
+
+def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table's rows for a record, which has None for what is no number."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
@@ -90,7 +110,7 @@ def _metric(table: pd.DataFrame) -> str:
 
 
 def _titled(
-    c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame
+    c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame, by_budget: pd.DataFrame
 ) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
@@ -99,20 +119,19 @@ def _titled(
     searches = len(c.searches)
     over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)
     over = over if searches == 1 else f"{searches} searches, of each the mean over {over}"
-    by = "seed" if searches == 1 else "search"
-    margin = f"{100 * c.options.margin:g} points" if comparison_text.in_percent(table) else f"{c.options.margin:g}"
-    against_margin = "" if searches == 1 else f"; verdicts against a margin of {margin}, at 5 % for all together"
+    paired = comparison_text.paired(pairs, searches, c.options.margin)
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
         (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (
-            f"tuned, paired by {by}{few}: ± of each pair by itself, p corrected by Holm for all pairs{against_margin}",
+            f"tuned, {paired}{few}: ± of each pair by itself, p corrected by Holm for all pairs",
             comparison_text.shown_pairs(pairs),
         ),
         (
             f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
             comparison_text.shown_pairs(against, every=True),
         ),
+        (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
         (
             f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each",
             comparison_text.costs(table),

@@ -12,14 +12,17 @@ import pandas as pd
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
+from fedtune.core.terminal import several
 from fedtune.runs import tables
 from fedtune.runs.trial_states import FAILED
+from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names
+CHANGES = 5  # of leader that are told
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 
@@ -55,9 +58,59 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     return "; ".join(found) + "."
 
 
+def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
+    """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
+
+    table: that of `budgets`.  They are of means of what searches see, and no verdict.
+    """
+    leading = budgets.leaders(table)
+    if table["algorithm"].nunique() < 2 or not leading:
+        return ""
+    most = int(table["trials"].max())
+    spans = [f"{name} ({_span(first, last, most)})" for first, last, name in leading]
+    cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
+    found = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
+    every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
+    if every is not None:
+        none = " (no two end more than the margin apart)"
+        more = none if wide is None else f" (by more than the margin: from {wide} on)" if wide < every else ""
+        found.append(f"the order of the means stays as it is from {several(every, 'trial')} on{more}")
+    if (table["searches"] == 1).all():
+        found.append("with one search each, another may order them otherwise")
+    said = "; ".join(found)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def _span(first: int, last: int, most: int) -> str:
+    if first == last:
+        return f"after {several(first, 'trial')}" + " alone" * (last < most)
+    return f"from {several(first, 'trial')} on" if last == most else f"{first} to {last} trials"
+
+
+def _score(metric: str) -> str:
+    """What searches select by, in words."""
+    return metric + " of validation rows" * metric.startswith("val_")
+
+
+def of_budget(table: pd.DataFrame) -> str:
+    """What the table against budget shows, as its title."""
+    unit = " in %" if in_percent(table) else ""
+    searches = int(table["searches"].iloc[0])
+    mean = "place: of one search each" if searches == 1 else f"place: mean ± 95 % interval over {searches} searches"
+    return f"what a search had found after so many trials: {_score(table['metric'].iloc[0])}{unit}, {mean}"
+
+
 def judged(pairs: pd.DataFrame) -> bool:
     """Whether a table of pairs has verdicts: with one search of each algorithm it has none."""
     return "verdict" in pairs and bool(pairs["verdict"].fillna("").any())
+
+
+def paired(pairs: pd.DataFrame, searches: int, margin: float) -> str:
+    """How a table of pairs is paired, and against which margin it judges, in words.  searches: of each algorithm."""
+    if searches == 1:
+        return "paired by seed"
+    said = f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
+    return f"paired by search, with verdicts against a margin of {said} at 5 % for all together"
 
 
 def _differing(pairs: pd.DataFrame, who: str, whom: str) -> str:
@@ -162,6 +215,17 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     return _without(none, pd.DataFrame(found))
 
 
+def against_budget(table: pd.DataFrame) -> pd.DataFrame:
+    """Place and score of each algorithm after 1, 2, 4, … and all trials, as text, the last leader first."""
+    most = int(table["trials"].max())
+    shown = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+    scores = zip(table["rank"], _with_half(table, "score", "half"), strict=True)
+    text = [score if score == "–" else f"{rank}: {score}" for rank, score in scores]
+    wide = table.assign(text=text).pivot(index="algorithm", columns="trials", values="text")
+    order = table[table["trials"] == most].sort_values("rank", kind="stable")["algorithm"]
+    return pd.DataFrame({"algorithm": order} | {several(n, "trial"): wide.loc[order, n].to_numpy() for n in shown})
+
+
 def costs(table: pd.DataFrame) -> pd.DataFrame:
     """What the tuned configurations cost and what each search used up, as text."""
     found = pd.DataFrame(
@@ -244,7 +308,8 @@ def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
 
 def in_percent(frame: pd.DataFrame) -> bool:
     """Whether a table's figures are shown in percent: those of accuracies and F1 are."""
-    return all(n.startswith("test_acc") or n == "test_f1" for n in frame.get("metric", pd.Series(dtype=str)))
+    names = {n.replace("val_", "test_", 1) for n in frame.get("metric", pd.Series(dtype=str))}
+    return all(n.startswith("test_acc") or n == "test_f1" for n in names)
 
 
 def _scale(frame: pd.DataFrame) -> tuple[int, str]:

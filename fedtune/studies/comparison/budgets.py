@@ -1,0 +1,112 @@
+"""A comparison against its budget: what each algorithm's searches would have chosen after 1, 2, 3, … of their trials.
+
+The score is the one that searches select by, by default validation accuracy; no test figure and no run on a fresh seed
+takes part.  So it has the luck of the selection in it (the selection gap), and the verdicts on fresh seeds stand apart.
+
+Which estimator?  Dodge et al. (Show Your Work, EMNLP 2019) resample trials: the expected best of n of B, drawn with
+replacement, and so too low; Tang et al. (Showing Your Work Doesn't Always Work, ACL 2020) draw without replacement,
+which is unbiased.  Both take trials for independent draws, as those of a random search are.  TPE's are not: its late
+trials are good because of its early ones.  Nor are ASHA's, which stops a trial by what others had reached.  To shuffle
+them would give a search of two trials what one of thirty has learned.  So trials count in the order in which they
+began, and what is averaged, and what an interval is over, is the search: K independent ones for K searches.  With one
+search there is no interval.  Only where the order is luck (a random searcher, nothing stopped early) the mean over all
+orders takes the place of the one that was: Tang et al.'s estimate, with the default configuration first, as it always
+is.
+
+A search of n trials in all might differ a little from the first n of a longer one: of trials that run side by side, a
+later one may have stopped an earlier one, or let it go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedtune.core import statistics
+from fedtune.core.objectives import Objective
+from fedtune.runs import frames, tables
+from fedtune.tuning.plan import Plan
+
+# column of budget.csv -> what it is
+COLUMNS: dict[str, str] = {
+    "algorithm": "its name",
+    "trials": "how many trials each of its searches had begun",
+    "score": "mean over its searches of the score of what they would have chosen then",
+    "half": "half the 95 % interval of that mean, over searches; none with one search",
+    "rank": "its place by that mean, 1 for the best",
+    "rounds": "mean over its searches of the rounds that these trials trained",
+    "searches": "how many searches each algorithm had",
+    "metric": "the score's metric, which searches select by",
+}
+
+
+def shuffled(p: Plan) -> bool:
+    """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
+    return p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
+
+
+def table(searches: Sequence[Mapping[str, Plan]]) -> pd.DataFrame:
+    """A row per algorithm and number of trials, up to the most that every search began; columns COLUMNS.
+
+    searches: the plans of the algorithms' first searches by the algorithms' names, of their second ones, …
+    """
+    objective = next(iter(searches[0].values())).goal.first
+    found = {name: [_of_search(of[name]) for of in searches] for name in searches[0]}
+    most = min(len(of) for every in found.values() for of in every)
+    rows = []
+    for name, every in found.items():
+        for n in range(most):
+            scores = statistics.mean([of["score"].iloc[n] for of in every])
+            rounds = float(np.mean([of["rounds"].iloc[n] for of in every]))
+            rows.append((name, n + 1, scores.mean, scores.half, rounds))
+    frame = pd.DataFrame(rows, columns=["algorithm", "trials", "score", "half", "rounds"])
+    places = frame.groupby("trials")["score"].rank("min", ascending=objective.sign < 0, na_option="bottom")
+    frame = frame.assign(rank=places.astype(int), searches=len(searches), metric=objective.name)
+    return frame[list(COLUMNS)]
+
+
+def _of_search(p: Plan) -> pd.DataFrame:
+    """What a search would have chosen after each number of trials: columns score (NaN where nothing), rounds."""
+    trials = frames.trials_table(p.files)
+    trials = trials[trials["status"] != "not started"]
+    scores = [_chosen(trials[:n], p) for n in range(1, len(trials) + 1)]
+    if shuffled(p) and trials["status"].isin(["finished", "diverged", "failed"]).all():
+        first, sign = len(p.points), p.goal.first.sign  # these are tried first, in their order
+        begun = sign * scores[first - 1] if 0 < first <= len(scores) else -math.inf
+        each = [sign * _chosen(trials[i : i + 1], p) for i in range(first, len(trials))]
+        scores[first:] = sign * statistics.expected_best(np.fmax(np.nan_to_num(each, nan=-math.inf), begun))
+    return pd.DataFrame({"score": np.array(scores, float), "rounds": trials["rounds"].cumsum().to_numpy(float)})
+
+
+def _chosen(trials: pd.DataFrame, p: Plan) -> float:
+    """The score of a search's best trial if these were all; NaN if none of them could be chosen."""
+    best = tables.best_trial(trials, p.budget.unit, p.goal)
+    return math.nan if best is None else float(best[p.goal.first.column])
+
+
+def leaders(table: pd.DataFrame) -> list[tuple[int, int, str]]:
+    """Who leads by how many trials: the first and the last number of them, and a name (several if they are equal)."""
+    first = table[(table["rank"] == 1) & table["score"].notna()].groupby("trials")["algorithm"].agg(" and ".join)
+    found = []
+    for name, of in itertools.groupby(first.items(), key=lambda row: row[1]):
+        numbers = [int(n) for n, _ in of]
+        found.append((numbers[0], numbers[-1], str(name)))
+    return found
+
+
+def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> int | None:
+    """From how many trials on the order of algorithms is the one in which they end.
+
+    Asked of pairs that end more than the margin apart; None if there is no such pair.
+    """
+    means = objective.sign * table.pivot(index="trials", columns="algorithm", values="score")
+    last = means.iloc[-1]
+    apart = [(a, b) for a, b in itertools.permutations(means, 2) if last[a] - last[b] > margin]
+    if not apart:
+        return None
+    alike = np.all([means[a] > means[b] for a, b in apart], axis=0)
+    return int(means.index[len(alike) - int(np.argmin([*alike[::-1], False]))])

@@ -1,0 +1,168 @@
+"""What a comparison's searches had found after 1, 2, 3, … trials: which estimator, over what, and who leads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedtune.core import statistics
+from fedtune.core.budget import Budget
+from fedtune.core.objectives import ACCURACY, Goal, constraints, parse
+from fedtune.runs.files import RunFiles
+from fedtune.studies.comparison import budgets, text
+
+DONE = "finished"
+
+
+def search(folder: Path, scores: Sequence[float], status: Sequence[str] = (), **more: Any) -> Any:
+    """What is used of a search's plan, with its table of trials; a score that is no number is of one that diverged."""
+    status = status or ["diverged" if math.isnan(s) else DONE for s in scores]
+    rounds = [{DONE: 9, "stopped": 3, "not started": 0}.get(of, 1) for of in status]
+    names = [f"t{i}" for i in range(len(scores))]
+    rows = {"trial": names, "status": list(status), "rounds": rounds, "last_val_acc": list(scores), "reason": ""}
+    folder.mkdir(parents=True)
+    pd.DataFrame(rows | more.pop("columns", {})).to_parquet(folder / "trials.parquet")
+    plan = {"files": RunFiles(folder), "budget": Budget("rounds", 9), "goal": Goal(), "points": [{}], "earlier": None}
+    return SimpleNamespace(**plan | {"searcher": "tpe", "scheduler": "asha", "unjudged": ""} | more)
+
+
+def scores(plan: Any) -> list[float]:
+    return budgets._of_search(plan)["score"].tolist()
+
+
+def test_trials_count_in_the_order_in_which_they_ran(tmp_path: Path) -> None:
+    found = budgets._of_search(search(tmp_path / "a", [0.6, 0.5, 0.8, 0.7]))
+    assert found["score"].tolist() == [0.6, 0.6, 0.8, 0.8] and found["rounds"].tolist() == [9, 18, 27, 36]
+
+
+def test_what_is_chosen_is_what_the_search_would_have_chosen(tmp_path: Path) -> None:
+    """No trial that was stopped is, if another ended; none that diverged; none that breaks a constraint."""
+    stopped = search(tmp_path / "a", [0.4, 0.9, 0.5], ["stopped", "stopped", DONE])
+    assert scores(stopped) == [0.4, 0.9, 0.5]
+    lost = scores(search(tmp_path / "b", [math.nan, 0.5, 0.6, 0.9], ["diverged", DONE, DONE, "not started"]))
+    assert math.isnan(lost[0]) and lost[1:] == [0.5, 0.6], "a trial that never began does not count"
+    goal = Goal(constraints=constraints("comm_mb<=5"))
+    bound = scores(search(tmp_path / "c", [0.9, 0.5], goal=goal, columns={"comm_mb": [6.0, 4.0]}))
+    assert math.isnan(bound[0]) and bound[1:] == [0.5]
+    least = Goal(parse("val_loss"))
+    assert scores(search(tmp_path / "d", [0, 0], goal=least, columns={"last_val_loss": [2.0, 1.0]})) == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("points", [0, 1, 2])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_where_the_order_is_luck_the_mean_over_all_orders_is_taken(points: int, sign: int, tmp_path: Path) -> None:
+    """The first trials, the default, come first in each."""
+    values = [0.5, 0.2, 0.7, math.nan if points else 0.3, 0.6]
+    goal = Goal() if sign > 0 else Goal(parse("val_loss"))
+    more = {"columns": {"last_val_loss": values}} if sign < 0 else {}
+    plan = search(tmp_path / "a", values, searcher="random", scheduler="none", points=[{}] * points, goal=goal, **more)
+    signed = [-math.inf if math.isnan(v) else sign * v for v in values]
+    orders = [(*signed[:points], *of) for of in itertools.permutations(signed[points:])]
+    want = sign * np.mean([np.maximum.accumulate(of) for of in orders], axis=0)
+    np.testing.assert_allclose(scores(plan), want, rtol=0, atol=1e-14)
+
+
+def test_the_order_is_luck_only_of_random_draws_of_which_none_was_stopped(tmp_path: Path) -> None:
+    values, luck = [0.5, 0.2, 0.7, 0.6], {"searcher": "random", "scheduler": "none"}
+    as_they_ran = [0.5, 0.5, 0.7, 0.7]
+    unlike: list[Mapping[str, Any]] = [{"searcher": "tpe"}, {"scheduler": "asha"}, {"earlier": Path("before")}]
+    for i, other in enumerate(unlike):
+        assert scores(search(tmp_path / f"{i}", values, **{**luck, **other})) == as_they_ran
+    assert scores(search(tmp_path / "cut", values, [DONE, DONE, DONE, "stopped"], **luck)) == [0.5, 0.5, 0.7, 0.7]
+    unjudged = search(tmp_path / "whole", values, searcher="random", unjudged="no rung comes before the end")
+    assert scores(unjudged) == pytest.approx([0.5, (0.5 + 0.7 + 0.6) / 3, (0.7 + 0.7 + 0.6) / 3, 0.7], abs=1e-14)
+
+
+def three(folder: Path) -> list[dict[str, Any]]:
+    """Three searches of two algorithms: one leads at first, the other in the end."""
+    quick = [[0.6, 0.62, 0.62, 0.62], [0.5, 0.55, 0.55, 0.55], [0.55, 0.6, 0.6, 0.6]]
+    slow = [[0.3, 0.5, 0.7, 0.8], [0.2, 0.4, 0.6, 0.7], [0.25, 0.45, 0.7, 0.75, 0.9]]
+    return [
+        {"quick": search(folder / f"quick{k}", quick[k]), "slow": search(folder / f"slow{k}", slow[k])}
+        for k in range(3)
+    ]
+
+
+def test_the_unit_is_the_search_and_none_has_more_trials_than_another(tmp_path: Path) -> None:
+    found = budgets.table(three(tmp_path))
+    assert list(found) == list(budgets.COLUMNS) and len(found) == 2 * 4
+    of = found.set_index(["algorithm", "trials"])
+    assert tuple(of.loc[("slow", 3), ["score", "half"]]) == pytest.approx(statistics.mean([0.7, 0.6, 0.7]), abs=1e-15)
+    assert of["rank"].unstack().loc["quick"].tolist() == [1, 1, 2, 2]
+    assert of.loc[("quick", 2), "rounds"] == 18
+    assert budgets.leaders(found) == [(1, 2, "quick"), (3, 4, "slow")]
+    assert budgets.settled(found, ACCURACY) == 3
+    alone = budgets.table(three(tmp_path / "again")[:1])
+    assert alone["half"].isna().all() and budgets.settled(alone, ACCURACY) == 3
+
+
+def test_an_algorithm_of_which_a_search_had_found_nothing_is_last(tmp_path: Path) -> None:
+    searches = [
+        {"a": search(tmp_path / "a1", [math.nan, 0.5]), "b": search(tmp_path / "b1", [0.1, 0.1])},
+        {"a": search(tmp_path / "a2", [0.9, 0.9]), "b": search(tmp_path / "b2", [0.1, 0.1])},
+    ]
+    found = budgets.table(searches)
+    assert found["score"].isna().tolist() == [True, False, False, False]
+    assert found.set_index(["trials", "algorithm"])["rank"].unstack().to_numpy().tolist() == [[2, 1], [1, 2]]
+    shown = text.against_budget(found).set_index("algorithm")["1 trial"]
+    assert shown.to_dict() == {"a": "–", "b": "1: 10.00 ± 0.00"} and budgets.settled(found, ACCURACY) == 2
+
+
+def of_means(**means: Sequence[float]) -> pd.DataFrame:
+    rows = [(name, n, v, 0.01) for name, of in means.items() for n, v in enumerate(of, 1)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "trials", "score", "half"])
+    places = frame.groupby("trials")["score"].rank("min", ascending=False).astype(int)
+    return frame.assign(rank=places, searches=3, metric="val_acc")
+
+
+def test_from_when_on_the_order_stays_by_its_definition() -> None:
+    for draw in range(60):
+        stream = np.random.default_rng(draw)
+        means = {name: np.maximum.accumulate(np.round(stream.uniform(size=6), 1)) for name in "abc"}
+        for margin in (0.0, 0.15):
+            apart = [(x, y) for x, y in itertools.permutations("abc", 2) if means[x][-1] - means[y][-1] > margin]
+            fine = [all(means[x][n] > means[y][n] for x, y in apart) for n in range(6)]
+            want = next(n for n in range(6) if all(fine[n:])) + 1 if apart else None
+            assert budgets.settled(of_means(**means), ACCURACY, margin) == want
+
+
+def test_who_leads_is_said_of_means_and_of_one_search_with_a_warning(tmp_path: Path) -> None:
+    found = budgets.table(three(tmp_path))
+    said = text.by_budget(found, ACCURACY, 0.005)
+    assert said == (
+        "In the searches, by val_acc of validation rows, the leader is quick (1 to 2 trials), slow (from 3 trials on); "
+        "the order of the means stays as it is from 3 trials on."
+    )
+    wide = text.by_budget(found, ACCURACY, 0.5)
+    assert wide.endswith("from 3 trials on (no two end more than the margin apart).")
+    one = text.by_budget(budgets.table(three(tmp_path / "one")[:1]), ACCURACY, 0.005)
+    assert one.endswith("; with one search each, another may order them otherwise.")
+    assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY, 0.005) == ""
+    near = of_means(a=[0.5, 0.7, 0.701, 0.703], b=[0.4, 0.69, 0.702, 0.702], c=[0.1, 0.1, 0.1, 0.1])
+    assert text.by_budget(near, ACCURACY, 0.005).endswith(
+        "a (1 to 2 trials), b (after 3 trials alone), a (after 4 trials); the order of the means stays as it is from "
+        "4 trials on (by more than the margin: from 1 on)."
+    )
+
+
+def test_its_table_has_powers_of_two_and_the_last_and_the_last_leader_first(tmp_path: Path) -> None:
+    found = text.against_budget(budgets.table(three(tmp_path)))
+    assert list(found) == ["algorithm", "1 trial", "2 trials", "4 trials"]
+    assert found["algorithm"].tolist() == ["slow", "quick"]
+    assert found["4 trials"].tolist() == ["1: 75.00 ± 12.42", "2: 59.00 ± 8.96"]
+    title = text.of_budget(budgets.table(three(tmp_path / "again")))
+    assert text.of_budget(budgets.table(three(tmp_path / "one")[:1])).endswith("in %, place: of one search each")
+    assert title == (
+        "what a search had found after so many trials: val_acc of validation rows in %, place: mean ± 95 % interval "
+        "over 3 searches"
+    )
+    many = of_means(a=np.linspace(0, 1, 11), b=np.zeros(11))
+    assert list(text.against_budget(many))[1:] == ["1 trial", *(f"{n} trials" for n in (2, 4, 8, 11))]
