@@ -63,3 +63,21 @@ def test_whoever_has_fedtune_from_another_place_gets_that(tmp_path: Path) -> Non
         "assert metrics is not there['fedtune.core.metrics'] and metrics.__file__.startswith(PLACE)\n"
         "assert sys.modules['fedtune'].__file__.startswith(PLACE)\n",
     )
+
+
+def test_of_two_fedtunes_a_checkpoint_is_the_later_ones(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "fedtune" / "core", tmp_path / "fedtune" / "core")
+    shutil.copy(ROOT / "fedtune" / "__init__.py", tmp_path / "fedtune")
+    run(
+        tmp_path,
+        "import torch\n"
+        "sys.path[0] = ROOT\n"
+        "ahead.load(('fedtune.core.trees',))\n"
+        "sys.path[0] = PLACE\n"
+        "before = ahead.modules['fedtune.core.trees'].Ragged\n"
+        "torch.serialization.add_safe_globals([runpy.run_path])\n"
+        "from fedtune.core.trees import Ragged\n"
+        "assert Ragged is not before\n"
+        "known = torch.serialization.get_safe_globals()\n"
+        "assert {Ragged, runpy.run_path} <= {*known} and before not in known\n",
+    )

@@ -202,7 +202,7 @@ def test_a_job_goes_on_with_a_stopped_run_whose_files_are_gone_and_outlives_its_
     process.kill()
     process.communicate()
     assert head.info(job)["status"] == "RUNNING"
-    wait_for(lambda: head.info(job)["status"] == "SUCCEEDED", 300, every=0.5)
+    assert wait_for(lambda: {head.info(job)["status"]} & {"SUCCEEDED", "FAILED"}, 300, every=0.5) == {"SUCCEEDED"}
     assert json.loads((stopped[0] / "run.json").read_text())["state"] == "finished"
     rounds = pd.read_parquet(stopped[0] / "rounds.parquet")
     assert rounds.groupby("trial")["round"].apply(list).tolist() == [list(range(1, 17))] * 2

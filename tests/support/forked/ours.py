@@ -38,7 +38,22 @@ class ImportedAhead(MetaPathFinder):
         if spec and spec.origin and spec.origin == modules[name].__file__:
             spec.loader = Given(modules, spec.origin)
             return spec
+        forget()
         return None
+
+
+def forget() -> None:
+    """Take from PyTorch what fedtune's modules gave it: fedtune is imported from another place, and gives its own.
+
+    With both, chance decides of which a checkpoint's objects are.
+    """
+    if "torch" in sys.modules:
+        from torch import serialization
+
+        known = serialization.get_safe_globals()
+        serialization.clear_safe_globals()
+        others = [one for one in known if getattr(one, "__module__", "").partition(".")[0] != PACKAGE]
+        serialization.add_safe_globals(others)
 
 
 class Given(SourceFileLoader):
