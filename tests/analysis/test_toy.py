@@ -26,6 +26,7 @@ def test_rows_follow_the_law():
         assert (along.std(), across.std()) == pytest.approx(tuple(toy.SPREAD[k]), rel=0.2)
 
 
+@pytest.mark.long
 def test_a_seed_determines_the_figure():
     assert np.array_equal(toy.draw(3).x, toy.draw(3).x)
     assert not np.array_equal(toy.draw(3).x, toy.draw(4).x)

@@ -59,6 +59,7 @@ def cluster(no_ray: None) -> Iterator[Cluster]:
     made.shutdown()
 
 
+@pytest.mark.long
 def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
     """Two nodes of one CPU, a trial on each; one dies after some rounds, and all goes on on the other.
 

@@ -498,6 +498,7 @@ def test_a_slurm_job_ends_in_time_and_asks_to_be_begun_again(stopped: Path) -> N
     assert not leftovers(stopped)
 
 
+@pytest.mark.long
 def test_a_slurm_job_that_is_begun_again_goes_on_where_it_was(stopped: Path) -> None:
     status, said = ended(job(stopped, restarts=1), stopped / "1.log")
     assert status == 0, said

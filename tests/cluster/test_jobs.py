@@ -175,6 +175,7 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return storage / "run", out
 
 
+@pytest.mark.long
 def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]) -> None:
     run, said = stopped
     assert f"stopped continues to run.  Follow it: fedtune jobs logs stopped --follow --address {head.address}" in said
@@ -187,6 +188,7 @@ def test_a_stopped_job_keeps_what_it_found(head: Head, stopped: tuple[Path, str]
     assert status == 1 and out.endswith("stopped: stopped\n")
 
 
+@pytest.mark.long
 def test_a_job_goes_on_with_a_stopped_run_whose_files_are_gone_and_outlives_its_client(
     head: Head, stopped: tuple[Path, str]
 ) -> None:
@@ -215,6 +217,7 @@ def test_what_goes_wrong_with_a_job_is_told(head: Head, tmp_path: Path) -> None:
     assert status == 1 and "error: --storage-path must be a folder" in out and out.endswith("failed, exit status 2\n")
 
 
+@pytest.mark.long
 def test_a_program_runs_in_the_copy_that_the_job_has_brought(head: Head, tmp_path: Path) -> None:
     own, storage = tmp_path / "own", tmp_path / "storage"
     own.mkdir()

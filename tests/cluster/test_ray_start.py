@@ -50,6 +50,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_after_our_search_a_users_own_tuner_keeps_its_dataframes(tmp_path: Path) -> None:
     environment = {n: v for n, v in os.environ.items() if n not in ray_start.SETTINGS} | {"FEDTUNE_FORK": "yes"}
     command = [sys.executable, "-c", BOTH, str(tmp_path)]

@@ -419,6 +419,7 @@ def browser() -> Iterator[Browser]:
         yield made
 
 
+@pytest.mark.long
 def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
     browser.open(running.url, "Authentication Token Required")
     assert "fedproto" not in browser.text()

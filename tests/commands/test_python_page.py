@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "python.md"
 HOLDS = """
 import dataclasses
@@ -24,6 +26,7 @@ print("held")
 """
 
 
+@pytest.mark.long
 def test_the_page_runs_from_top_to_bottom(tmp_path):
     code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     assert len(code) == 8

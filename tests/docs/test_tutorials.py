@@ -94,6 +94,7 @@ def test_first_search(tmp_path: Path, alone: Mapping[str, str]) -> None:
     assert (tmp_path / "runs/first/report.html").is_file() and (tmp_path / "best.pt").is_file()
 
 
+@pytest.mark.long
 def test_your_own_data_and_model(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("your-data", tmp_path, **alone)
     assert "40 clients" in out and "3 classes" in out and "critical" in out and "FAILED" not in out
@@ -108,6 +109,7 @@ def test_your_own_data_and_model(tmp_path: Path, alone: Mapping[str, str]) -> No
     assert "are the same bit for bit" in out.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_your_own_algorithm(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("your-algorithm", tmp_path, **alone)
     assert "exponent of the loss in a client's weight" in out and "0.1 … 5 (log), or 0.0" in out
@@ -127,6 +129,7 @@ def test_a_fair_comparison(tmp_path: Path, alone: Mapping[str, str]) -> None:
     assert {"fedprox", "fedrep", "fedavg", "local", "fedavgft"} <= set(table["algorithm"])
 
 
+@pytest.mark.long
 def test_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="tutorial-", dir="/tmp") as short:  # sockets' names must be short
         own, ports = RUN["cluster"], f"--dashboard-port={free_port()} --ray-client-server-port={free_port()}"

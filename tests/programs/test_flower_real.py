@@ -100,6 +100,7 @@ def processes(run: ProgramRun) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_both_kinds_of_strategies_train_all_clients_from_round_1_and_leave_no_process(
     python: str, tmp_path: Path
 ) -> None:

@@ -851,6 +851,7 @@ def test_a_folded_search_draws_once_it_is_opened(browser: Browser, comparison: P
     assert len(drawn(browser)) == 10 and browser.errors() == []
 
 
+@pytest.mark.long
 def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> None:
     many = tmp_path / "many"
     shutil.copytree(run, many)

@@ -119,6 +119,7 @@ def test_the_tables_are_written_in_every_form(both):
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 6
 
 
+@pytest.mark.long
 def test_labels_of_test_rows_do_not_change_the_comparison(both, tmp_path, monkeypatch):
     """With noise for test labels the same configurations are chosen, on the same validation figures."""
     deal = partitioning.partition
@@ -153,7 +154,7 @@ def killed(tmp_path_factory):
     return {"search": folder / "search", "evaluation": run}
 
 
-@pytest.mark.parametrize("moment", ["search", "evaluation"])
+@pytest.mark.parametrize("moment", [pytest.param("search", marks=pytest.mark.long), "evaluation"])
 def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, monkeypatch):
     here = copy_to(tmp_path, killed[moment])
     monkeypatch.chdir(tmp_path)

@@ -227,6 +227,7 @@ def ended(process: subprocess.Popen, run: Path, what: str) -> None:
     assert status.main([str(run)]) == 0
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -246,6 +247,7 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     assert not list(run.glob(".reserve")) and not list(run.glob(".probe"))
 
 
+@pytest.mark.long
 def test_a_search_whose_folder_vanished_goes_on_from_what_ray_knew(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -365,6 +367,7 @@ def test_damaged_state_is_refused_in_one_line_and_what_was_played_can_be_read(
         assert "highest last val_acc" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -386,6 +389,7 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     assert_as_undisturbed(run, undisturbed)
 
 
+@pytest.mark.long
 def test_what_ray_was_about_to_do_with_a_trial_is_forgotten(killed: Path, tmp_path: Path) -> None:
     """It may have saved its state while a trial wrote its last checkpoint, to be stopped after it."""
     run = copy_to(tmp_path, killed)

@@ -503,7 +503,7 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> 
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("moment", [2, 12])
+@pytest.mark.parametrize("moment", [pytest.param(2, marks=pytest.mark.long), 12])
 def test_a_promoting_search_is_resumed_from_what_a_kill_left(moment: int, promoting: Path, tmp_path: Path) -> None:
     """What was paused stays paused, and goes on as it would have.
 

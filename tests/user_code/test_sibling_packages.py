@@ -94,6 +94,7 @@ def test_pinning_twice_changes_nothing():
     assert sys.modules["trainables"] is before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("crowded", ["trainables"], indirect=True)
 def test_the_commands_find_their_own_algorithms_spaces_and_figures(crowded):
     searched = python(crowded, "-m", "fedtune.search", *TINY, "--name", "a", "--storage-path", str(crowded / "runs"))
