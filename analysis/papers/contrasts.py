@@ -4,12 +4,14 @@
 
 A folder is a comparison's, whose name is the study's, or that of `fedtune reproduce` of it.  Each contrast is the mean
 of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is corrected by Holm over all
-contrasts of the study that could be tested.
+contrasts of the study that could be tested.  With several searches of each algorithm they are paired by search, and
+variances are shrunk to those of all pairs in the same metric, as in the comparison (`statistics.moderated`).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -44,12 +46,14 @@ def studies() -> dict[str, dict[str, Any]]:
     return found
 
 
-def judged(contrasts: list[dict[str, str]], values: dict[str, Values]) -> pd.DataFrame:
+def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches: bool = False) -> pd.DataFrame:
     """A row per contrast and setting: difference in points ± half its 95 % interval, p, p by Holm, and the verdict.
 
-    values: by metric, what was found: in every setting each name's percent by seed, in the same order of seeds.
+    values: by metric, what was found: in every setting each name's percent by seed, or by search if `searches`, in the
+    same order.
     """
     settings = list(dict.fromkeys(s for of in values.values() for s in of))
+    spreads = {(m, s): _spreads(of) for m in values for s, of in values[m].items()} if searches else {}
     rows: list[dict[str, Any]] = []
     for c in contrasts:
         for setting in settings:
@@ -59,8 +63,9 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values]) -> pd.Dat
             if c["one"] not in of or c["other"] not in of:
                 rows.append(row | {"verdict": NOT_RUN})
                 continue
-            one, other = of[c["one"]], of[c["other"]]
-            d, narrow = statistics.paired(one, other), statistics.mean(one - other, 0.9)
+            apart = of[c["one"]] - of[c["other"]]
+            spread = spreads[c["metric"], setting][frozenset((c["one"], c["other"]))] if searches else None
+            d, narrow = statistics.paired_by(apart, spread), statistics.paired_by(apart, spread, 0.9)
             within = abs(narrow.mean) + narrow.half
             rows.append(row | {"difference": d.mean, "half": d.half, "p": d.p, "within": within})
     columns = ["one", "other", "setting", "metric", "expected", "difference", "half", "p", "within", "verdict"]
@@ -68,6 +73,13 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values]) -> pd.Dat
     table["p_holm"] = statistics.holm(table["p"].astype(float).tolist())
     table["verdict"] = [_verdict(row) for row in table.to_dict("records")]
     return table.drop(columns="within")
+
+
+def _spreads(of: dict[str, np.ndarray]) -> dict[frozenset[str], statistics.Spread | None]:
+    """Of every two names the variance of their difference."""
+    pairs = list(itertools.combinations(of, 2))
+    found = statistics.moderated([of[a] - of[b] for a, b in pairs])
+    return {frozenset(pair): spread for pair, spread in zip(pairs, found, strict=True)}
 
 
 def _verdict(row: dict[Any, Any]) -> str:
@@ -116,7 +128,8 @@ def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
         if study not in known:
             raise unknown("study", study, known, str(FILE.name))
         made = provenance_line(files.record, [files.record.get("git_commit")])
-        return study, made, judged(known[study]["contrasts"], of_comparison(folder, known[study]["reads"]))
+        values, searches = of_comparison(folder, known[study]["reads"]), files.record.get("searches", 1) > 1
+        return study, made, judged(known[study]["contrasts"], values, searches)
     found = Reproduced.read(folder)
     if found.table not in known:
         raise UserError(f"contrasts.yaml has contrasts of {', '.join(known)}, but {folder} is of {found.table}")

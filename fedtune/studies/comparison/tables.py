@@ -133,7 +133,8 @@ def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: fl
     """Every two algorithms, tuned: difference, ±, p, p corrected for all pairs, and the verdict against a margin.
 
     It is that of test accuracy, or of the test metric that reports the objective, which `metric` names then.  With
-    several searches each is one number, the mean over its seeds, and they are paired; with one, its seeds are.
+    several searches each is one number, the mean over its seeds, and they are paired, and each pair's variance is
+    shrunk to all pairs' (`statistics.moderated`); with one, its seeds are.
     """
     return _family(evaluations, objective, margin, lambda order: itertools.combinations(order, 2))
 
@@ -162,12 +163,17 @@ def _family(
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
     means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
+    apart = {(a, b): _apart(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
+    every = list(itertools.combinations(order, 2))
+    spreads = statistics.moderated([apart[pair] for pair in every]) if several_searches else [None] * len(every)
+    spread = {frozenset(pair): of for pair, of in zip(every, spreads, strict=True)}
     compared = list(wanted(order))
-    rows = [(a, b, *_paired(tuned[a], tuned[b], metric)) for a, b in compared]
+    rows = [(*pair, *statistics.paired_by(apart[pair], spread[frozenset(pair)])) for pair in compared]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
-    found = _verdicts([_apart(tuned[a], tuned[b], metric) for a, b in compared], margin)
-    if not several_searches:  # nothing is known of what another search would find
-        found = [""] * len(found)
+    if several_searches:
+        found = _verdicts([(apart[pair], spread[frozenset(pair)]) for pair in compared], margin)
+    else:  # nothing is known of what another search would find
+        found = [""] * len(compared)
     frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=found)
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
@@ -242,12 +248,12 @@ def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Differe
     return statistics.paired(d, np.zeros_like(d))
 
 
-def _verdicts(differences: Sequence[np.ndarray], margin: float) -> list[str]:
+def _verdicts(differences: Sequence[tuple[np.ndarray, statistics.Spread | None]], margin: float) -> list[str]:
     """Of each difference whether it is larger than the margin, within it, or cannot be told, at 5 % for all together.
 
     One of the two claims is true of each difference, so Holm's correction counts differences, not claims.
     """
-    both = [(statistics.beyond(d, margin), statistics.inside(d, margin)) for d in differences]
+    both = [(statistics.beyond(d, margin, of), statistics.inside(d, margin, of)) for d, of in differences]
     corrected = statistics.holm([float(np.min(of)) for of in both])  # not a number where nothing is tested
     return [
         UNTESTED if math.isnan(p) else UNTOLD if p >= LEVEL else LARGER if large < within else WITHIN
