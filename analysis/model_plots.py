@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from sklearn.manifold import TSNE
 
-from analysis.models import Rows
 from analysis.theme import COLOURS, GREY, colours, finish, nothing
 from fedtune.core.terminal import several
+
+if TYPE_CHECKING:
+    from analysis.models import Rows
 
 MARKS = ["circle", "square", "diamond", "hexagon"]
 MOST_LETTERED = 120  # points whose marks hold a number
@@ -175,6 +176,8 @@ def _some(rows: Rows, seed: int) -> Rows:
 def _plane(points: np.ndarray, seed: int) -> np.ndarray:
     """[N, D] -> [N, 2]; fewer neighbours where there are few points."""
     perplexity = min(30.0, (len(points) - 1) / 3)
+    from sklearn.manifold import TSNE  # half a second, and only this figure needs it
+
     plane: np.ndarray = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
     return plane
 

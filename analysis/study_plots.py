@@ -1,4 +1,7 @@
-"""Figures of a search as an Optuna study: Optuna's own, in this project's style, of comparable trials."""
+"""Figures of a search as an Optuna study: Optuna's own, in this project's style, of comparable trials.
+
+Optuna and scikit-learn, which grows the forests, are imported where a study is drawn: other figures need neither.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import optuna
-import optuna.visualization as charts
 import plotly.graph_objects as go
-from optuna.importance import BaseImportanceEvaluator, FanovaImportanceEvaluator
-from optuna.trial import FrozenTrial, TrialState
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
@@ -24,6 +23,11 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import FAR
 from fedtune.core.terminal import several
 from fedtune.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.importance import BaseImportanceEvaluator
+    from optuna.trial import FrozenTrial
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
 FEW, MOST = 1 / 3, 3 / 4  # shares of the trials that a figure takes at least: most do, and those of importance
@@ -68,6 +72,8 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     title = f"Every trial's hyperparameters and {what}"
     if why := _lacks(study, "parallel"):
         return nothing(title, why)
+    import optuna.visualization as charts
+
     assert study is not None
     figure = _ours(charts.plot_parallel_coordinate(_alike(study), target_name=_axis(what)))
     lines = list(figure.select_traces({"mode": "lines"}))
@@ -92,6 +98,8 @@ def slices(study: optuna.Study | None) -> go.Figure:
     title = f"{what[:1].upper()}{what[1:]} against each hyperparameter"
     if why := _lacks(study, "slices"):
         return nothing(title, why)
+    import optuna.visualization as charts
+
     assert study is not None
     flat = _ours(charts.plot_slice(_alike(study)))  # all in one row, which is too narrow for more than three
     rows = math.ceil(len(flat.data) / 2)
@@ -123,6 +131,8 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
     title = f"{what[:1].upper()}{what[1:]} over a pair of hyperparameters"
     if why := _lacks(study, "contour"):
         return nothing(title, why)
+    import optuna.visualization as charts
+
     assert study is not None
     ranked = list(_shares(study)) or list(_varied(study))
     chosen = list(names or ranked[:2])
@@ -148,11 +158,14 @@ def importance(study: optuna.Study | None) -> go.Figure:
     title = f"Share of {what}'s variance by hyperparameter (fANOVA)"
     if why := _lacks(study, "importance"):
         return nothing(title, why)
+    import optuna.visualization as charts
+    from optuna.trial import TrialState
+
     assert study is not None
     if not (shares := _shares(study)):
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     grown = _grown(study)
-    figure = _ours(charts.plot_param_importances(grown, evaluator=_Known(shares), target_name=_axis(what)))
+    figure = _ours(charts.plot_param_importances(grown, evaluator=_known(shares), target_name=_axis(what)))
     figure.update_traces(marker_color=COLOURS[0]).update_yaxes(title="")
     figure.update_xaxes(title="share of variance", range=[0, 1.2 * max(shares.values())])  # room for the figure
     left_out = len(grown.trials) < len(_comparable(study, MOST)[0])
@@ -210,6 +223,8 @@ def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Fro
     hyperparameters matter, as only good values of those continue.  (With two objectives Optuna keeps no rounds.)
     Diverged trials are never included: Optuna has them as complete with the worst value, which would hide all else.
     """
+    from optuna.trial import TrialState
+
     known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
     finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
@@ -242,11 +257,15 @@ def _grown(study: optuna.Study) -> optuna.Study:
 
 def _valued(trial: FrozenTrial, value: float) -> FrozenTrial:
     """A trial with that value as its result."""
+    import optuna
+
     return optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value)
 
 
 def _study_of(trials: Sequence[FrozenTrial], like: optuna.Study) -> optuna.Study:
     """A study of these trials, whose objective points as another's does."""
+    import optuna
+
     said = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     made = optuna.create_study(direction=like.directions[0])
@@ -264,14 +283,15 @@ def _varied(study: optuna.Study) -> list[str]:
     return [name for name, found in values.items() if len(found) > 1]
 
 
-class _Known(BaseImportanceEvaluator):
-    """A cache of computed importances: a forest takes seconds, and a report shows its shares twice."""
+def _known(shares: dict[str, float]) -> BaseImportanceEvaluator:
+    """What gives importances that are computed already: a forest takes seconds, and a report shows its shares twice."""
+    from optuna.importance import BaseImportanceEvaluator
 
-    def __init__(self, shares: dict[str, float]) -> None:
-        self._shares = shares
+    class Known(BaseImportanceEvaluator):
+        def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+            return shares
 
-    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        return self._shares
+    return Known()
 
 
 def _shares(study: optuna.Study) -> dict[str, float]:
@@ -286,6 +306,9 @@ def _shares_of(study: optuna.Study, _trials: int) -> dict[str, float]:
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
     """By fANOVA over a study's trials; empty if it cannot be computed.  trees: of its forest."""
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator
+
     if len({t.values[0] for t in study.get_trials(deepcopy=False)}) < 2:
         return {}
     try:

@@ -1,11 +1,15 @@
 """What the live page costs: its first paint, its memory, its share of a processor, and what it takes from a driver.
 
-    python -m benchmarks.watch [--searches 10] [--trials 200] [--rounds 60] [--seconds 30]
+    python -m benchmarks.watch [--searches 10] [--trials 200] [--rounds 60] [--seconds 60] [--turns 1000]
 
 Half of the searches go on: their logs grow by a round of two trials each second.  First paints are a headless
 Chromium's own (first-contentful-paint), of the history and of a search that goes on; without Chromium there are none.
-What the page takes from a driver is told by one that does nothing but log rounds: its processor's seconds a round,
-in turns without and with a page that follows its search.
+
+Memory is that of all processes of the page together, as the kernel shares it out (PSS), looked at twice a second.
+
+What the page takes from a driver is told by one that does nothing but log rounds, in a process of its own: into the
+log that the page follows, and into a file that nobody reads, in turns.  It pays if the page's reading makes its writing
+slower, by locks or by the page cache; the page is another process, and nothing of it runs in the driver.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -24,16 +29,23 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 import numpy as np
+import optuna
 import psutil
 import requests
+from optuna.distributions import FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
+from fedtune.core import statistics
 from fedtune.runs.files import RunFiles, write_json
 
 TOKEN = "a-token-of-the-benchmark"
+LIMIT = 200  # megabytes
 RECORD: dict[str, Any] = {
     "algorithm": "fedproto",
     "searcher": "tpe",
@@ -45,6 +57,8 @@ RECORD: dict[str, Any] = {
     "objectives": ["val_acc"],
     "seed": 0,
 }
+BLOCK, REST = 20, 0.03  # rounds that the driver logs in a row, and seconds before them
+RANGES = dict.fromkeys(("lr", "lam", "momentum"), FloatDistribution(0.0, 1.0))
 METRICS = ("val_acc", "val_acc_std", "val_acc_worst10", "val_loss", "train_loss", "test_acc", "comm_mb", "seconds")
 METRICS += ("eval_seconds", "up_bytes", "down_bytes", "test_acc_std", "test_acc_worst10", "test_loss")
 
@@ -66,16 +80,33 @@ def made(run: Path, trials: int, rounds: int, goes_on: bool, seed: int) -> None:
     files.write(
         state, **RECORD, trials=trials, scenario=scenario, budget=budget, rungs=rungs, status={"stopped": trials}
     )
-    states = []
+    states, told = [], []
     for i in range(trials):
-        trial, config = f"{seed:02x}{i:06x}", {"lr": float(rng.random()), "lam": float(rng.random()), "momentum": 0.5}
+        trial, config = f"{seed:02x}{i:06x}", {name: float(rng.random()) for name in RANGES}
+
         running = goes_on and i >= trials - 2
         played = 1 if running else (rungs[0], rungs[1], rounds)[i % 3]
         folder = run / f"fedproto-{trial}"
         folder.mkdir()
         (folder / "result.json").write_text("".join(line(trial, t, rng, config) for t in range(1, played + 1)))
+        if not running:
+            state = TrialState.COMPLETE if played == rounds else TrialState.PRUNED
+            attributes = {"trial": trial, "rounds": played}
+            told.append(
+                optuna.create_trial(
+                    state=state,
+                    params=config,
+                    distributions=RANGES,
+                    value=float(rng.random()) if state == TrialState.COMPLETE else None,
+                    intermediate_values={t: float(rng.random()) for t in range(1, played + 1)},
+                    user_attrs=attributes,
+                )
+            )
         states.append((json.dumps({"trial_id": trial, "status": "RUNNING" if running else "TERMINATED"}), ""))
     write_json(run / "experiment_state-2026.json", {"trial_data": states})
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = JournalStorage(JournalFileBackend(str(files.study_file)))
+    optuna.create_study(storage=storage, study_name=run.name, direction="maximize").add_trials(told)
 
 
 def grow(run: Path, over: threading.Event) -> None:
@@ -106,9 +137,12 @@ def watched(storage: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def memory(process: psutil.Process) -> tuple[float, float]:
-    """Megabytes of the server, and of the process that draws."""
-    drawing = [child.memory_info().rss for child in process.children()]
-    return process.memory_info().rss / 1e6, sum(drawing) / 1e6
+    """Megabytes of the server, and of the process that draws, by what the kernel has each answer for (PSS)."""
+    found = [process.memory_full_info().pss]
+    for child in process.children(recursive=True):
+        with suppress(psutil.Error):  # it may end meanwhile
+            found.append(child.memory_full_info().pss)
+    return found[0] / 1e6, sum(found[1:]) / 1e6
 
 
 def paints(base: str) -> dict[str, float]:
@@ -131,16 +165,47 @@ def paints(base: str) -> dict[str, float]:
     return found
 
 
-def logging_seconds(file: Path, rounds: int) -> float:
-    """The processor's seconds for a thousand rounds of a driver that does nothing but log them."""
-    rng = np.random.default_rng(0)
-    with file.open("a") as log:
-        began = time.process_time()
-        for t in range(rounds):
-            log.write(line("00000000", t + 2, rng, {"lr": 0.1}))
-            log.flush()
-            time.sleep(0.001)
-        return (time.process_time() - began) / rounds * 1000
+DRIVER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from benchmarks.watch import BLOCK, REST, line
+
+def counted():
+    found = dict(text.split(": ") for text in Path("/proc/self/io").read_text().splitlines())
+    return [int(found[name]) for name in ("syscr", "syscw", "rchar", "wchar")]
+
+rng = np.random.default_rng(0)
+with open(sys.argv[1], "a") as watched, open(sys.argv[2], "a") as unseen:
+    for turn in range(int(sys.argv[3])):
+        for log in (watched, unseen, unseen, watched) if turn % 2 else (unseen, watched, watched, unseen):
+            time.sleep(REST)
+            before, began = counted(), time.process_time()
+            for _ in range(BLOCK):
+                log.write(line("00000000", turn + 2, rng, {"lr": 0.1}))
+                log.flush()
+            print(int(log is watched), time.process_time() - began, *(b - a for a, b in zip(before, counted())))
+"""
+
+
+def what_it_takes(seen: Path, unseen: Path, turns: int) -> None:
+    """Print what a round costs a driver that logs it where the page looks, over where nobody does.
+
+    Its processor's time is compared between blocks of rounds that lie milliseconds apart, in turns.
+    """
+    words = [sys.executable, "-c", DRIVER, str(seen), str(unseen), str(turns)]
+    told = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    blocks = np.array([line.split() for line in told.splitlines()], float).reshape(turns, 4, -1)
+    of = {watched: blocks[blocks[..., 0] == watched].reshape(turns, 2, -1).sum(1)[:, 1:] for watched in (1, 0)}
+    found = statistics.mean(np.log(of[1][:, 0] / of[0][:, 0]))
+    low, middle, high = (100 * math.expm1(found.mean + k * found.half) for k in (-1, 0, 1))
+    ms = 1e3 * of[0][:, 0].mean() / (2 * BLOCK)
+    print(f"a driver's round: {ms:.3f} ms of processor time where nobody looks", end="; ")
+    print(f"{middle:+.2f} % (95 % interval {low:+.2f} to {high:+.2f}) where the page does")
+    reads, writes, read, written = (
+        " and ".join(f"{of[w][:, 1 + k].mean() / (2 * BLOCK):.3f}" for w in (0, 1)) for k in range(4)
+    )
+    print(f"without and with the page: {writes} calls that write, {written} bytes written; {reads} calls that read")
 
 
 def follow(base: str, path: str, over: threading.Event) -> None:
@@ -161,7 +226,8 @@ def main() -> int:
     parser.add_argument("--searches", type=int, default=10)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=30, help="of following a search")
+    parser.add_argument("--seconds", type=float, default=60, help="of following a search")
+    parser.add_argument("--turns", type=int, default=1000, help="of a driver")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
         storage, over = Path(folder), threading.Event()
@@ -180,22 +246,19 @@ def main() -> int:
             print("memory: server {:.0f} MB, drawing {:.0f} MB".format(*memory(process)))
             follows = threading.Thread(target=follow, args=(base, "/run/search-00", over), daemon=True)
             follows.start()
-            time.sleep(5)
-            used, most = sum(process.cpu_times()[:2]), [0.0, 0.0]
+            used, seen = sum(process.cpu_times()[:2]), []
             began = time.monotonic()
             while time.monotonic() - began < args.seconds:
                 time.sleep(0.5)
-                most = [max(a, b) for a, b in zip(most, memory(process), strict=True)]
+                seen.append(memory(process))
             share = (sum(process.cpu_times()[:2]) - used) / args.seconds
+            most, together = [max(part) for part in zip(*seen, strict=True)], sorted(map(sum, seen))
             print(f"following a search: server at most {most[0]:.0f} MB and {100 * share:.1f} % of a processor")
             print(f"while its figures are drawn: another process of at most {most[1]:.0f} MB, at the lowest priority")
-            file, unseen, ratios = sorted(runs[0].glob("*/result.json"))[-1], storage / "unseen.json", []
-            for _ in range(21):
-                alone = logging_seconds(unseen, 1000)
-                ratios.append(2 * logging_seconds(file, 1000) / (alone + logging_seconds(unseen, 1000)))
-            low, _, high = quantiles(ratios, n=4)
-            said = f"{median(ratios):.3f} (quartiles {low:.3f} and {high:.3f})"
-            print(f"a driver that logs: {said} times the processor's time a round")
+            half, below = median(together), sum(m <= LIMIT for m in together) / len(together)
+            print(f"together: {half:.0f} MB half of the time, {together[-1]:.0f} MB at most", end="")
+            print(f"; {100 * below:.0f} % of the time {LIMIT} MB or less")
+            what_it_takes(sorted(runs[0].glob("*/result.json"))[-1], storage / "unseen.json", args.turns)
         over.set()
     return 0
 

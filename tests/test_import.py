@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import fedtune
+
+EXAMPLE = Path(__file__).parents[1] / "analysis" / "example"
 
 
 def test_importing_loads_nothing_heavy_and_leaves_the_environment_alone():
@@ -18,6 +21,23 @@ loaded = {"torch", "ray", "pandas", "optuna", "trainables"} & set(sys.modules)
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_what_shows_runs_loads_nothing_that_trains(tmp_path: Path) -> None:
+    """Reports and the live page read files.  Only an Optuna study needs Optuna and scikit-learn."""
+    script = f"""
+import sys
+from pathlib import Path
+from fedtune.reporting import page
+from fedtune.reporting.watch import drawing, server, together
+trains = {{"torch", "ray", "trainables", "search_spaces"}}
+assert not (found := (trains | {{"optuna", "sklearn", "matplotlib"}}) & set(sys.modules)), found
+runs = [Path({str(EXAMPLE)!r}, name) for name in ("search", "program", "compare")]
+page.write(runs, Path({str(tmp_path)!r}, "report.html"))
+assert "optuna" in sys.modules, "the program's search has a study"
+assert not (found := trains & set(sys.modules)), found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", fedtune.__all__)

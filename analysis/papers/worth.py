@@ -25,9 +25,9 @@ from fedtune.core.statistics import interval
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
+from fedtune.runs.tables import DEFAULT
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.fresh_seeds import DEFAULT
 from fedtune.user_code.command import Parser, guarded
 
 SAMPLES = 2_000  # of the bootstrap

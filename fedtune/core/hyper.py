@@ -98,6 +98,19 @@ class Knob:
             return tune.lograndint(a, b + 1) if self.log else tune.randint(a, b + 1)
         return tune.loguniform(a, b) if self.log else tune.uniform(a, b)
 
+    def to_record(self) -> dict[str, Any]:
+        """What a reader of a run needs of it: whatever its values may be, and what it is."""
+        lists = {"choices": list(self.choices), "extra_values": list(self.extra_values)}
+        kept = {name: getattr(self, name) for name in ("default", "low", "high", "log", "symbol", "help")}
+        return kept | {name: values for name, values in lists.items() if values}
+
+    @classmethod
+    def from_record(cls, name: str, kept: Mapping[str, Any]) -> Knob:
+        """The declaration that a record has."""
+        choices, extra = tuple(kept.get("choices") or ()), tuple(kept.get("extra_values") or ())
+        shape = (kept.get("low"), kept.get("high"), bool(kept.get("log")), choices, extra)
+        return cls(name, kept["default"], *shape, str(kept.get("symbol", "")), str(kept.get("help", "")), 1, False)
+
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
         advice = "; leave it out for the default" if shown(value) in NOTHING else ""

@@ -216,6 +216,12 @@ class Goal(NamedTuple):
         """The metrics of objectives and constraints, each once."""
         return list(dict.fromkeys([*(o.name for o in self.objectives), *(c.name for c in self.constraints)]))
 
+    @property
+    def in_words(self) -> str:
+        """The objectives and constraints."""
+        kept = f" subject to {' and '.join(map(str, self.constraints))}" if self.constraints else ""
+        return " and ".join(map(str, self.objectives)) + kept
+
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:
         """The goal of a run, from its record."""

@@ -23,7 +23,7 @@ from fedtune.reporting.words import SURE
 from fedtune.runs import tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.tables import LEVEL, UNTOLD
-from fedtune.tuning import domains, schedulers, widening
+from fedtune.tuning import ranges, schedulers
 
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
 MANY = 1000  # seeds: beyond any
@@ -49,14 +49,14 @@ def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
 
 def wider_ranges(f: Findings) -> list[Advice]:
     """Where the best value lies at an end of its range, the optimum may lie beyond: a range that goes further."""
-    knobs, space = findings.knobs(f.run, f.record), f.record.get("space") or {}
+    knobs, space = findings.knobs(f.record), f.record.get("space") or {}
     new, stuck = {}, []
     for name in f.searched:
-        if not (end := domains.edge(f.config.get(name), space.get(name, ""))):
+        if not (end := ranges.edge(f.config.get(name), space.get(name, ""))):
             continue
         knob = knobs.get(name)
-        old = domains.of_text(str(space[name]), knob) if knob else None
-        further = widening.wider(old, knob, frozenset({end})) if old and knob else None
+        old = ranges.of_text(str(space[name]), knob) if knob else None
+        further = ranges.wider(old, knob, frozenset({end})) if old and knob else None
         if further is None:
             stuck.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
         else:
@@ -67,9 +67,9 @@ def wider_ranges(f: Findings) -> list[Advice]:
             f"{n} = {short(f.config[n])} is at the {end} end of {space[n]}, and may be better beyond it"
             for n, (end, _) in new.items()
         )
-        texts = " and ".join(f"{n} to {domains.domain_text(d)}" for n, (_, d) in new.items())
-        ranges = {n: domains.also_text(n, d) for n, (_, d) in new.items()}
-        found.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, ranges))))
+        texts = " and ".join(f"{n} to {further.text()}" for n, (_, further) in new.items())
+        given = {n: further.named(n) for n, (_, further) in new.items()}
+        found.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, given))))
     if stuck:
         why = f"{'; '.join(stuck)}. That is all that is declared for it, or the program's own range."
         found.append(Advice("Look beyond the declared range", why))
@@ -166,7 +166,7 @@ def wider_for_all(record: Mapping[str, Any], searches: Sequence[Findings]) -> li
         f"{f.record['algorithm']} has {n} = {short(f.config[n])} at the {end} end of {f.record['space'][n]}"
         for f in searches
         for n in f.searched
-        if (end := domains.edge(f.config.get(n), (f.record.get("space") or {}).get(n, "")))
+        if (end := ranges.edge(f.config.get(n), (f.record.get("space") or {}).get(n, "")))
     ]
     if not ends or "widened" in record:
         return []
@@ -240,8 +240,8 @@ def _words(record: Mapping[str, Any], *words: str) -> str:
     return shlex.join([*kept, *words])
 
 
-def _merged(record: Mapping[str, Any], ranges: Mapping[str, str]) -> str:
+def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> str:
     """Ranges as --ranges takes them, with those that the search was given for other names."""
     given = str((record.get("options") or {}).get("ranges") or "")
     before = {text.partition("=")[0]: text for text in filter(None, given.split(","))}
-    return ",".join((before | dict(ranges)).values())
+    return ",".join((before | dict(wider)).values())

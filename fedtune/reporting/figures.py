@@ -6,10 +6,9 @@ import html
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-from optuna import Study
 from plotly.graph_objects import Figure
 
 from analysis import frames, plots
@@ -19,6 +18,9 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
 TOP = 24  # pixels above the axes, where the figure's title was

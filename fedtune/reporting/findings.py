@@ -21,14 +21,12 @@ from fedtune.core.hyper import Knob
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
-from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import in_words
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
-from fedtune.runs import reading, tables, user_copies
+from fedtune.runs import reading, tables
 from fedtune.runs.files import RunFiles, search_of
-from fedtune.tuning import caveats, messages, schedulers
+from fedtune.tuning import caveats, schedulers, verdict
 from fedtune.tuning.options.options import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of what has not ended
@@ -108,7 +106,7 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, knobs(self.run, self.record)
+        space, known = self.record.get("space") or {}, knobs(self.record)
         rows = []
         for n in self.searched:
             knob = known.get(n)
@@ -123,7 +121,7 @@ class Findings:
         """Why there is no best trial."""
         unit = (self.record.get("budget") or {}).get("unit", "rounds")
         known = self.record.get("reason") if self.state == "nothing found" else ""
-        return str(known or messages.nothing(self.goal, unit, self.trials))
+        return str(known or verdict.nothing(self.goal, unit, self.trials))
 
     @property
     def test_said(self) -> str:
@@ -191,12 +189,9 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     )
 
 
-def knobs(run: Path, record: dict[str, Any]) -> dict[str, Knob]:
-    """The hyperparameters of a run's algorithm, as this fedtune or the run's own files declare them."""
-    try:
-        return Experiment(record["algorithm"], Scenario(), own=user_copies.known(run, record)).knobs()
-    except ValueError:  # an algorithm that this fedtune does not have
-        return {}
+def knobs(record: dict[str, Any]) -> dict[str, Knob]:
+    """The hyperparameters that were searched, as they were declared then."""
+    return {name: Knob.from_record(name, kept) for name, kept in (record.get("declared") or {}).items()}
 
 
 def given(record: dict[str, Any]) -> Collection[str]:

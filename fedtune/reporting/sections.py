@@ -27,10 +27,10 @@ from fedtune.reporting.provenance import Provenance
 from fedtune.reporting.templates import embedded_json
 from fedtune.runs import reading
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
+from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import files as comparison_files
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.text import shown_pairs
-from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.user_code import user_files
 
 METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any

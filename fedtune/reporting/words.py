@@ -8,7 +8,6 @@ from analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.runs.reading import rounds_of
-from fedtune.tuning.messages import said
 
 SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"
 
@@ -23,7 +22,7 @@ def search_settings(record: dict[str, Any]) -> str:
     scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")
     parts = [most, str(record.get("searcher", "")), scheduler]
     if (goal := Goal.from_record(record)) != BY_ACCURACY:
-        parts.append("for " + said(goal))
+        parts.append(f"for {goal.in_words}")
     return ", ".join(p for p in parts if p)
 
 

@@ -55,6 +55,7 @@ Option = Annotated[Any, BeforeValidator(_flat)]
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @_entries
@@ -83,6 +84,20 @@ class Setting(TypedDict, total=False):
 
     dataset: Text
     rounds: Positive
+
+
+@_entries
+class Declared(TypedDict, total=False):
+    """The declaration of a hyperparameter that is searched."""
+
+    default: Required[Scalar]
+    low: Bound | None
+    high: Bound | None
+    log: bool
+    choices: list[Scalar]
+    extra_values: list[Scalar]
+    symbol: Text
+    help: Text
 
 
 @_entries
@@ -147,6 +162,7 @@ class Record(TypedDict, total=False):
     own: list[Own]
     # the search
     space: dict[Text, Text]
+    declared: dict[Text, Declared]  # what is searched
     trials: Whole
     searcher: Text
     scheduler: Text

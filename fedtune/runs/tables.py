@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedtune.core.workload import Workload
 
 CONFIG = "config/"  # prefix of hyperparameter columns
+DEFAULT = "default"  # the configuration, in runs on fresh seeds
+SEARCH = "search"  # the column with a search's number, 1, 2, …
 
 
 def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:

@@ -13,13 +13,12 @@ import pandas as pd
 from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.runs import clients, tables
+from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
 
 Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
-DEFAULT = "default"
-SEARCH = "search"  # the column with a search's number, 1, 2, …
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 

@@ -19,7 +19,7 @@ from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import final_check
-from fedtune.tuning import driver, messages, saved_state, unkeepable
+from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.callbacks.recorder import Reported
 from fedtune.tuning.plan import Plan
@@ -216,7 +216,7 @@ def _nothing_found(
         if more := _at_length(stacks, p.options.debug):
             say(f"a trial's last lines:{more}")
         raise UserError(failed)
-    why = hopeless or messages.nothing(p.goal, p.budget.unit, trials)
+    why = hopeless or verdict.nothing(p.goal, p.budget.unit, trials)
     run.write("nothing found", reason=why)
     say(why)
     return 1

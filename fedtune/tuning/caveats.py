@@ -7,7 +7,7 @@ from typing import Any
 
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
-from fedtune.tuning import domains, searchers
+from fedtune.tuning import ranges, searchers
 
 ENOUGH = 32  # a search's default number of trials
 
@@ -56,5 +56,5 @@ def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) ->
         f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
         "beyond it"
         for name, text in space.items()
-        if (end := domains.edge(config.get(name), text))
+        if (end := ranges.edge(config.get(name), text))
     ]

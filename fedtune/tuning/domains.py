@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +9,8 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 
 from fedtune.core.errors import UserError, shown
 from fedtune.core.hyper import Knob, plain
+from fedtune.tuning.ranges import Range
 
-EDGE = 0.05  # share of a range, on its scale: a value this near to an end counts as at the end
 FAR = 1e300  # beyond any number that is searched
 POINTS = 10_000  # of a grid, counted before any is made
 
@@ -21,45 +19,22 @@ def domain_text(domain: Domain) -> str:
     """A domain in words: `0.1 … 10 (log)`, `a | b`."""
     if isinstance(domain, Categorical):
         return " | ".join(map(str, domain.categories))
-    low, high = ends("", domain)
     sampler = domain.get_sampler()
-    scale = " (log)" if isinstance(sampler_of(domain), LogUniform) else ""
-    return f"{low:g} … {high:g}{scale}" + (f" in steps of {sampler.q:g}" if isinstance(sampler, Quantized) else "")
+    return range_of(domain).text() + (f" in steps of {sampler.q:g}" if isinstance(sampler, Quantized) else "")
 
 
-def edge(value: Any, text: str) -> str:
-    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none.
-
-    Natural limits do not count: a weight or share begins at 0, a count at 1.
-    """
-    written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
-    if not written or isinstance(value, bool) or not isinstance(value, int | float):
-        return ""
-    try:
-        low, high, at = float(written[1]), float(written[2]), float(value)
-        if written[3]:
-            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
-    except ValueError:
-        return ""
-    if not low < high:
-        return ""
-    share, least = (at - low) / (high - low), float(written[1])
-    if share <= EDGE:
-        return "" if least == 0 or (least == 1 and isinstance(value, int)) else "lower"
-    return "upper" if share >= 1 - EDGE else ""
+def range_of(domain: Domain) -> Range:
+    """A range of Ray Tune's without its steps."""
+    low, high = ends("", domain)
+    return Range(low, high, isinstance(sampler_of(domain), LogUniform), isinstance(domain, Integer))
 
 
-def of_text(text: str, knob: Knob) -> Domain | None:
-    """The range that a record has in words, of its hyperparameter's type; None for choices and for steps."""
-    written = re.fullmatch(r"(\S+) … (\S+)( \(log\))?", text)
-    if not written or knob.choices:
-        return None
-    try:
-        low, high = knob.check(written[1]), knob.check(written[2])
-    except UserError:  # declarations may be others now
-        return None
-    made: Any = Integer(low, high + 1) if knob.integer else Float(low, high)
-    return made.loguniform() if written[3] else made.uniform()
+def of_range(found: Range) -> Domain:
+    """A range as Ray Tune's."""
+    low, high = found.low, found.high
+    made: Any = Integer(int(low), int(high) + 1) if found.whole else Float(low, high)
+    domain: Domain = made.loguniform() if found.log else made.uniform()
+    return domain
 
 
 def grid_values(name: str, domain: Domain) -> list[Any]:
@@ -227,8 +202,7 @@ def also_text(name: str, domain: Domain) -> str:
     """What `--also` reads to add this domain to another space."""
     if isinstance(domain, Categorical):
         return name
-    low, high = ends(name, domain)
-    return f"{name}={low!r}..{high!r}"
+    return range_of(domain).named(name)
 
 
 def sampler_of(domain: Domain) -> Any:

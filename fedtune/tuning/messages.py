@@ -10,8 +10,8 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune.core import statistics
-from fedtune.core.metrics import METRIC, TRAFFIC
-from fedtune.core.objectives import BY_ACCURACY, Goal
+from fedtune.core.metrics import METRIC, limits
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.runs import pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
@@ -29,38 +29,11 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     unit = {"mb": "{} MB", "seconds": "{} s"}.get(p.budget.unit, f"round{'s' * (len(stops) > 1)} {{}}")
     at = unit.format(", ".join(format(s, "g") for s in stops))
     stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
-    wanted = f" for {said(p.goal)}" if p.goal != BY_ACCURACY else ""
+    wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
     trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once"
     say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
     if why := p.unjudged:
         say(f"note: {why}")
-
-
-def said(goal: Goal) -> str:
-    """The objectives and constraints in words."""
-    kept = f" subject to {' and '.join(map(str, goal.constraints))}" if goal.constraints else ""
-    return " and ".join(map(str, goal.objectives)) + kept
-
-
-def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
-    """Why there is no best trial: none satisfies the constraints, or all diverged or failed.  unit: of budget."""
-    there = tables.ranked(tables.to_choose_from(trials, unit), goal)
-    if there.empty or not goal.constraints:
-        reasons = [r for r in trials["reason"] if r] if len(trials) else []
-        return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
-    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
-    best = there.loc[excess.sort_values(kind="stable").index[0]]
-    values = {c.name: float(best[c.column]) for c in goal.constraints} | {
-        o.name: float(best[o.column]) for o in goal.objectives
-    }
-    kept = " and ".join(map(str, goal.constraints))
-    costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
-    advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
-    longest = "" if len(there) == len(trials) else f" that trained longest, of {len(trials)},"
-    return (
-        f"none of {several(len(there), 'trial')}{longest} satisfies {kept}; the nearest is trial {best['trial']} with "
-        f"{listed(values, short)}: loosen the bound, or {advice}"
-    )
 
 
 def conclude(
@@ -122,11 +95,11 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
     table = Table(title=f"{what} {many}, last round", title_justify="left")
     shown = () if other == main else (other,)
     costs = ["MB a run"] * ("comm_mb" in checked)
-    for column in ("configuration", "mean ± std", f"each {p.run_word}", *shown, *costs):
+    for column in ("configuration", "mean ± 95 % interval", f"each {p.run_word}", *shown, *costs):
         table.add_column(column, justify="left" if column == "configuration" else "right")
     for name, runs in checked.groupby("configuration"):
         accuracy = runs[main]
-        mean = f"{accuracy.mean():.4f} ± {accuracy.std(ddof=1):.4f}" if len(runs) > 1 else f"{accuracy.mean():.4f}"
+        mean = statistics.interval(*statistics.mean(accuracy), ".4f", within=limits(main))
         if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
             mean = f"{trial_states.lost(runs['reason'])} in {lost} of {len(runs)}"
         each = "  ".join(

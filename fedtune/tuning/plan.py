@@ -128,11 +128,13 @@ class Plan:
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
+        known = self.workload.knobs()
         return (
             {
                 "options": self.options.to_record(),
                 "scenario_name": self.scenario,
                 "space": self.space.text(),
+                "declared": {n: known[n].to_record() for n in self.space.names if n in known},
                 "trials": self.trials,
                 "searcher": self.searcher,
                 "scheduler": self.scheduler,

@@ -1,4 +1,6 @@
-"""What tuning gained, and how sure that is, in a sentence: the same in a terminal and in a report."""
+"""What a search found, in a sentence: the gain and how sure it is, or why there is none.  A terminal and a report say
+the same.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ import math
 
 import pandas as pd
 
-from fedtune.core.objectives import Objective
+from fedtune.core.metrics import TRAFFIC
+from fedtune.core.objectives import Goal, Objective
 from fedtune.core.statistics import interval, mean_difference
-from fedtune.core.terminal import several
-from fedtune.runs import trial_states
+from fedtune.core.terminal import several, short
+from fedtune.runs import tables, trial_states
 
 
 def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) -> str:
@@ -37,3 +40,24 @@ def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) 
         return f"{start} does not differ significantly from the default ({by})"
     better = gain.mean * objective.sign_of(column) > 0
     return f"{start} {'beats' if better else 'is worse than'} the default ({by})"
+
+
+def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
+    """Why there is no best trial: none satisfies the constraints, or all diverged or failed.  unit: of budget."""
+    there = tables.ranked(tables.to_choose_from(trials, unit), goal)
+    if there.empty or not goal.constraints:
+        reasons = [r for r in trials["reason"] if r] if len(trials) else []
+        return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
+    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
+    best = there.loc[excess.sort_values(kind="stable").index[0]]
+    values = {c.name: float(best[c.column]) for c in goal.constraints} | {
+        o.name: float(best[o.column]) for o in goal.objectives
+    }
+    kept, listed = " and ".join(map(str, goal.constraints)), ", ".join(f"{n} = {short(v)}" for n, v in values.items())
+    costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
+    advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
+    longest = "" if len(there) == len(trials) else f" that trained longest, of {len(trials)},"
+    return (
+        f"none of {several(len(there), 'trial')}{longest} satisfies {kept}; the nearest is trial {best['trial']} with "
+        f"{listed}: loosen the bound, or {advice}"
+    )

@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
-from fedtune.tuning.domains import domain_text, edge, ends, sampler_of, step
+from fedtune.tuning import ranges
+from fedtune.tuning.domains import domain_text, of_range, range_of, step
 from fedtune.tuning.space_types import Config, Space
 
-DECADE = 10.0
-SMALL = 4  # a range of whole numbers on a log scale grows by this factor
 NAMED = 4  # algorithms that a reason names
 
 
 def touched(config: Config, space: Space) -> dict[str, str]:
     """The hyperparameters of a configuration that lie at an end of their range: lower, or upper."""
-    found = {n: edge(config.get(n), domain_text(domain)) for n, domain in space.domains.items() if n in config}
+    found = {n: ranges.edge(config.get(n), domain_text(domain)) for n, domain in space.domains.items() if n in config}
     return {name: end for name, end in found.items() if end}
 
 
 def wider(domain: Domain, knob: Knob, sides: frozenset[str]) -> Domain | None:
-    """The range extended once on these sides, as far as is declared; None if it already goes so far.
-
-    On a log scale by a decade (whole numbers: by a factor of 4), else by its own length.
-    """
-    if isinstance(domain, Categorical) or step(domain) not in (None, 1) or knob.low is None or knob.high is None:
+    """The range extended once on these sides, as far as is declared; None if it already goes so far."""
+    if isinstance(domain, Categorical) or step(domain) not in (None, 1):
         return None
-    low, high = ends(knob.name, domain)
-    whole, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
-    factor = SMALL if whole else DECADE
-    below, above = (low / factor, high * factor) if log else (low - (high - low), high + (high - low))
-    if whole:
-        below, above = math.ceil(below), math.floor(above)
-    new = (max(below, knob.low) if "lower" in sides else low, min(above, knob.high) if "upper" in sides else high)
-    new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
-    return None if new == (low, high) else remade(knob, domain, *new)
-
-
-def remade(knob: Knob, domain: Domain, low: Any, high: Any) -> Domain:
-    """A range on the same scale between other ends; UserError unless these are declared."""
-    from ray import tune
-
-    low, high = knob.check(low), knob.check(high)
-    if not low < high:
-        raise UserError(f"{knob.name} needs a range low < high, but got {low} … {high}")
-    log = isinstance(sampler_of(domain), LogUniform)
-    if isinstance(domain, Integer):
-        return tune.lograndint(low, high + 1) if log else tune.randint(low, high + 1)
-    return tune.loguniform(low, high) if log else tune.uniform(low, high)
+    found = ranges.wider(range_of(domain), knob, sides)
+    return found and of_range(found)
 
 
 def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
@@ -71,9 +46,9 @@ def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
         if not (dots and low and high):
             raise UserError(f"--ranges needs NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..1")
         if name not in domains or isinstance(domains[name], Categorical):
-            ranges = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
-            raise UserError(f"--ranges takes ranges of the space ({ranges}), but got {name}; --also adds others")
-        domains[name] = remade(known[name], domains[name], known[name].check(low), known[name].check(high))
+            there = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
+            raise UserError(f"--ranges takes ranges of the space ({there}), but got {name}; --also adds others")
+        domains[name] = of_range(ranges.between(known[name], range_of(domains[name]), low, high))
     return space._replace(domains=domains)
 
 
@@ -91,7 +66,7 @@ def rule(
 
     Two algorithms share a hyperparameter of one name, declaration and range.  best: of each algorithm's searches.
     """
-    ranges: dict[str, dict[str, Domain]] = {name: {} for name in spaces}
+    each: dict[str, dict[str, Domain]] = {name: {} for name in spaces}
     reasons: list[str] = []
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str, Any]]] = {}
     for name, config in ((name, config) for name, of in best.items() for config in of):
@@ -108,8 +83,8 @@ def rule(
         whose = ", ".join(sharing) if len(sharing) <= NAMED else f"all {len(sharing)} that share it"
         reasons.append(f"{n}: {domain_text(domain)} becomes {domain_text(new)} for {whose}, because {chose}")
         for a in sharing:
-            ranges[a][n] = new
-    return Widened(ranges, reasons)
+            each[a][n] = new
+    return Widened(each, reasons)
 
 
 def _alike(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,13 @@ def test_knobs_are_listed_in_order_under_their_names() -> None:
     assert all(k.name == n for n, k in KNOBS.items())
     assert [KNOBS[n].integer for n in ("rate", "steps", "on", "kind")] == [False, True, False, False]
     assert [n for n in KNOBS if not KNOBS[n].searchable] == ["free"]
+
+
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=str)
+def test_a_record_keeps_a_declaration(knob: Knob) -> None:
+    """All but the rounds in which it matters, which only a search asks for."""
+    kept = json.loads(json.dumps(knob.to_record()))
+    assert Knob.from_record(knob.name, kept) == replace(knob, first_round=1, late=False)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedtune.reporting import advice
 from fedtune.reporting.check import Check
 from fedtune.reporting.findings import Findings
 from fedtune.runs.provenance import of_workload
-from fedtune.tuning import domains
+from fedtune.tuning import domains, ranges
 
 SPACE = {"lam": "0.1 … 10 (log)", "lr": "0.001 … 0.3 (log)", "momentum": "0 … 0.95"}
 COMMAND = ["python", "-m", "fedtune.search", "--algo", "fedproto", "--trials", "8", "--name", "mine"]
@@ -38,6 +38,7 @@ def made(
     """A search whose finished trials have these scores, and whose check has these differences of best and default."""
     experiment = Experiment("fedproto", Scenario(clients=5, rounds=6))
     record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": "finished"}
+    record["declared"] = {name: experiment.knobs()[name].to_record() for name in SPACE}
     config = config or {"lam": 1.0, "lr": 0.02, "momentum": 0.5}
     trials = pd.DataFrame(
         {
@@ -123,8 +124,9 @@ def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
 def test_a_range_in_words_is_read_as_it_was_written(name):
     knob: Knob = Experiment("fedproto", Scenario()).knobs()[name]
     domain = knob.domain()
-    assert domains.domain_text(domains.of_text(domains.domain_text(domain), knob)) == domains.domain_text(domain)
-    assert domains.of_text("a | b", knob) is None and domains.of_text("1 … 9 in steps of 2", knob) is None
+    read = ranges.of_text(domains.domain_text(domain), knob)
+    assert read and read.text() == domains.domain_text(domain)
+    assert ranges.of_text("a | b", knob) is None and ranges.of_text("1 … 9 in steps of 2", knob) is None
 
 
 # more seeds or more trials --------------------------------------------------------------------------------------------

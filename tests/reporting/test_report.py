@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import shutil
@@ -40,7 +41,7 @@ from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison.tables import COLUMNS
 from fedtune.tuning import caveats
-from fedtune.tuning.domains import edge
+from fedtune.tuning.ranges import edge
 
 ROUNDS = 6
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'> & \"so\""
@@ -68,7 +69,8 @@ def record(**more: Any) -> dict[str, Any]:
         "scenario_name": "digits-w4",
     }
     command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
-    return provenance.of_workload(experiment) | {"command": command} | told | more
+    declared = {name: experiment.knobs()[name].to_record() for name in told["space"]}
+    return provenance.of_workload(experiment) | {"command": command, "declared": declared} | told | more
 
 
 def final(best: tuple[float, ...] = BEST, default: tuple[float, ...] = DEFAULT) -> list[dict[str, Any]]:
@@ -432,6 +434,19 @@ def test_a_record_of_an_algorithm_that_is_gone_is_shown_as_far_as_it_goes(tmp_pa
     write_json(run / "run.json", old)
     text = said(run, tmp_path / "x.html")
     assert "Best configuration (trial t03)" in text and "lam 49 ?" in text and "gone = 1" in text
+
+
+def test_a_report_runs_no_code_of_a_runs_folder(tmp_path: Path) -> None:
+    """What it says of hyperparameters stands in the record."""
+    run, ran = make(tmp_path / "run"), tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'w').close()\n"
+    (run / "own").mkdir()
+    (run / "own" / "mine.py").write_text(code)
+    own = {"name": "mine.py", "path": str(run / "own" / "mine.py"), "sha256": hashlib.sha256(code.encode()).hexdigest()}
+    options = {"algo": f"{own['path']}:Mine"}
+    write_json(run / "run.json", record(algorithm="mine.py:Mine", own=[own], options=options, final=final()))
+    text = said(run, tmp_path / "x.html")
+    assert "lam (λ) 49" in text and not ran.exists()
 
 
 def test_figures_that_fail_or_are_too_large_leave_a_sentence(

@@ -56,6 +56,10 @@ def test_a_hyperparameter_that_had_another_name_is_read_by_that_of_today(tmp_pat
         ("seed", -1, "its seed: should be greater than or equal to 0"),
         ("space", 3, "its space: should be a valid dictionary"),
         ("hardware", "x", "its hardware: should be a valid dictionary"),
+        ("declared", {"lr": {"low": 1.0}}, "its declared.lr.default: field required"),
+        ("declared", {"lr": {"default": 1, "low": "x"}}, "its declared.lr.low: should be a valid number"),
+        ("declared", {"lr": {"default": 1, "high": float("inf")}}, "its declared.lr.high: should be a finite number"),
+        ("declared", {"lr": {"default": 1, "choices": [[]]}}, "its declared.lr.choices.0: it must be text, a number"),
         ("final", [{}], "its final.0.configuration: field required"),
         (
             "final",

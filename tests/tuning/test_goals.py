@@ -20,7 +20,7 @@ from fedtune.core.metrics import LOSS_CAP
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
 from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning import messages, schedulers, searchers
+from fedtune.tuning import schedulers, searchers, verdict
 from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
@@ -217,19 +217,19 @@ def test_the_best_round_of_a_trial_is_that_of_the_objective() -> None:
 def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     goal = Goal(constraints=constraints("comm_mb<=20,val_acc>=0.8"))
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
-    said = messages.nothing(goal, "rounds", trials)
+    said = verdict.nothing(goal, "rounds", trials)
     assert said.startswith(
         "none of 3 trials satisfies comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb"
     )
-    dear = messages.nothing(Goal(constraints=constraints("comm_mb<=3")), "rounds", trials)
+    dear = verdict.nothing(Goal(constraints=constraints("comm_mb<=3")), "rounds", trials)
     assert dear.endswith("loosen the bound, or take fewer --rounds or a lower --participation")
-    low = messages.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
+    low = verdict.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
     assert low.endswith("loosen the bound, or widen the space")
-    some = messages.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
+    some = verdict.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
     assert some.startswith("none of 2 trials that trained longest, of 3, satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
-    assert messages.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
-    assert messages.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
+    assert verdict.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
+    assert verdict.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
 
 
 def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constraints(capsys: Any) -> None:
@@ -242,7 +242,9 @@ def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constrai
         view.on_trial_start(1, [], now)
         view.on_trial_result(1, [], now, result)
         view.on_trial_complete(1, [], now)
-    assert "val_loss 0.4000; best so far 0.4000 (c)" in capsys.readouterr().err.splitlines()[-1]
+    assert (
+        "val_loss 0.4000 in the last; best round so far 0.4000 (c, round " in capsys.readouterr().err.splitlines()[-1]
+    )
 
 
 # ---- a whole search

@@ -59,7 +59,16 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
     peak, running = (line.split() for line in got.splitlines()[2:])
-    assert running == ["d", "3/5", "0.6500", "4"] and peak == ["best", "so", "far", "a", "0.7000", "0.5"]
+    assert running == ["d", "3/5", "0.6500", "4"] and peak == [
+        "best",
+        "round",
+        "so",
+        "far",
+        "a",
+        "1/5",
+        "0.7000",
+        "0.5",
+    ]
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
@@ -74,9 +83,9 @@ def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(cap
                 view.on_trial_result(0, [], one, row(2, 0.1, val_loss=27.6, **how))
             view.on_trial_complete(0, [], one)
     assert [line.split("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "[0:00] 1/3 a diverged after 1 round, val_loss 0.8000",
-        "[0:00] 2/3 b failed after 1 round, val_loss 0.8000",
-        "[0:00] 3/3 c diverged after 1 round, val_loss 0.7000",
+        "[0:00] 1/3 a diverged after 1 round, val_loss 0.8000 in the last",
+        "[0:00] 2/3 b failed after 1 round, val_loss 0.8000 in the last",
+        "[0:00] 3/3 c diverged after 1 round, val_loss 0.7000 in the last",
     ]
 
 
@@ -90,16 +99,16 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 
 def test_a_resumed_search_knows_the_peak_of_before() -> None:
     view = View("t", 2, 5, ["lam"], {"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]})
-    assert view.peak == (0.8, "x", {"lam": 7.0})
+    assert view.peak == (0.8, "x", 1, {"lam": 7.0})
 
 
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Lines("t", 6, 5, ["lam"]) as view:
         follow(view)
     assert capsys.readouterr().err.splitlines() == [
-        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000; best so far 0.7000 (a)",
-        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500; best so far 0.7000 (a)",
-        "[0:00] 4/6 c failed before its first round ended; best so far 0.7000 (a)",
+        "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best round so far 0.7000 (a, round 1)",
+        "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500 in the last; best round so far 0.7000 (a, round 1)",
+        "[0:00] 4/6 c failed before its first round ended; best round so far 0.7000 (a, round 1)",
     ]
 
 

@@ -21,7 +21,6 @@ from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.tuning import messages
 from fedtune.tuning.plan import Plan
 
 PUBLISHED = "published (in brackets: for another data set, not comparable)"
@@ -114,7 +113,7 @@ def _titled(
 ) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
-    what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {messages.said(goal)}, on"
+    what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {goal.in_words}, on"
     unit = "in %, " if comparison_text.in_percent(table) else ""
     searches = len(c.searches)
     over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)

@@ -16,7 +16,7 @@ from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several, short
 from fedtune.runs import frames, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
+from fedtune.runs.tables import DEFAULT, SEARCH
 
 UNIT = "unit"
 LEVEL = 0.05

@@ -14,11 +14,11 @@ from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.core.terminal import several
 from fedtune.runs import tables
+from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
-from fedtune.studies.fresh_seeds import DEFAULT, SEARCH
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names

@@ -6,7 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.tune import Callback
 from rich.console import Group
@@ -19,6 +19,15 @@ from fedtune.runs.trial_states import BROKEN, STATUSES, status
 
 PERIOD = 0.5  # seconds between two pictures
 SHOWN = 16  # running trials in a table
+
+
+class Peak(NamedTuple):
+    """The best round of any trial so far."""
+
+    value: float  # of the objective
+    trial: str
+    round: int
+    config: dict[str, Any]
 
 
 class View(Callback):
@@ -49,7 +58,7 @@ class View(Callback):
         self.last: dict[str, dict[str, Any]] = {}  # trial -> its last result
         self.running: dict[str, dict[str, Any]] = {}  # trial -> its configuration
         self.ended: dict[str, str] = {}  # trial -> how
-        self.peak: tuple[float, str, dict[str, Any]] | None = None  # its objective, trial and configuration
+        self.peak: Peak | None = None
         for trial, results in (before or {}).items():
             for result in results:
                 self._hear(trial, result, result.get("config", {}))
@@ -102,7 +111,9 @@ class View(Callback):
         for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
         if self.peak:  # the answer so far comes first
-            self._row(table, f"best so far {self.peak[1]}", "", self.peak[0], self.peak[2], style="bold green")
+            at = f"{self.peak.round}/{self.rounds}"
+            name = f"best round so far {self.peak.trial}"
+            self._row(table, name, at, self.peak.value, self.peak.config, style="bold green")
             table.add_section()
         for trial, config in list(self.running.items())[:SHOWN]:
             last = self.last.get(trial, {})
@@ -124,8 +135,8 @@ class View(Callback):
         value = self._value(result)
         if value is None or any(e > 0 for e in result.get(EXCESSES, ())):
             return
-        if self.peak is None or self.objective.better(value, self.peak[0]):
-            self.peak = (value, trial, dict(config))
+        if self.peak is None or self.objective.better(value, self.peak.value):
+            self.peak = Peak(value, trial, result.get("training_iteration", 0), dict(config))
 
     def _value(self, result: dict[str, Any]) -> float | None:
         """The objective in a result; None if it has none, or only the worst value of a diverged trial."""
@@ -159,9 +170,11 @@ class Lines(View):
         last = self.last.get(trial, {})
         when = "before its first round ended"
         if rounds := last.get("training_iteration", 0):
-            value = "" if (found := self._value(last)) is None else f", {self.objective.name} {found:.4f}"
+            value = "" if (found := self._value(last)) is None else f", {self.objective.name} {found:.4f} in the last"
             when = f"after {several(rounds, 'round')}{value}"
-        peak = f"; best so far {self.peak[0]:.4f} ({self.peak[1]})" if self.peak else ""
+        peak = ""
+        if self.peak:
+            peak = f"; best round so far {self.peak.value:.4f} ({self.peak.trial}, round {self.peak.round})"
         line = f"[{self.elapsed()}] {len(self.ended)}/{self.trials} {trial} {self.ended[trial]} {when}{peak}"
         print(line, file=sys.stderr, flush=True)
 

@@ -1,0 +1,91 @@
+"""Ranges in words, as records have them: whether a value lies at an end of one, and a wider one.
+
+Nothing here needs Ray Tune; `domains` has its ranges in these words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import Knob
+
+EDGE = 0.05  # share of a range, on its scale: a value this near to an end counts as at the end
+DECADE = 10.0
+SMALL = 4  # a range of whole numbers on a log scale grows by this factor
+
+
+class Range(NamedTuple):
+    """All numbers, or all whole numbers, from low to high, both included."""
+
+    low: float
+    high: float
+    log: bool  # searched on a log scale
+    whole: bool
+
+    def text(self) -> str:
+        """In words: `0.1 … 10 (log)`."""
+        return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
+
+    def named(self, name: str) -> str:
+        """As --also and --ranges read it."""
+        return f"{name}={self.low!r}..{self.high!r}"
+
+
+def of_text(text: str, knob: Knob) -> Range | None:
+    """The range that a record has in words, of its hyperparameter's type; None for choices and for steps."""
+    written = re.fullmatch(r"(\S+) … (\S+)( \(log\))?", text)
+    if not written or knob.choices:
+        return None
+    try:
+        return Range(knob.check(written[1]), knob.check(written[2]), bool(written[3]), knob.integer)
+    except UserError:  # declarations may be others now
+        return None
+
+
+def edge(value: Any, text: str) -> str:
+    """Whether a value lies at the `lower` or `upper` end of a range, written as in run.json; "" if at none.
+
+    Natural limits do not count: a weight or share begins at 0, a count at 1.
+    """
+    written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
+    if not written or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    try:
+        low, high, at = float(written[1]), float(written[2]), float(value)
+        if written[3]:
+            low, high, at = math.log(low), math.log(high), math.log(at) if at > 0 else -math.inf
+    except ValueError:
+        return ""
+    if not low < high:
+        return ""
+    share, least = (at - low) / (high - low), float(written[1])
+    if share <= EDGE:
+        return "" if least == 0 or (least == 1 and isinstance(value, int)) else "lower"
+    return "upper" if share >= 1 - EDGE else ""
+
+
+def wider(old: Range, knob: Knob, sides: frozenset[str]) -> Range | None:
+    """The range extended once on these sides, as far as is declared; None if it already goes so far.
+
+    On a log scale by a decade (whole numbers: by a factor of 4), else by its own length.
+    """
+    if knob.low is None or knob.high is None:
+        return None
+    low, high, factor = old.low, old.high, SMALL if old.whole else DECADE
+    below, above = (low / factor, high * factor) if old.log else (low - (high - low), high + (high - low))
+    if old.whole:
+        below, above = math.ceil(below), math.floor(above)
+    new = (max(below, knob.low) if "lower" in sides else low, min(above, knob.high) if "upper" in sides else high)
+    new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
+    return None if new == (low, high) else between(knob, old, *new)
+
+
+def between(knob: Knob, like: Range, low: Any, high: Any) -> Range:
+    """A range on the same scale as another between these ends; UserError unless they are declared."""
+    low, high = knob.check(low), knob.check(high)
+    if not low < high:
+        raise UserError(f"{knob.name} needs a range low < high, but got {low} … {high}")
+    return like._replace(low=low, high=high)
