@@ -1,7 +1,7 @@
 """Where one driver becomes the limit: 10,000 trials on 1,000 slots, with trials that take time only on a clock.
 
     python -m benchmarks.scale [--trials 10000] [--slots 1000] [--rounds 27] [--seconds 10] [--searcher tpe]
-                               [--every N] [-o FILE.svg]
+                               [--every N] [-o FILE.csv]
 
 The driver of the search is the real one: Ray Tune's controller, fedtune's searcher, ASHA, every callback, all files.
 Only the actors are simulated, and their checkpoints are empty.  A round ends `--seconds` after it began on a simulated
@@ -9,7 +9,7 @@ clock, to which the driver's CPU seconds are added: while it handles one result,
 thousand slots is needed, and a busy machine measures as well as a quiet one.
 
 The table shows for every block of trials the driver's milliseconds per trial and per result, its memory, and the share
-of time that slots waited.  The last line says how long rounds must be for one driver to serve so many slots.  -o draws
+of time that slots waited.  The last line says how long rounds must be for one driver to serve so many slots.  -o writes
 the blocks.
 """
 
@@ -29,8 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
+import pandas as pd
 from ray import tune
 from ray.air.execution._internal import RayActorManager
 from ray.air.execution._internal.tracked_actor import TrackedActor
@@ -212,18 +211,6 @@ class Blocks(Callback):
         print(f"{figures} {row['lost']:7.1%}", flush=True)
 
 
-def draw(rows: list[dict[str, float]], file: Path, title: str) -> None:
-    """What a trial and a result cost the driver, and what it holds, against the trials that have ended."""
-    with matplotlib.rc_context({"svg.hashsalt": "scale", "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure = Figure(figsize=(9, 2.6), layout="constrained")
-        for panel, name in zip(figure.subplots(1, 3), ("ms a trial", "ms a result", "MB"), strict=True):
-            panel.plot([row["trials"] for row in rows], [row[name] for row in rows], marker=".")
-            panel.set(title=name, xlabel="trials that have ended", ylim=(0, 1.1 * max(row[name] for row in rows)))
-            panel.grid(alpha=0.3)
-        figure.suptitle(title, fontsize=10)
-        figure.savefig(file, metadata={"Date": None})
-
-
 class Nothing(tune.Trainable):
     """A stand-in for the actors' class."""
 
@@ -236,7 +223,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of a round (default 10)")
     parser.add_argument("--searcher", default="tpe")
     parser.add_argument("--every", type=int, default=0, help="trials of a block (default: a tenth)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.svg", help="draw the blocks")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.csv", help="write the blocks")
     args = parser.parse_args()
     ROUNDS.update(n=args.rounds, seconds=args.seconds)
     every = args.every or max(1, args.trials // 10)
@@ -273,8 +260,7 @@ def main() -> int:
         f"{grown:.0f} MB more per 1,000 trials; {args.slots} slots need rounds of at least {args.slots * cost:.1f} s"
     )
     if args.output:
-        what = f"{args.slots:,} simulated slots, {args.searcher}, at most {args.rounds} rounds"
-        draw(blocks.rows, args.output, f"What trials cost the driver: {what}")
+        pd.DataFrame(blocks.rows).drop(columns="lost").to_csv(args.output, index=False, float_format="%.2f")
     return 0
 
 

@@ -478,7 +478,31 @@ def asha() -> Picture:
     return p
 
 
+def driver() -> Picture:
+    """CPU milliseconds of a driver for a trial and for a result, and its memory, against the trials that have ended: a
+    trial costs more the more there are, and memory grows fastest during the first 3,000."""
+    rows = pd.read_csv(RESULTS / "driver-scale.csv")
+    p = Picture(
+        238, "What trials cost a driver", "1,000 simulated slots, TPE, ASHA, at most 27 rounds; blocks of 500 trials"
+    )
+    panels = (
+        ("ms a trial", "ms a trial", 300, 100),
+        ("ms a result", "ms a result", 40, 10),
+        ("MB", "memory, MB", 1500, 500),
+    )
+    for i, (column, words, most, step) in enumerate(panels):
+        left = 36 + 162 * i
+        x, y = Axis(0, 10_000, left, left + 112), Axis(0, most, 196, 76)
+        up(p, y, range(0, most + 1, step), left, left + 112)
+        p.text(left, 62, words, bold=True)
+        p.line([(x(row["trials"]), y(row[column])) for _, row in rows.iterrows()], "blue", 2)
+        for tick in (0, 5_000, 10_000):
+            p.text(x(tick), 212, f"{tick // 1000}", "note", "middle")
+    p.text(246, 230, "thousand trials that have ended", "note", "middle")
+    return p
+
+
 CHARTS: Sequence[Any] = (
     report, rungs, field, gain, ranks, own_all, contrasts, settings, dose, transfer, regret, speed, who_holds_what,
-    asha,
+    asha, driver,
 )  # fmt: skip

@@ -23,8 +23,8 @@ RUN = {  # words of a page -> what the tests run instead: for time, and so that 
     "first-search": {"--name first": "--name first --trials 2 --rounds 4 --final-seeds 2"},
     "your-data": {"--trials 12": "--trials 4 --max-concurrent 2 --final-seeds 2"},
     "your-algorithm": {
-        "--rounds 20 --trials 16 --name fair": "--rounds 3 --trials 2 --final-seeds 0 --name fair",
-        "--rounds 20 --trials 16 --seeds 5": "--rounds 3 --trials 2 --seeds 2 --no-control --baselines none",
+        "--rounds 10 --trials 8 --name fair": "--rounds 3 --trials 2 --final-seeds 0 --name fair",
+        "--rounds 10 --trials 8 --seeds 3": "--rounds 3 --trials 2 --seeds 2",
     },
     "program": {"--trials 12": "--trials 4 --final-seeds 2"},
     "comparison": {
