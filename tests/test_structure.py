@@ -1,6 +1,8 @@
 """How the code and its tests are laid out."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -44,6 +46,18 @@ def test_what_is_imported_by_name_is_imported_in_the_seams_and_by_dispatch() -> 
     files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
     dispatch = {"__init__.py", "__main__.py", "commands/submit.py", "commands/completion.py"}
     assert files == dispatch | {"experiment/registry.py", "core/workload.py", "programs/flower_child.py"}
+
+
+def test_what_shows_runs_imports_nothing_that_trains() -> None:
+    """Reports and the live page read files: an import of PyTorch or Ray would cost each of them 300 MB."""
+    script = """
+import sys
+from fedtune.reporting import page
+from fedtune.reporting.watch import drawing, server, together
+heavy = {"torch", "ray", "optuna", "sklearn", "matplotlib", "trainables", "search_spaces"}
+assert not (found := heavy & set(sys.modules)), found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_texts_for_the_terminal_go_through_one_console() -> None:

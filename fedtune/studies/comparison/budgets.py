@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,9 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.core.objectives import Objective
 from fedtune.runs import frames, tables
-from fedtune.tuning.plan import Plan
+
+if TYPE_CHECKING:  # a reader of these tables needs neither PyTorch nor Ray
+    from fedtune.tuning.plan import Plan
 
 # column of budget.csv -> what it is
 COLUMNS: dict[str, str] = {
