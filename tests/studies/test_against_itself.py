@@ -108,10 +108,19 @@ def test_fresh_seeds_are_those_that_the_table_has_not() -> None:
     np.testing.assert_allclose(found[3,], [3.03, np.nan])
 
 
+def test_sums_that_are_rounded_otherwise_in_some_configurations_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    table = flat(np.linspace(0, 1, 5))
+    given = fresh(table, [2, 3])
+    given.frame.loc[0, METRIC] += 0.002
+    assert given.of(table).keys() == {(1,), (3,)}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rounded otherwise in 1 of 2 configurations: a = 1 reached 0.2500 in the table and 0.2520" in said
+
+
 def test_fresh_seeds_of_another_experiment_are_refused() -> None:
     table = flat(np.linspace(0, 1, 5))
     for seeds, off, why in (
-        ([2, 3], 0.01, "on seed 2 a = 1 reached 0.2500 in the table and 0.2600"),
+        ([2, 3], 0.01, "on seed 2 2 of 2 configurations differ: a = 1 reached 0.2500 in the table and 0.2600"),
         ([3, 4], 0.0, "has the seeds 3, 4"),
         ([1, 2], 0.0, "has the seeds 1, 2"),
     ):
