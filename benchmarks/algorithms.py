@@ -5,6 +5,9 @@
 
 Rounds are trained, not scored, on one thread; algorithms and executors take turns, and the least CPU time counts.
 `ratio` is a stacked round of the algorithm over one of FedAvg; `stack` is a round one by one over a stacked one.
+`work` is the multiply-adds of a round over those of FedAvg's, which follow from the mathematics: 2 for two models, K
+for K gradient steps on every mini-batch (pFedMe).  PyTorch overstates them where every row has a gradient of its own
+(FedAS, unless weighing=rows), because it counts a grouped convolution as a whole one.
 NAME(hyperparameter=value) sets hyperparameters of one algorithm.  Clients of `perfedavg` take two or three mini-batches
 a step, so that its round has fewer steps; `--set local_steps=50` gives all as many.
 """
@@ -19,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.timing import best_of
 from fedtune.core import memory
@@ -42,17 +46,28 @@ def play(sim: Simulation, rounds: int) -> None:
         sim.state, _ = engine.run_round(sim.setting, sim.state)
 
 
+def work(scenario: Scenario, name: str, config: dict[str, Any]) -> int:
+    """Multiply-adds of a round of two clients, as PyTorch counts those of matrix products and convolutions."""
+    two = scenario.override(clients=2)
+    sim = Simulation(Experiment(name, two, executor="loop", pinned=config), {}, partitioning.make(two, 0))
+    play(sim, 1)
+    with FlopCounterMode(display=False) as counter:
+        play(sim, 1)
+    return counter.get_total_flops()
+
+
 def measure(scenario: Scenario, algorithms: list[str], rounds: int, turns: int) -> list[list[float]]:
-    """Seconds a round of each algorithm, stacked and one by one."""
-    data, runs = partitioning.make(scenario, 0), []
+    """Seconds a round of each algorithm, stacked and one by one, and its multiply-adds."""
+    data, runs, works = partitioning.make(scenario, 0), [], []
     for text in algorithms:
         name, values = re.fullmatch(r"(\w+)(?:\((.*)\))?", text).groups()  # type: ignore[union-attr]
+        config = parsed((values or "").replace(" ", ""))
+        works.append(work(scenario, name, config))
         for executor in ("stack", "loop"):
-            config = parsed((values or "").replace(" ", ""))
             runs.append(Simulation(Experiment(name, scenario, executor=executor, pinned=config), {}, data))
             play(runs[-1], WARM_UP)
     seconds = best_of([partial(play, sim, rounds) for sim in runs], turns)
-    return [[s / rounds for s in seconds[i : i + 2]] for i in range(0, len(seconds), 2)]
+    return [[*(s / rounds for s in seconds[2 * i : 2 * i + 2]), float(many)] for i, many in enumerate(works)]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,9 +85,10 @@ def main(argv: list[str] | None = None) -> int:
     given = {n: json.loads(v) for n, v in parsed(",".join(args.set)).items()}
     algorithms = ["fedavg", *re.findall(r"\w+(?:\([^)]*\))?", args.algos)]
     found = measure(scenario.override(**given), algorithms, args.rounds, args.turns)
-    print(f"{'algorithm':30} {'ms a round':>10} {'ratio':>6} {'stack':>6}")
-    for name, (stack, loop) in zip(algorithms, found, strict=True):
-        print(f"{name:30} {stack * 1e3:10.1f} {stack / found[0][0]:6.2f} {loop / stack:6.2f}")
+    print(f"{'algorithm':30} {'ms a round':>10} {'ratio':>6} {'work':>6} {'stack':>6}")
+    for name, (stack, loop, many) in zip(algorithms, found, strict=True):
+        ratios = stack / found[0][0], many / found[0][2], loop / stack
+        print(f"{name:30} {stack * 1e3:10.1f}", *(f"{ratio:6.2f}" for ratio in ratios))
     return 0
 
 

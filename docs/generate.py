@@ -94,8 +94,14 @@ def presets() -> str:
 
 
 def unlike_text() -> str:
-    """A line per algorithm of whose paper no preset gives all."""
-    return "\n".join(f"- `{name}`: {cls.unlike_text};" for name, cls in ALGORITHMS.items() if cls.unlike_text)
+    """A line per algorithm of whose paper no preset gives all; and those that have no `as_text`, and why."""
+    lines = [f"- `{name}`: {cls.unlike_text};" for name, cls in ALGORITHMS.items() if cls.unlike_text]
+    without = {n: c for n, c in ALGORITHMS.items() if "as_text" not in c.presets and not c.unlike_text}
+    same, unread = (", ".join(f"`{n}`" for n, c in without.items() if c.as_in_text == text) for text in (True, False))
+    return "\n".join(lines) + (
+        f"\n\nThese have no `as_text`, because their defaults are the text: {same}.\n\nThese have none, because their "
+        f"papers were not at hand; they follow the authors' code, or libraries, and descriptions: {unread}."
+    )
 
 
 def searched() -> str:

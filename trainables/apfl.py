@@ -14,7 +14,8 @@ is by rows (averaging="clients": the paper's); an adaptive α moves in every ste
 "as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which mixes the models' logits instead of
 their weights, and decays α by κ = 0.02; there α moves in a round's first step only.  PFLlib trains v_k alone, and mixes
 at the end of a round: not here.
-α = 0 is FedAvg, α = 1 Local training next to FedAvg.
+α = 0 is FedAvg, α = 1 Local training next to FedAvg.  A step has the gradients of two models, so a round costs twice
+FedAvg's; with an adaptive α also a pass over v_k - w_k in every step, and the bound on α.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,8 @@ clientas.py, serveras.py, the authors').  Differs: p_k is of the end of its last
 it receives); F_k is the trace per row (there: the sum over shuffled mini-batches of the mean gradient's square, which
 grows with the rows); mini-batches of the alignment have the scenario's size (there 16).  PFLlib sends the head too, and
 scores what a client trained last.  "as_published" is its plain SGD.
-align_epochs=0 with weighing="rows" is FedPer.
+align_epochs=0 with weighing="rows" is FedPer.  A round has the gradient steps of the alignment beside FedAvg's, and the
+gradient of every single row for F_k: about 2 and 3.3 times FedAvg's cost without and with F_k.
 """
 
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ class FedAS(Algorithm):
         protos = m.kept["protos"]
         member = F.one_hot(batch.y, len(protos)).to(protos)  # [B, C]
         apart = row_distance(m.body(batch.x), protos[batch.y], "mse")  # [B]
-        return m.kept["seen"] * (apart @ member / member.sum(0).clamp(min=1)).sum()
+        sums = apart[None] @ member  # [1, C]; a vector's product cannot be recorded under vmap
+        return m.kept["seen"] * (sums / member.sum(0).clamp(min=1)).sum()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The Fisher information."""

@@ -20,6 +20,7 @@ class FedAvg(Algorithm):
     """FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    as_in_text = True
 
     shared = ("body", "head")
     presets = {"as_published": CLIENTS}

@@ -19,5 +19,6 @@ class FedAvgFT(FineTunes):
     """FedAvg-FT as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    as_in_text = True
 
     shared = ("body", "head")

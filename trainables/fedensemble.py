@@ -25,6 +25,7 @@ class FedEnsemble(Algorithm):
     """FedEnsemble as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    unlike_text = "it is the baseline of FedGen's code, and no paper's algorithm"
 
     members: str = hyper(
         "participants",

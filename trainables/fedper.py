@@ -19,5 +19,6 @@ class FedPer(Algorithm):
     """FedPer as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    as_in_text = True
 
     shared = ("body",)

@@ -30,6 +30,7 @@ class FedProto(Algorithm):
     """FedProto as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    unlike_text = "equation 6 also divides by the number of clients that hold a class, which no code does"
 
     lam: float = hyper(
         1.0, 0.01, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"

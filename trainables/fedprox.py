@@ -21,6 +21,7 @@ class FedProx(Algorithm):
     """FedProx as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    unlike_text = "every client does the same local work"
 
     mu: float = hyper(
         0.1, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="μ", help="weight of the proximal term; 0 is FedAvg"

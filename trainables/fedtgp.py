@@ -34,6 +34,7 @@ class FedTGP(FedProto):
     """FedTGP as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    unlike_text = ""
 
     lam: float = hyper(
         10.0, 0.1, 50.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the prototype pull"

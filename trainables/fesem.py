@@ -37,6 +37,7 @@ class FeSEM(Algorithm):
     """FeSEM as described in its module: hyperparameters, client and server code."""
 
     pure = True
+    as_in_text = True
 
     clusters: int = hyper(
         3, 2, 10, extra_values=(1,), symbol="K_c", help="clusters, each with a model on the server; 1 is FedAvg"

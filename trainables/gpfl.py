@@ -82,8 +82,8 @@ class GPFL(Algorithm):
         """Features [B, D] through the valve, under the embeddings' mean by these shares [C]."""
         if embedding is None or not self.valve:
             return z
-        a = share @ embedding
-        scale, shift = (m.part(f"valve.{n}")(a[None]) for n in ("scale", "shift"))
+        a = share[None] @ embedding  # [1, D]
+        scale, shift = (m.part(f"valve.{n}")(a) for n in ("scale", "shift"))
         return (z * (1 + scale) + shift).relu()
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:

@@ -12,6 +12,7 @@ solution to an accuracy, and θ_k starts from w in every round, as in its code (
 userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (averaging="clients": the paper's); the clients'
 momentum goes on from one mini-batch to the next.  Running statistics of w_k are those of θ_k.  "as_published" is PFLlib
 (d832e76, clientpFedMe.py, main.py) without its decay of θ_k by 1e-3; its code and the paper's do not use momentum.
+A round has K gradient steps where FedAvg's has one, and costs K times as much.
 With K = 1, η_w λ = 1 and β = 1 the common model is FedAvg's, and θ_k what FedAvg's client sends.
 """
 

@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 def _algorithm(console: Console, name: str, whole: bool) -> None:
     """An algorithm's text, hyperparameters, presets and spaces; its file needs PyTorch and its spaces need Ray."""
     cls = registry.find(name)
-    from fedtune.experiment.experiment import Experiment
+    from fedtune.experiment.experiment import Experiment, beside_text
     from fedtune.tuning import space as spaces
 
     text = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
@@ -89,6 +89,8 @@ def _algorithm(console: Console, name: str, whole: bool) -> None:
     for preset, values in cls.presets.items():
         line = ", ".join(f"{n}={v}" for n, v in values.items())
         console.print(f"  --preset {preset}: {line}")
+    if left := beside_text(cls):
+        console.print(f"  {left}")
     for space in spaces.names(name):
         found = spaces.load(space, Experiment(name, Scenario()))
         what = f"{terminal.several(len(found.points), 'point')}: " if found.is_grid else ""

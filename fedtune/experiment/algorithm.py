@@ -86,6 +86,7 @@ class Algorithm:
     # named sets of hyperparameters, including the scenario's: "as_text" follows the paper's text to the letter, if the
     # defaults do not, and "as_published" the released code
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    as_in_text: ClassVar[bool] = False  # whether the defaults are the paper's text, so that there is no "as_text"
     unlike_text: ClassVar[str] = ""  # what of the paper's text no hyperparameter gives
     # for `fedtune check`: values with which rare events happen within three rounds and nothing takes long; and for
     # hyperparameters with a subtle effect, two values whose results differ, and other values needed for that

@@ -217,8 +217,8 @@ class Experiment:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
         lines += [f"note: {note}" for note in notes(self.scenario)]
-        if self.preset == "as_text" and (left := self._class().unlike_text):
-            lines.append(f"note: not as in the text: {left}")
+        if self.preset == "as_text" and (left := beside_text(self._class())):
+            lines.append(f"note: {left}")
         lines.append(f"scored: {self.describe_scoring()}")
         return lines + ([f"started: {self.describe_start()}"] if self.initial_weights else [])
 
@@ -462,6 +462,16 @@ def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
 def dtype_of(scenario: Scenario) -> torch.dtype:
     """The type of the data set's rows: tokens are integers."""
     return torch.int64 if datasets.has_tokens(scenario.dataset, scenario.x_as) else torch.float32
+
+
+def beside_text(cls: type[Algorithm]) -> str:
+    """In which way an algorithm's preset `as_text` is not the paper's text, in words."""
+    if cls.unlike_text:
+        return f"not as in the text: {cls.unlike_text}"
+    if cls.as_in_text or "as_text" in cls.presets:
+        return ""
+    ours = cls.__module__.startswith("trainables.")
+    return f"no preset as_text{', because its paper was not at hand' if ours else ''}: the defaults stay as they are"
 
 
 def task_of(

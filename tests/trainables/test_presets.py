@@ -177,7 +177,16 @@ def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
 
 
 def test_as_text_says_what_it_cannot_set() -> None:
-    for name in ("ccvr", "feddyn", "fedpft", "moon"):
+    for name in ("ccvr", "feddyn", "fedpft", "moon", "fedsa", "fedproto"):
         left = registry.find(name).unlike_text
         assert f"note: not as in the text: {left}" in Experiment(name, Scenario(), preset="as_text").describe()
         assert not any("not as in the text" in line for line in Experiment(name, Scenario()).describe())
+
+
+def test_an_algorithm_whose_paper_was_not_at_hand_says_so() -> None:
+    """Before, as_text of these was taken for the defaults without a word; FedTGP's file extends FedProto's."""
+    for name in ("fedgh", "fedtgp", "fedala"):
+        (note,) = (line for line in Experiment(name, Scenario(), preset="as_text").describe() if "as_text" in line)
+        assert note == "note: no preset as_text, because its paper was not at hand: the defaults stay as they are"
+    for name in ("fedavg", "local", "apfl"):
+        assert not any("text" in line for line in Experiment(name, Scenario(), preset="as_text").describe())
