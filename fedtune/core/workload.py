@@ -141,6 +141,9 @@ class Workload(Protocol):
     def with_seed(self, seed: int) -> Self:
         """The same with another seed."""
 
+    def as_searched(self) -> Self:
+        """The same with runs on single seeds that train as trials do, where those of the final check do otherwise."""
+
     def as_recorded(self, record: Mapping[str, Any]) -> Self:
         """The same with what the record of its run says was chosen when it began."""
 

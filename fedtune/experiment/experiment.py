@@ -132,6 +132,10 @@ class Experiment:
         """The same with another seed."""
         return self if seed == self.seed else replace(self, seed=seed)
 
+    def as_searched(self) -> Experiment:
+        """The same: the final check trains as trials do."""
+        return self
+
     def as_recorded(self, record: Mapping[str, Any]) -> Experiment:
         """The same with the executor that was chosen when its run began."""
         return replace(self, executor=record.get("executor") or self.executor)

@@ -147,6 +147,10 @@ class ProgramWorkload:
         """The same with another seed."""
         return replace(self, seed=seed)
 
+    def as_searched(self) -> ProgramWorkload:
+        """The same without the command of `[check]`."""
+        return replace(self, program=replace(self.program, check=None))
+
     def on_gpus(self, gpus: float) -> ProgramWorkload:
         """The same: its command says what it does with a GPU."""
         return self

@@ -85,12 +85,17 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     """
     assert f.best is not None
     ranked = tables.best_trials(f.trials, str((f.record.get("budget") or {}).get("unit", "rounds")), f.goal)
+    stand, lost = _chosen_among(f)
+    ranked = ranked[~ranked["trial"].isin(lost)]  # then the best comes first, unless further seeds decided
     values = f.goal.first.sign * ranked[f.goal.first.column].to_numpy(float)
     if len(values) < 2:
         return [Advice("Give more trials", "There is only one trial to choose from.", _more(f))]
-    seeds = int(f.record.get("seeds_per_trial") or 1)
-    gap, alone = values[0] - values[1], _of_chance(f)
-    behind = f"The runner-up (trial {ranked.iloc[1]['trial']}) is {number(gap, '.4f')} behind"
+    seeds, option = int(f.record.get("seeds_per_trial") or 1), "--seeds-per-trial"
+    (gap, runner_up), alone = (values[0] - values[1], ranked.iloc[1]["trial"]), _of_chance(f)
+    if len(stand) > 1:
+        (best, _), (second, runner_up) = stand[:2]
+        gap, seeds, option = best - second, seeds + int(f.record["choose_seeds"]) - 1, "--choose-seeds"
+    behind = f"The runner-up (trial {runner_up}) is {number(gap, '.4f')} behind"
     if alone is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
@@ -107,7 +112,8 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         else:
             said = several(needed, "seed")
             why = f"{behind}: about {said} per trial would tell them apart."
-            found.append(Advice(f"Judge each trial on {said}", why, _words(f.record, "--seeds-per-trial", str(needed))))
+            todo = f"Judge each trial on {said}" if len(stand) < 2 else f"Choose among the best on {said}"
+            found.append(Advice(todo, why, _words(f.record, option, str(needed))))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     count = several(len(f.trials), "trial")
@@ -119,6 +125,16 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         why = f"{behind}, and {chance}. The second half of {count} brought {number(gain, '.4f')}, not more than chance."
         found.append(Advice("Stop here: neither more seeds nor more trials are needed", why))
     return found
+
+
+def _chosen_among(f: Findings) -> tuple[list[tuple[float, str]], list[str]]:
+    """Of trials that were trained on more seeds: those that stood, with their mean times its sign, the best first.
+
+    And those that could not be chosen.
+    """
+    first, rows = f.goal.first, f.record.get("choice") or []
+    stand = [(first.sign * float(r[first.name]), str(r["trial"])) for r in rows if not r["reason"]]
+    return sorted(stand, key=lambda of: -of[0]), [str(r["trial"]) for r in rows if r["reason"]]
 
 
 def last_doubling(values: Sequence[float] | np.ndarray) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from fedtune.core.terminal import several
 from fedtune.reporting import words
 from fedtune.reporting.findings import Findings
+from fedtune.runs.choice import TOP
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,9 @@ def _seeds(r: dict[str, Any], f: Findings | None) -> str:
     if not r.get("repeatable", True):
         return "none: the program has no seed"
     used = f"{first}" if count == 1 else f"{first} to {first + count - 1}, each trial on all"
+    if (more := (r.get("choose_seeds") or 1) - 1) > 0:
+        end = first + count + more - 1
+        used += f"; the best {TOP} also on {first + count}" + (f" to {end}" if more > 1 else "")
     if f is None:
         return f"searches on {used}; {r.get('seeds')} fresh ones"
     fresh = f"; check on {', '.join(str(s) for s in sorted(set(f.check.runs['seed'])))}" if f.check else ""

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from analysis import frames, plots
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Goal
-from fedtune.core.statistics import interval
+from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
 from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import advice, findings, provenance, sampling, words
@@ -26,6 +26,7 @@ from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
 from fedtune.reporting.templates import embedded_json
 from fedtune.runs import reading
+from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import files as comparison_files
@@ -78,6 +79,20 @@ class Search:
             f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
             f"{several(self.found.best['rounds'], 'round')}{more}. It has not been checked on other seeds."
         )
+
+    @property
+    def choice(self) -> TextTable | None:
+        """The trials that were trained on more seeds before one was named; None without any."""
+        rows = self.found.record.get("choice") or []
+        if not rows:
+            return None
+        first = self.found.goal.first.name
+        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *self.found.goal.names)]
+        figures = [OWN, *each, first]
+        names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
+        text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
+        columns = [TextColumn(n, 0 < i <= len(figures)) for i, n in enumerate(names)]
+        return TextTable(f"The best finished trials on more seeds: {self.found.in_words}, last round", columns, text)
 
     @property
     def name(self) -> str:

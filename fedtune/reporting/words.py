@@ -7,6 +7,7 @@ from typing import Any
 from analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
+from fedtune.runs.choice import TOP
 from fedtune.runs.reading import rounds_of
 
 SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"
@@ -23,6 +24,8 @@ def search_settings(record: dict[str, Any]) -> str:
     parts = [most, str(record.get("searcher", "")), scheduler]
     if (goal := Goal.from_record(record)) != BY_ACCURACY:
         parts.append(f"for {goal.in_words}")
+    if (chosen_by := record.get("choose_seeds") or 1) > 1:
+        parts.append(f"the best {TOP} on {several(chosen_by - 1, 'more seed')}")
     return ", ".join(p for p in parts if p)
 
 

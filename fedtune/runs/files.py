@@ -52,6 +52,7 @@ class RunFiles:
     reserve_file = _File(".reserve")  # reserved disk space for the search's end
     states_file = _File(".states")  # the names of Ray's states that are replaced together
     probe_file = _File(".probe")  # written to test whether the folder is writable
+    choice_folder = _File("choice")  # runs of a search's best trials on more seeds, a file each
     final_folder = _File("final")  # a search's fresh-seed runs, a file each
     ray_log_file = _File("ray.log")  # Ray's detailed messages about its nodes
     dashboard_file = _File(".dashboard")  # the address of Ray's dashboard, if the driver started one

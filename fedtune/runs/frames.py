@@ -40,6 +40,7 @@ TRIALS: dict[str, str] = {  # column -> dtype
     **{f"best_{name}": "float64" for name, m in METRICS.items() if m.best},  # in that round
     **{f"last_{name}": "float64" for name, m in METRICS.items() if m.last},
     "test_round": "float64",  # the round of the last test figures; NaN if there are none
+    tables.CHOICE: "float64",  # the objective's mean over all seeds, of trials that --choose-seeds chose among
     "seconds": "float64",  # of training and evaluation
     "comm_mb": "float64",  # sent and received by all clients
     "reason": "str",  # why it failed or diverged

@@ -15,6 +15,7 @@ from fedtune.core.terminal import command_line, near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
 from fedtune.runs import time_left
+from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import rounds_of
@@ -102,6 +103,7 @@ class SearchStatus(Status):
     best: Best | None
     workers: list[Worker]
     says: dict[str, str]  # what programs of trials printed last
+    choice: str = ""  # how far the choice by more seeds is; empty before and after it
 
     @property
     def begun(self) -> int:
@@ -122,6 +124,7 @@ class SearchStatus(Status):
             *([f"own files: {', '.join(self.own)}"] if self.own else []),
             f"begun {self.started}; {self.counted}",
             *map(str, self.rungs),
+            *([self.choice] if self.choice else []),
             *self.time_left,
             *(f"{trial} says: {line}" for trial, line in self.says.items()),
         ]
@@ -239,6 +242,7 @@ class Reader:
             _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
             _workers(rows, how),
             _last_lines(files, how),
+            "" if over else _choice(files, record),
         )
 
     def _rows(self, run: Path, attribute: str, rungs: Sequence[float]) -> Logged:
@@ -298,6 +302,15 @@ def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
         done = reached([last]) if last else 0
         found.append(Worker(trial, where, done, last.get("time_this_iter_s"), last.get("timestamp")))
     return found
+
+
+def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
+    """How far the choice by more seeds is; "" before and after it, and where there is none."""
+    if not files.choice_folder.exists() or files.final_folder.exists():
+        return ""
+    done = len(list(files.choice_folder.glob("*.json")))
+    runs = several(max(done, usual_runs(int(record.get("choose_seeds") or 1))), "run")
+    return f"the best trials are trained on more seeds: {done} of {runs} done"
 
 
 def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:

@@ -121,6 +121,14 @@ class Check(TypedDict, total=False):
 
 
 @_entries
+class Candidate(TypedDict, total=False):
+    """A trial that was trained on more seeds before one was named; its figures are numbers."""
+
+    trial: Required[Text]
+    reason: Required[Text]
+
+
+@_entries
 class Grid(TypedDict, total=False):
     """The part of a paper's table that a reproduction runs."""
 
@@ -169,6 +177,7 @@ class Record(TypedDict, total=False):
     objectives: Annotated[list[Text], Field(min_length=1, max_length=2)]
     constraints: list[Text]
     seeds_per_trial: Positive
+    choose_seeds: Positive
     budget: BudgetEntry
     grace: Amount
     rungs: list[Amount]
@@ -190,6 +199,7 @@ class Record(TypedDict, total=False):
     search_seconds: Amount
     seconds: Amount
     status: dict[Text, Whole]
+    choice: list[Annotated[Candidate, BeforeValidator(_flat)]]
     final: list[Annotated[Check, BeforeValidator(_flat)]] | None
     extends: Text
     replays: Text

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CONFIG = "config/"  # prefix of hyperparameter columns
 DEFAULT = "default"  # the configuration, in runs on fresh seeds
 SEARCH = "search"  # the column with a search's number, 1, 2, …
+CHOICE = "choice_mean"  # the column with the objective's mean over all seeds, of trials that were chosen among
 
 
 def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
@@ -67,6 +68,7 @@ def frames(
     of_earlier = RunFiles(earlier)
     before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
+    old = old.drop(columns=CHOICE, errors="ignore")  # it is chosen anew
     before["trial"] = before["trial"].replace(ours)
     # rounds that were trained again may have test metrics in only one of the two
     rounds = pd.concat([before, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()

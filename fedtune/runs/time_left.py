@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import ALIVE
 
@@ -15,14 +16,18 @@ Logged = Mapping[str, list[dict[str, Any]]]
 
 
 def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: Mapping[str, str]) -> float | None:
-    """Remaining seconds of a search including its final check; None before the first trial has ended."""
+    """Remaining seconds of a search with its choice and its final check; None before the first trial has ended."""
     took = {t: rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()}
     if not took:
         return None
-    trials = 0.0 if files.final_folder.exists() else _of_trials(record, logged, how, sum(took.values()) / len(took))
+    searched = files.choice_folder.exists() or files.final_folder.exists()
+    trials = 0.0 if searched else _of_trials(record, logged, how, sum(took.values()) / len(took))
     fresh = (record.get("options") or {}).get("final_seeds") or 0
+    more = 0 if files.final_folder.exists() else usual_runs(record.get("choose_seeds") or 1)
     whole = [seconds for t, seconds in took.items() if how[t] == "finished"] or [max(took.values())]
-    return trials + _of_runs(files.final_folder, 2 * fresh, sum(whole) / len(whole), record)
+    mean = sum(whole) / len(whole)
+    choice = _of_runs(files.choice_folder, more, mean, record)
+    return trials + choice + _of_runs(files.final_folder, 2 * fresh, mean, record)
 
 
 def _of_trials(record: Mapping[str, Any], logged: Logged, how: Mapping[str, str], mean: float) -> float:

@@ -11,7 +11,7 @@ from ray.tune import Callback
 
 from fedtune.core.metrics import figures
 from fedtune.core.objectives import Goal
-from fedtune.runs import clients, reading
+from fedtune.runs import choice, clients, reading
 from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.tuning.plan import Plan
 from fedtune.tuning.space_types import Config
@@ -55,7 +55,7 @@ def check(p: Plan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
 
 
 class WorkersAhead(Callback):
-    """Starts the final check's workers on the CPUs that a search's last trials leave idle.
+    """Starts the workers of a choice by more seeds and of the final check on the CPUs that the last trials leave idle.
 
     Ray ends a trial's worker with the trial, and a new one loads for seconds what trains.
     """
@@ -63,11 +63,12 @@ class WorkersAhead(Callback):
     def __init__(self, p: Plan) -> None:
         """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
         self._trials, self._slots = p.trials, p.concurrent or 1
-        self._wanted = 0 if p.address or p.gpus else min(self._slots, 2 * p.final_seeds)
+        most = max(2 * p.final_seeds, choice.TOP * len(p.choosing))
+        self._wanted = 0 if p.address or p.gpus else min(self._slots, most)
         self._started: list[ray.ObjectRef] = []
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        """A slot is free: for the final check, if no trial is to come."""
+        """A slot is free: for what comes after, if no trial is to come."""
         going = sum(t is not trial and not t.is_finished() for t in trials)
         if len(trials) < self._trials:
             return

@@ -13,6 +13,7 @@ import pandas as pd
 from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.runs import clients, tables
+from fedtune.runs.folder import RunFolder
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import Plan
@@ -38,21 +39,29 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     The default has a score if one of the search's finished trials was of it.
     """
     trials = pd.read_parquet(p.files.trials_file)
-    over = p.files.record.get("state") if p.files.record_file.exists() else None
-    ranked = tables.best_trials(trials, p.budget.unit, p.goal)[: 0 if over == NOTHING else top]
+    ranked = _best(p, trials)[:top]
     default, score = p.default(), p.goal.first.column
     first = Candidate(DEFAULT, default)
     for row in trials[trials["status"] == "finished"].to_dict("records"):
-        if _values(p, row) == default:
+        if values(p, row) == default:
             first = Candidate(DEFAULT, default, row["trial"], row[score])
     best = [
-        Candidate(f"top {i}", _values(p, row), row["trial"], row[score])
+        Candidate(f"top {i}", values(p, row), row["trial"], row[score])
         for i, row in enumerate(ranked.to_dict("records"), 1)
     ]
     return [first, *best]
 
 
-def _values(p: Plan, row: dict[Any, Any]) -> Config:
+def _best(p: Plan, trials: pd.DataFrame) -> pd.DataFrame:
+    """A search's best trials, the best first: only the one that it names, if it chooses by further seeds."""
+    if p.files.record_file.exists() and p.files.record.get("state") == NOTHING:
+        return trials[:0]
+    if p.choosing:
+        return trials[trials["trial"] == str(RunFolder(p.folder).best["found"]["trial"])]
+    return tables.best_trials(trials, p.budget.unit, p.goal)
+
+
+def values(p: Plan, row: dict[Any, Any]) -> Config:
     """The searched hyperparameters of a trial, from its row in the table of trials."""
     tried = {k.removeprefix(tables.CONFIG): v for k, v in row.items() if k.startswith(tables.CONFIG)}
     whole = p.workload.configuration(tables.plain(tried))

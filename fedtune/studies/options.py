@@ -29,6 +29,7 @@ from fedtune.user_code import user_files
 OURS = "ours"  # the defaults, among presets
 # what decides which runs
 BASELINES = "local,fedavgft"
+TOP_K = 3
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
@@ -71,14 +72,25 @@ class ComparisonOptions(SearchOptions):
         "extend ranges whose ends are best; for all that share them, and every search gets half as many trials again",
         group=HOW,
     )
-    top_k: int = option(
-        3, "a search's best that fresh seeds judge (default 3); the best of them is compared", "N", small_int, group=HOW
+    top_k: int | None = option(
+        None,
+        f"a search's best that fresh seeds judge (default {TOP_K}); the best of them is compared; with --choose-seeds, "
+        "each search names one itself",
+        "N",
+        small_int,
+        group=HOW,
     )
+
+    @property
+    def candidates(self) -> int:
+        """How many of a search's best are trained on fresh seeds: what it names, if it chooses by more seeds."""
+        return self.top_k or (TOP_K if self.choose_seeds == 1 else 1)
 
     def of_search(self, algorithm: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
         """The options of one of an algorithm's searches, whose run lies in the comparison's folder.
 
-        Each has a block of seeds: those that it selects on, then its fresh ones.  called: by another name.
+        Each has a block of seeds: those of its trials, those that decide between its best, its fresh ones.
+        called: by another name.
         """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
         if is_program(algorithm):  # what is said of the setting is for the others
@@ -92,7 +104,7 @@ class ComparisonOptions(SearchOptions):
                 "algo": algorithm,
                 "name": search_name(user_files.plain_name(called) if called else name, number),
                 "storage_path": str(folder),
-                "seed": self.seed + number * (self.seeds_per_trial + self.seeds),
+                "seed": self.seed + number * (self.seeds_per_trial + self.choose_seeds - 1 + self.seeds),
                 "recorded": then,
             }
         )

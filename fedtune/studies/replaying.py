@@ -35,7 +35,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     record = resuming.record_of(run, trust, "scheduler")
     options = resuming.options_of(run, changed)
     name = name or f"{options.name}-replayed"
-    options = dataclasses.replace(options, name=name, final_seeds=0, logger=(), test_every=1)
+    options = dataclasses.replace(options, name=name, choose_seeds=1, final_seeds=0, logger=(), test_every=1)
     before = rounds_frame(logged(path))
     length = before.groupby("trial")["round"].max()
     tried = [

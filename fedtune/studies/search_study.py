@@ -1,4 +1,4 @@
-"""A search, then its final check: from a plan to records and messages."""
+"""A search, the choice of its best trial, and its final check: from a plan to records and messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedtune.core.workload import trainer
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
-from fedtune.studies import final_check
+from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.callbacks.recorder import Reported
@@ -47,7 +47,7 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
 def prepare(p: Plan, data: Mapping[str, Any], fresh: int) -> list[Any]:
     """The data that every trial trains on, by seed; UserError if they, or the fresh ones, cannot be prepared."""
     trains = trainer(p.workload)
-    trains.require(p.workload, data, p.fresh(fresh))
+    trains.require(p.workload, data, [*p.choosing, *p.fresh(fresh)])
     trains.report(p.workload, data)
     return prepared(p, data)
 
@@ -141,9 +141,18 @@ def search_and_check(
     every = several(len(trials), "trial")
     for reason, trouble in broken.items():
         say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble, p.options.debug))
-    how = {"trials": len(trials), "seeds": p.seeds}
+    how: dict[str, Any] = {"trials": len(trials), "seeds": p.seeds}
+    over = not cut or p.time_budget
+    if over and p.choosing and best["status"] == "finished":
+        with _ending_recorded(p, run, watch):
+            ahead.wait()
+            best, rows = choosing.choose(p, data, trials)
+        run.add(choice=rows.to_dict("records"))
+        if best is None:
+            return _nothing_stands(run, rows)
+        how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
     config = tables.write_best(p.folder, p.workload, p.scenario, best, p.budget, p.goal, **how)
-    if cut and not p.time_budget:
+    if not over:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
         say(f"folder: {p.shown}")
@@ -196,6 +205,15 @@ def _broken(reported: Reported) -> dict[str, list[str]]:
 def _at_length(stacks: list[str], debug: bool) -> str:
     """The first trial's stack, if it is asked for, or what its program printed last."""
     return f"\n{stacks[0]}" if debug or not stacks[0].startswith("Traceback") else ""
+
+
+def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
+    """Say and record that no finished trial can be chosen; the exit status."""
+    why = messages.none_stands(rows)
+    run.best_file.unlink(missing_ok=True)  # of before an interruption
+    run.write("nothing found", reason=why)
+    say(why)
+    return 1
 
 
 def _nothing_found(

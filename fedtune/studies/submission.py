@@ -109,11 +109,11 @@ def _search(
         if isinstance(here, ComparisonOptions):
             compared = comparison_plan.make(here)
             plans, name = compared.compared, compared.folder.name
-            seeds = [s for p in compared.every for s in (*p.selecting, *p.fresh(here.seeds))]
+            seeds = [s for p in compared.every for s in (*p.selecting, *p.choosing, *p.fresh(here.seeds))]
         else:
             planned = plan.make(here)
             plans, name = {planned.workload.name: planned}, planned.name
-            seeds = [*planned.selecting, *planned.fresh(planned.final_seeds)]
+            seeds = [*planned.selecting, *planned.choosing, *planned.fresh(planned.final_seeds)]
     engine = {algo: p for algo, p in plans.items() if not p.workload.places}
     programs = {algo: p for algo, p in plans.items() if p.workload.places}
     given, files = ["--name", name], dict[str, Path]()

@@ -13,7 +13,7 @@ from fedtune.core import statistics
 from fedtune.core.metrics import METRIC, limits
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, console, say, several, short
-from fedtune.runs import pareto, reading, tables, trial_states
+from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import caveats, finite, schedulers, verdict
 from fedtune.tuning.plan import Plan
@@ -32,8 +32,45 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
     wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
     trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once"
     say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
+    if p.choosing:
+        more = several(len(p.choosing), f"more {p.run_word}")
+        say(f"then the best {choice.TOP} finished trials are trained on {more}: {_runs(p)} before one is named")
     if why := p.unjudged:
         say(f"note: {why}")
+
+
+def _runs(p: Plan) -> str:
+    return several(choice.usual_runs(p.options.choose_seeds), "run")
+
+
+def chosen(p: Plan, rows: pd.DataFrame, name: str | None) -> None:
+    """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
+    first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
+    each = [f"{p.run_word} {seed}" for seed in p.choosing]
+    table = Table(title=f"choice by {count}: {first} in the last round", title_justify="left")
+    for column in ("trial", "in the search", *each, "mean"):
+        table.add_column(column, justify="left" if column == "trial" else "right")
+    for row in rows.to_dict("records"):
+        figures = [_cell(float(row[column])) for column in (choice.OWN, *each, first)]
+        table.add_row(row["trial"] + " (named)" * (row["trial"] == name), *figures)
+    console().print(table)
+    for row in rows[rows["reason"] != ""].to_dict("records"):
+        say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
+
+
+def _said_of_choice(p: Plan, best: pd.Series) -> str:
+    mean = float(best.get(tables.CHOICE, math.nan))
+    count = several(p.seeds + len(p.choosing), p.run_word)
+    return "" if math.isnan(mean) else f" Over {count} its mean {p.goal.first.name} is {_cell(mean)}."
+
+
+def none_stands(rows: pd.DataFrame) -> str:
+    """Why no finished trial can be named."""
+    first = rows.iloc[0]
+    return (
+        f"none of {several(len(rows), 'finished trial')} can be chosen on more seeds; the first, {first['trial']}: "
+        f"{first['reason']}. Widen the space, or take --choose-seeds 1 to choose without them"
+    )
 
 
 def conclude(
@@ -54,7 +91,7 @@ def conclude(
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(
         f"It is trial {best['trial']}, the best of {trials} ({ended}): {', '.join(figures)} after "
-        f"{several(best['rounds'], 'round')}{means}."
+        f"{several(best['rounds'], 'round')}{means}.{_said_of_choice(p, best)}"
     )
     if len(checked):
         _say_checked(p, checked)

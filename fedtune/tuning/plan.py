@@ -113,9 +113,15 @@ class Plan:
         """The seeds that its trials are trained on."""
         return [self.workload.seed + i for i in range(self.seeds)]
 
+    @property
+    def choosing(self) -> list[int]:
+        """The further seeds that its best trials are trained on before one is named."""
+        first = self.selecting[-1] + 1
+        return list(range(first, first + self.options.choose_seeds - 1))
+
     def fresh(self, count: int) -> list[int]:
         """So many seeds that the search has not seen."""
-        first = self.selecting[-1] + 1
+        first = [*self.selecting, *self.choosing][-1] + 1
         return list(range(first, first + count))
 
     @property
@@ -140,6 +146,7 @@ class Plan:
                 "scheduler": self.scheduler,
                 **self.goal.to_record(),
                 "seeds_per_trial": self.seeds,
+                "choose_seeds": self.options.choose_seeds,
                 "budget": self.budget._asdict(),
                 "grace": self.grace,
                 "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
@@ -179,6 +186,7 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     goal = Goal(parse(options.objective or workload.objective, known), constraints(options.subject_to, known))
     searchers.require_goal(goal, searcher, options.scheduler)
     _require_checked(goal, workload)
+    _require_choosable(options, goal, moves)
     budget, grace = _budget(options, space, workload)
     storage, name = Path(options.storage_path), options.name or _name(workload, options.scenario)
     if not resumed:
@@ -257,6 +265,22 @@ def _require_checked(goal: Goal, workload: Workload) -> None:
         raise UserError(
             f"the final check must report {first.name} or {first.tested}, but that of {workload.name} reports "
             f"{', '.join(figures[:-1])}; name its metric so in [check]"
+        )
+
+
+def _require_choosable(options: SearchOptions, goal: Goal, moves: bool) -> None:
+    """UserError where a trial's figures on its own seeds could not be compared with those on further ones."""
+    if options.choose_seeds == 1:
+        return
+    if moves:
+        raise UserError(
+            f"--choose-seeds trains the best configurations again, but --scheduler {options.scheduler} changes them "
+            "during training; take asha, or --choose-seeds 1"
+        )
+    if options.seeds_per_trial > 1 and "seconds" in (options.budget_unit, *goal.names):
+        raise UserError(
+            "--choose-seeds trains single seeds, but a trial's seconds are those of all its seeds, with "
+            f"--seeds-per-trial {options.seeds_per_trial}; leave one of the two out"
         )
 
 

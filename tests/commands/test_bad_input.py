@@ -170,7 +170,7 @@ CASES = {
     GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
     GFPL + "--colour red": "unrecognized arguments: --colour red",
     GFPL + "--scenario qqqqqqqqqq": "; fedtune list shows all ",
-    GFPL + "--seed 4294967296": "must be a whole number of at most 4,294,965,295, but got '4294967296'",
+    GFPL + "--seed 4294967296": "must be a whole number of at most 4,294,964,295, but got '4294967296'",
     GFPL + "--seed 1e3": "must be a whole number of at least 0, but got '1e3'",
     GFPL + "--trials 1000000000000": "must be a whole number of at most 1,000,000, but got",
     GFPL + "--final-seeds 100000": "must be a whole number of at most 1,000, but got",

@@ -143,6 +143,20 @@ def test_a_runner_up_within_chance_asks_for_seeds():
     assert "trial t1" in found.why and "as much as 0.0196 can be chance on 1 seed" in found.why
 
 
+def test_where_further_seeds_decided_their_means_tell_how_far_the_runner_up_is():
+    values = [0.900, 0.890, 0.889, 0.888, 0.887, 0.886]
+    rows = [("t0", 0.87, ""), ("t1", 0.88, ""), ("t2", math.nan, "it diverged (seed 1)")]
+    choice = [{"trial": t, "own": v, "val_acc": m, "reason": r} for v, (t, m, r) in zip(values, rows, strict=False)]
+    (found,) = advice.seeds_or_trials(made(values, SPREAD, choice=choice, choose_seeds=2))
+    assert "The runner-up (trial t0) is 0.0100 behind" in found.why
+    assert f"as much as {HALF / math.sqrt(2):.4f} can be chance on 2 seeds" in found.why
+    assert found.todo == "Choose among the best on 4 seeds" and takes(found.command).choose_seeds == 4
+    for row in choice[:1]:
+        row |= {"val_acc": math.nan, "reason": "it diverged (seed 1)"}
+    (found,) = advice.seeds_or_trials(made(values, SPREAD, choice=choice, choose_seeds=2))
+    assert "The runner-up (trial t3)" in found.why, "one stood: on their own seeds the next is t3"
+
+
 def test_as_many_seeds_as_it_has_make_the_same_gap_more_than_chance():
     values = [0.900, 0.890, 0.889, 0.888, 0.887, 0.886]
     assert todo(advice.seeds_or_trials(made(values, SPREAD, seeds_per_trial=4)))[0].startswith("Stop here")

@@ -113,6 +113,23 @@ def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_
     assert [row["training_iteration"] for row in kept] == [2, 3, 5, 6]
 
 
+def test_a_choice_by_more_seeds_tells_how_far_it_is(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.write("running", **RECORD | {"choose_seeds": 3})
+    said = []
+    with files.lock():
+        for done in (None, 0, 4):
+            if done is not None:
+                files.choice_folder.mkdir(exist_ok=True)
+                for i in range(done):
+                    (files.choice_folder / f"{i}.json").write_text("{}")
+            said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+        files.final_folder.mkdir()
+        said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+    words = "the best trials are trained on more seeds:"
+    assert said == [[], [f"{words} 0 of 6 runs done"], [f"{words} 4 of 6 runs done"], []]
+
+
 def test_what_a_worker_does_stands_in_its_trials_last_round(tmp_path: Path) -> None:
     more = {"hostname": "node", "pid": 7, "time_this_iter_s": 1.5, "timestamp": 100.0}
     files = RunFiles(tmp_path)

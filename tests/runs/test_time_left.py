@@ -32,6 +32,18 @@ def test_a_search_has_its_trials_and_its_final_check_before_it(tmp_path: Path) -
     assert time_left.of_search(files, without, ROWS, {"a": "finished", "b": "running"}) == ((10 - 4) + 2 * 10) / 2
 
 
+def test_a_choice_by_more_seeds_comes_between_the_two(tmp_path: Path) -> None:
+    files, record = RunFiles(tmp_path), RECORD | {"choose_seeds": 3}
+    over = {"a": "finished", "b": "stopped"}
+    assert time_left.of_search(files, record, ROWS, over) == 2 * 7 / 2 + 3 * 2 * 10 / 2 + 10 * 10 / 2
+    runs(files.choice_folder, 4, 6.0)
+    assert time_left.of_search(files, record, ROWS, over) == 2 * 6 / 2 + 10 * 10 / 2, "its trials are over"
+    runs(files.choice_folder, 9, 6.0)
+    assert time_left.of_search(files, record, ROWS, over) == 10 * 10 / 2, "the next three were asked, too"
+    runs(files.final_folder, 4, 6.0)
+    assert time_left.of_search(files, record, ROWS, over) == 6 * 6 / 2
+
+
 @pytest.mark.parametrize(("done", "left"), [(0, 50.0), (4, 18.0), (9, 3.0), (10, 0.0)])
 def test_in_the_final_check_what_is_left_is_its_runs(tmp_path: Path, done: int, left: float) -> None:
     """Also of a search that a time limit cut short, and of one that is resumed there."""

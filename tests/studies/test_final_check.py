@@ -13,7 +13,9 @@ from fedtune.studies import final_check, ray_tasks
 
 
 def plan(**what: Any) -> Any:
-    return SimpleNamespace(**{"trials": 4, "concurrent": 3, "final_seeds": 5, "address": None, "gpus": 0} | what)
+    return SimpleNamespace(
+        **{"trials": 4, "concurrent": 3, "final_seeds": 5, "address": None, "gpus": 0, "choosing": []} | what
+    )
 
 
 def trials(*over: bool) -> list[Any]:
@@ -48,6 +50,7 @@ def test_a_worker_is_started_in_every_slot_that_no_trial_is_to_take(started: lis
         ({}, 3),
         ({"final_seeds": 1}, 2),
         ({"final_seeds": 0}, 0),
+        ({"final_seeds": 0, "choosing": [1]}, 3),
         ({"gpus": 0.5}, 0),
         ({"address": "head:1"}, 0),
         ({"concurrent": None}, 1),

@@ -73,7 +73,7 @@ def test_more_seeds_for_the_best_pay_where_seeds_differ_and_cost_where_they_agre
 
 
 def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -> None:
-    def chosen(others: list[float], k: int) -> int:
+    def chosen(others: list[float], k: int) -> int | None:
         values = np.zeros((4, 3, 3))
         values[:, 0] = np.array([0.1, 0.2, 0.3, 0.05])[:, None]  # on the seed that selects
         values[:, 1, -1] = others  # at the end on the other
@@ -82,13 +82,13 @@ def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -
         for i in range(4):
             ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
         choice = ledger.choice()
-        assert choice
-        return choice["a"]
+        return choice and choice["a"]
 
     assert chosen([0.9, 0.5, 0.0, 1.0], 1) == 2
     assert chosen([0.9, 0.5, 0.0, 1.0], 2) == 0  # of the best three
     assert chosen([np.nan, 0.5, 0.0, 1.0], 2) == 1  # one that diverges on a seed that selects is out
     assert chosen([np.nan, np.nan, np.nan, 1.0], 2) == 3  # and if all three are, the next
+    assert chosen([np.nan] * 4, 2) is None  # none stands, as `runs.choice` has it
 
 
 def test_combinations_that_make_no_sense_are_left_out_or_refused() -> None:

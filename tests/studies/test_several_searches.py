@@ -152,6 +152,9 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     blocks = [[(p.selecting, p.fresh(2)) for p in c.every] for c in (two, three)]
     assert blocks[0] == [([0, 1], [2, 3])] * 3 + [([4, 5], [6, 7])] * 3
     assert blocks[1] == blocks[0] + [([8, 9], [10, 11])] * 3
+    chosen = planned(*words, "--choose-seeds", "3", "--top-k", "1")  # two more before the fresh ones
+    blocks = [(p.selecting, p.choosing, p.fresh(2)) for p in chosen.every]
+    assert blocks == [([0, 1], [2, 3], [4, 5])] * 3 + [([6, 7], [8, 9], [10, 11])] * 3
     names = ["local", "fedavg", "fedavg-again"]
     assert [p.folder.name for p in three.every] == [*names, *(f"{n}+{k}" for k in (2, 3) for n in names)]
     assert [p.draws for p in two.plans.values()] == [0, 0, comparison_plan.OTHER_DRAWS]

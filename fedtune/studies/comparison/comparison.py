@@ -75,7 +75,7 @@ def _data(c: ComparisonPlan) -> dict[str, Any]:
             trains.report(p.workload, data)
         if (source, p.workload.seed) not in known:
             known.add((source, p.workload.seed))
-            trains.require(p.workload, data, [*p.selecting, *p.fresh(c.options.seeds)])
+            trains.require(p.workload, data, [*p.selecting, *p.choosing, *p.fresh(c.options.seeds)])
     return data
 
 
@@ -151,7 +151,7 @@ def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str,
     plans = [{name: search_study.as_recorded(p) for name, p in of.items()} for of in c.searches]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
-        plans, data, options.seeds, options.top_k, files.evaluations_folder
+        plans, data, options.seeds, options.candidates, files.evaluations_folder
     )
     reading.write_table(evaluations, files.evaluations_file)
     reading.write_table(rounds, files.evaluation_rounds_file)

@@ -110,11 +110,12 @@ class ComparisonPlan:
             "control": list(self.control),
             "seeds": self.options.seeds,
             "margin": self.options.margin,
-            "top_k": self.options.top_k,
+            "top_k": self.options.candidates,
             "grace": p.grace,
             "budget": p.budget._asdict(),
             "scheduler": p.scheduler,
             "seeds_per_trial": p.seeds,
+            "choose_seeds": self.options.choose_seeds,
             **p.goal.to_record(),
             **self.setting_record,
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
@@ -217,6 +218,11 @@ def _require_comparable(options: ComparisonOptions) -> None:
     if options.widen and (options.searcher or EXTENDABLE[0]) not in EXTENDABLE:
         raise UserError(
             f"--widen gives searches more trials, which {options.searcher} cannot take; take {', '.join(EXTENDABLE)}"
+        )
+    if options.choose_seeds > 1 and options.candidates > 1:
+        raise UserError(
+            f"with --choose-seeds {options.choose_seeds} each search names one configuration, but --top-k "
+            f"{options.top_k} lets fresh seeds choose among several; leave one of the two out"
         )
     if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(

@@ -13,6 +13,7 @@ from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.scenarios import find
+from fedtune.runs.choice import TOP
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import published
@@ -132,7 +133,7 @@ def _titled(
         ),
         (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
         (
-            f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each",
+            f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each{_choice(c.first)}",
             comparison_text.costs(table),
         ),
         ("what the searches found", comparison_text.searched(table)),
@@ -144,6 +145,12 @@ def _most(p: Plan) -> str:
     """A trial's largest budget."""
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
     return f"{p.budget.limit:g} {unit}"
+
+
+def _choice(p: Plan) -> str:
+    """How many seeds each search's choice cost."""
+    more = several(len(p.choosing), f"more {p.run_word}")
+    return f", and trained the best {TOP} on {more}" if p.choosing else ""
 
 
 def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:

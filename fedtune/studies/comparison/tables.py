@@ -14,7 +14,7 @@ from fedtune.core import statistics
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import several, short
-from fedtune.runs import frames, tables, trial_states
+from fedtune.runs import choice, frames, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.runs.tables import DEFAULT, SEARCH
 
@@ -50,7 +50,7 @@ COLUMNS: dict[str, str] = {
     "tuned_diverged": "runs of the tuned configuration that did",
     "runs": "fresh seeds",
     "search_trials": "trials that the search began",
-    "search_rounds": "rounds of all of them",
+    "search_rounds": "rounds of all of them, and of the runs on more seeds that it chose by",
     "search_mb": "megabytes that they sent and received",
     "search_seconds": "wall time of their rounds",
     "published": "the paper's own figure for this setting, and what to know of it",
@@ -179,12 +179,20 @@ def _family(
 
 
 def spent(searches: Sequence[Path]) -> dict[str, float]:
-    """The actual cost of an algorithm's searches, from the logs of their trials rather than from their options."""
+    """The actual cost of an algorithm's searches, from the logs of their trials rather than from their options.
+
+    With the runs on more seeds that decided between the best trials.
+    """
+    more = pd.DataFrame([choice.cost(f) for run in searches for f in RunFiles(run).choice_folder.glob("*.json")])
     trials = pd.concat([frames.trials_table(RunFiles(run)) for run in searches])
     # of what no trial reported there is no sum
     totals = {c: trials[c].sum(min_count=1) if c in trials else math.nan for c in ("rounds", "comm_mb", "seconds")}
-    return {"trials": len(trials), "rounds": int(totals["rounds"]), "mb": totals["comm_mb"]} | {
-        "seconds": totals["seconds"]
+    of_choice = more.reindex(columns=list(totals)).sum(skipna=False)
+    return {
+        "trials": len(trials),
+        "rounds": int(totals["rounds"] + of_choice["rounds"]),
+        "mb": totals["comm_mb"] + of_choice["comm_mb"],
+        "seconds": totals["seconds"] + of_choice["seconds"],
     }
 
 

@@ -22,13 +22,13 @@ from fedtune.core import interrupting, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
+from fedtune.runs.choice import TOP, standing, usual_runs
 from fedtune.studies.simulation.tabulated import Place, Tabulated
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.simulated_search import Reported, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
 SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
-TOP = 3  # finished trials that are trained on more seeds where a search ends so
 TRIALS = 100_000  # more than any budget lets begin
 
 
@@ -152,7 +152,7 @@ class _Ledger:
     @property
     def reserved(self) -> float:
         """Rounds that are left for the end of the search."""
-        return TOP * (self.strategy.choose_seeds - 1) * self.table.rounds
+        return usual_runs(self.strategy.choose_seeds) * self.table.rounds
 
     def curve(self, config: Config) -> np.ndarray:
         """What a trial reports."""
@@ -174,8 +174,8 @@ class _Ledger:
         furthest = max((r.round for r in fine), default=0)
         among = sorted(finished or [r for r in fine if r.round == furthest], key=lambda r: -r.value)
         if self.strategy.choose_seeds > 1 and finished:
-            stood = [(self._mean(r), r) for r in among[:TOP]]
-            among = [r for m, r in sorted(stood, key=lambda of: -of[0]) if not np.isnan(m)] or among[TOP:]
+            best = standing(among, lambda some: [self._mean(r) for r in some])
+            return best and best.config
         return among[0].config if among else None
 
     def _mean(self, report: Reported) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, shown
 from fedtune.core.metrics import METRIC
 from fedtune.engine.executors import EXECUTORS
 from fedtune.programs.naming import is_program
+from fedtune.runs.choice import CHOOSE_SEEDS, TOP
 from fedtune.tuning.options.types import (
     AUTO,
     FEW,
@@ -68,7 +69,7 @@ OF_ENGINE = (
     "executor",
 )
 LOOPBACK = "127.0.0.1"
-SEEDS = 2**32 - 1 - 2_000  # the largest seed: those that follow it, of trials and of checks, are to fit 32 bits too
+SEEDS = 2**32 - 1 - 3 * FEW  # the largest seed: those that follow it, of trials, choices, checks, are to fit 32 bits
 STARTS = ("common", "own")
 LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/loggers.py)
 
@@ -166,6 +167,8 @@ class ExperimentOptions:
     debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
     # what the record that these options are of says of the setting and of defaults: declarations may be others now
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    OLDER: ClassVar[dict[str, Any]] = {}  # options of records that are older than these options
 
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
@@ -286,12 +289,14 @@ class ExperimentOptions:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
-        return cls(**values, recorded=_recorded(content))
+        return cls(**cls.OLDER | values, recorded=_recorded(content))
 
 
 @dataclass(frozen=True)
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
+
+    OLDER: ClassVar[dict[str, Any]] = {"choose_seeds": 1}
 
     program: str = option(
         "",
@@ -350,6 +355,14 @@ class SearchOptions(ExperimentOptions):
     seeds_per_trial: int = option(
         1,
         "seeds per trial (default 1); a trial is judged by the mean over them",
+        "K",
+        small_int,
+        group=HOW,
+    )
+    choose_seeds: int = option(
+        CHOOSE_SEEDS,
+        f"seeds that decide between the best {TOP} (default {CHOOSE_SEEDS}); these finished trials are trained on "
+        "K - 1 more at the end, and what diverges on any is out",
         "K",
         small_int,
         group=HOW,

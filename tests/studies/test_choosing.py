@@ -1,0 +1,269 @@
+"""Searches whose best trials are trained on more seeds before one is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from support.commands import refusal
+from support.searches import searched
+
+from fedtune.commands import compare, report, resume, search, status
+from fedtune.core.objectives import Goal, constraints, parse
+from fedtune.runs import frames, tables
+from fedtune.studies import choosing, ray_tasks
+from fedtune.studies.options import ComparisonOptions
+from fedtune.studies.ray_tasks import Outcome
+from fedtune.tuning import plan
+from fedtune.tuning.options.options import SearchOptions
+
+COSTS = {"seconds": 1.0, "eval_seconds": 0.5}
+
+
+def judged(trial: dict[str, float], more: dict[int, Outcome], goal: Goal, seeds: int = 1) -> dict[str, Any]:
+    p: Any = SimpleNamespace(goal=goal, seeds=seeds, run_word="seed")
+    return choosing.judged(p, {"trial": "a"} | trial, more)
+
+
+def rounds(**last: float) -> Outcome:
+    return Outcome([{"round": 1} | COSTS | {n: 0.0 for n in last}, {"round": 2} | COSTS | last], "")
+
+
+def test_a_trials_mean_is_that_of_all_its_seeds() -> None:
+    more = {7: rounds(val_acc=0.6), 8: rounds(val_acc=0.9)}
+    row = judged({"last_val_acc": 0.3}, more, Goal())
+    assert row == {"trial": "a", "own": 0.3, "seed 7": 0.6, "seed 8": 0.9, "val_acc": pytest.approx(0.6), "reason": ""}
+    # its own figure is a mean of four seeds, so it counts four times
+    assert judged({"last_val_acc": 0.3}, more, Goal(), seeds=4)["val_acc"] == pytest.approx((4 * 0.3 + 0.6 + 0.9) / 6)
+
+
+def test_seconds_are_those_of_whole_runs() -> None:
+    goal = Goal(parse("seconds"))
+    assert judged({"seconds": 6.0}, {1: rounds(val_acc=0.5)}, goal)["seconds"] == (6 + 3) / 2
+
+
+def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
+    lost = Outcome([], "client 3's loss is not finite")
+    row = judged({"last_val_acc": 0.3}, {7: rounds(val_acc=0.6), 8: lost}, Goal())
+    assert row["reason"] == "client 3's loss is not finite (seed 8)" and math.isnan(row["val_acc"])
+    assert judged({"last_val_acc": 0.3}, {7: rounds(test_acc=1.0)}, Goal())["reason"].startswith(
+        "it reports no val_acc"
+    )
+    goal = Goal(parse("val_acc,val_loss"), constraints("comm_mb<=5,val_acc>=0.4"))
+    own = {"last_val_acc": 0.3, "last_val_loss": 1.0, "comm_mb": 4.0}
+    fine = judged(own, {7: rounds(val_acc=0.5, val_loss=3.0, comm_mb=6.0)}, goal)  # at the bound, in the mean
+    assert (fine["val_loss"], fine["comm_mb"], fine["reason"]) == (2.0, 5.0, "")
+    broken = judged(own, {7: rounds(val_acc=0.5, val_loss=3.0, comm_mb=6.5)}, goal)
+    assert broken["reason"] == "it breaks comm_mb<=5 in the mean: 5.25"
+
+
+# ---- what is planned, and what is refused
+
+
+def planned(folder: Path, **more: Any) -> plan.Plan:
+    return plan.make(SearchOptions("fedavg", "digits-w4", storage_path=str(folder), **more))
+
+
+def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_path: Path) -> None:
+    p = planned(tmp_path, seed=5, seeds_per_trial=2, choose_seeds=3)
+    assert (p.selecting, p.choosing, p.fresh(2)) == ([5, 6], [7, 8], [9, 10])
+    assert p.to_record()["choose_seeds"] == 3
+    alone = planned(tmp_path, seed=5, choose_seeds=1)
+    assert (alone.selecting, alone.choosing, alone.fresh(2)) == ([5], [], [6, 7])
+
+
+def test_a_record_that_is_older_than_the_option_chose_by_a_trials_own_seeds() -> None:
+    options = SearchOptions("fedavg", choose_seeds=3).to_record()
+    assert SearchOptions.from_record({"options": options}).choose_seeds == 3
+    assert SearchOptions.from_record({"options": {"algo": "fedavg"}}).choose_seeds == 1
+    assert ComparisonOptions.from_record({"options": {}, "algorithms": [], "defaults_of": {}}).choose_seeds == 1
+
+
+def test_a_search_that_chooses_by_itself_leaves_no_choice_to_fresh_seeds() -> None:
+    candidates = [ComparisonOptions(choose_seeds=k, top_k=top).candidates for k, top in ((1, None), (1, 2), (3, None))]
+    assert candidates == [3, 2, 1]
+
+
+ALGO = "--algo fedavg --storage-path {tmp}"
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "why"),
+    [
+        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number of at least 1, but got '0'"),
+        (search, f"{ALGO} --choose-seeds 2 --scheduler pbt", "--scheduler pbt changes them during training; take asha"),
+        (
+            search,
+            f"{ALGO} --choose-seeds 2 --seeds-per-trial 2 --objective seconds",
+            "a trial's seconds are those of all its seeds",
+        ),
+        (
+            search,
+            f"{ALGO} --choose-seeds 2 --seeds-per-trial 2 --budget-unit seconds --budget 9",
+            "a trial's seconds are those of all its seeds, with --seeds-per-trial 2; leave one of the two out",
+        ),
+        (
+            compare,
+            "--algos fedavg --choose-seeds 2 --top-k 2 --storage-path {tmp}",
+            "with --choose-seeds 2 each search names one configuration, but --top-k 2 lets fresh seeds choose",
+        ),
+    ],
+)
+def test_what_cannot_be_right_is_refused(
+    main: Any, words: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert why in refusal(main.main, words.format(tmp=tmp_path), capsys)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- whole searches, of a program whose figures are in a table: x, then its figure on seeds 0, 1, 2
+
+SCRIPT = """
+import sys
+x, seed, fresh = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+worth = {1: (0.1, 1.0, 1.0), 2: (0.2, 0.9, 0.25), 3: (0.3, 0.3, 0.3), 4: (0.4, "nan", 0.9), 5: ("nan",)}
+open("ran", "a").write(f"{x} {seed} {len(fresh)}\\n")
+for t in range(2):
+    print("acc:", worth[x][seed] if not fresh else x / 10)
+"""
+FILE = """
+command = "{python} -S own.py {{x}} {{seed}}"
+rounds = 2
+[metrics.val_acc]
+pattern = 'acc: (.*)'
+[space]
+x = [{values}]
+[check]
+command = "{python} -S own.py {{x}} {{seed}} fresh"
+metrics.test_acc.pattern = 'acc: (.*)'
+"""
+WORDS = "--searcher grid --scheduler none --max-concurrent 1 --choose-seeds 3 --final-seeds 2 --no-dashboard"
+
+
+def program(folder: Path, values: str = "3, 1, 2, 4") -> str:
+    (folder / "own.py").write_text(SCRIPT)
+    (folder / "own.toml").write_text(FILE.format(python=sys.executable, values=values))
+    return f"--program {folder / 'own.toml'} {WORDS}"
+
+
+def ran(folder: Path) -> list[str]:
+    return (folder / "ran").read_text().splitlines()
+
+
+def test_the_best_three_decide_on_more_seeds_which_is_named_and_an_interrupted_choice_goes_on(
+    tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their own seed 4 is the best, then 3, 2, 1; 4 diverges on seed 1, and 2 has the best mean of the others."""
+    written = ray_tasks.write_json
+
+    def third_never_ends(path: Path, content: dict[str, Any]) -> None:
+        if len(list(path.parent.glob("*.json"))) == 2:
+            raise KeyboardInterrupt
+        written(path, content)
+
+    monkeypatch.setattr(ray_tasks, "write_json", third_never_ends)
+    words = program(tmp_path)
+    assert search.main([*words.split(), "--storage-path", str(tmp_path), "--name", "run"]) == 130
+    run = tmp_path / "run"
+    assert json.loads((run / "run.json").read_text())["state"] == "interrupted" and not (run / "best.yaml").exists()
+    said, notes = capsys.readouterr()
+    assert "then the best 3 finished trials are trained on 2 more seeds: 6 runs before one is named" in said
+    assert "choice: 2 of 6 done" in notes and "continues it" in said
+    kept = {file.name: file.stat().st_mtime_ns for file in (run / "choice").glob("*.json")}
+    before = ran(tmp_path)
+    monkeypatch.undo()
+
+    assert resume.main([str(run)]) == 0
+    assert len(kept) == 2 and all((run / "choice" / f).stat().st_mtime_ns == at for f, at in kept.items())
+    trained = [line.split() for line in ran(tmp_path)]
+    assert len(ran(tmp_path)) - len(before) == 4 + 4, "what was left of the choice, then the final check"
+    assert {seed for x, seed, fresh in trained if fresh == "0"} == {"0", "1", "2"}
+    assert {seed for x, seed, fresh in trained if fresh == "1"} == {"3", "4"}
+    assert ("1", "1", "0") not in map(tuple, trained), "the fourth best is not asked"
+
+    record, best = json.loads((run / "run.json").read_text()), yaml.safe_load((run / "best.yaml").read_text())
+    four, three, two = record["choice"]
+    assert [r["own"] for r in (four, three, two)] == [0.4, 0.3, 0.2]
+    assert "seed 1" in four["reason"] and not three["reason"] and not two["reason"]
+    assert (two["seed 1"], two["seed 2"]) == (0.9, 0.25) and two["val_acc"] == pytest.approx(0.45)
+    assert best["hyperparameters"]["x"] == 2 and best["found"]["trial"] == two["trial"]
+    assert (best["found"]["val_acc"], best["found"]["choose_seeds"]) == (0.2, 3)
+    assert best["found"]["choice_mean"] == pytest.approx(0.45)
+    by_x = frames.load(run)[0].set_index("config/x")["choice_mean"]
+    assert by_x[2] == pytest.approx(0.45) and by_x[3] == pytest.approx(0.3) and by_x[[1, 4]].isna().all()
+    said = capsys.readouterr()
+    assert "Best configuration: x = 2." in said.out and "Over 3 seeds its mean val_acc is 0.45." in said.out
+    assert f"note: trial {four['trial']} cannot be chosen" in said.err
+    assert {r["test_acc"] for r in record["final"] if r["configuration"] == "best"} == {0.2}
+    assert report.main([str(run)]) == 0 and status.main([str(run)]) == 0
+    page = (run / "report.html").read_text()
+    assert "The best finished trials on more seeds" in page and f"Best configuration (trial {two['trial']})" in page
+    assert "the best 3 on 2 more seeds" in page and "search on 0; the best 3 also on 1 to 2; check on 3, 4" in page
+
+
+def test_where_no_finished_trial_stands_nothing_is_named(
+    tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = searched(tmp_path, program(tmp_path, "4, 5"), status=1)
+    assert found.record["state"] == "nothing found" and not (found.folder / "best.yaml").exists()
+    said = capsys.readouterr().out
+    assert found.record["reason"] in said and "none of 1 finished trial can be chosen on more seeds" in said
+    assert len(ran(tmp_path)) == 2 + 2, "two trials, of which one finished, its runs, and no check"
+
+
+def test_what_an_extended_search_trained_on_more_seeds_is_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+
+    def run_all(runs: Any, data: Any, folder: Path, *_: Any, **__: Any) -> dict[str, Outcome]:
+        folder.mkdir(exist_ok=True)
+        done = ray_tasks.finished(runs, folder, p.budget)
+        asked.append({r.label for r in runs} - set(done))
+        for r in runs:
+            ray_tasks.write_json(ray_tasks.outcome_file(folder, r, p.budget), rounds(val_acc=0.5)._asdict())
+        return {r.label: rounds(val_acc=0.5) for r in runs}
+
+    monkeypatch.setattr(ray_tasks, "run_all", run_all)
+    trials = pd.DataFrame({"trial": [*"ab"], "status": "finished", "rounds": 30, "last_val_acc": [0.9, 0.8]})
+    trials[tables.CONFIG + "lr"], trials["reason"] = [0.1, 0.2], ""
+    p = planned(tmp_path, choose_seeds=2, name="first")
+    p.folder.mkdir()
+    best, _ = choosing.choose(p, {}, trials.copy())
+    assert best is not None and best["trial"] == "a" and asked == [{"a, seed 1", "b, seed 1"}]
+    more = pd.concat([trials, trials.assign(trial=[*"cd"], last_val_acc=[0.95, 0.1])], ignore_index=True)
+    first, p = p, dataclasses.replace(planned(tmp_path, choose_seeds=2, name="on"), earlier=p.folder)
+    p.folder.mkdir()
+    best, _ = choosing.choose(p, {}, more)
+    assert best is not None and best["trial"] == "c" and asked[1] == {"c, seed 1"}
+    assert (first.files.choice_folder).exists()
+
+
+def test_a_comparison_judges_what_each_search_names(
+    tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--algos local --baselines none --scenario digits-w4 --clients 4 --rounds 2 --trials 3 --seeds 2 "
+        "--searcher random --scheduler none --max-concurrent 1 --choose-seeds 2 --no-dashboard --name own"
+    )
+    assert compare.main([*words.split(), "--storage-path", str(tmp_path)]) == 0
+    folder = tmp_path / "own"
+    record = json.loads((folder / "compare.json").read_text())
+    assert (record["top_k"], record["choose_seeds"]) == (1, 2)
+    found = pd.read_parquet(folder / "evaluations.parquet")
+    assert set(found["configuration"]) == {"default", "top 1"} and set(found["seed"]) == {2, 3}
+    rows = json.loads((folder / "local" / "run.json").read_text())["choice"]
+    assert len(rows) == 3 and all("seed 1" in row and "seed 2" not in row for row in rows)
+    assert set(found[found["chosen"]]["trial"]) == {max(rows, key=lambda row: row["val_acc"])["trial"]}
+    (row,) = pd.read_csv(folder / "table.csv").to_dict("records")
+    assert (row["search_trials"], row["search_rounds"]) == (3, 3 * 2 + 3 * 2)
+    said = capsys.readouterr().out
+    assert "each search had 3 trials of at most 2 rounds each, and trained the best 3 on 1 more seed" in said
