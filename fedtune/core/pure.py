@@ -14,7 +14,7 @@ _KNOWN = {"fedtune", "trainables", "torch", "torchvision"}
 
 
 def pure(function: Declared) -> Declared:
-    """Declare a model's function, or a loss that is no method: what it makes or gives depends on its arguments alone.
+    """Declare that a model's function, or a loss that is not a method, depends on its arguments alone.
 
     A declared model's layers compute from their inputs, parameters and buffers, keep nothing in Python and have no
     hooks.  Steps of such code are recorded once and run again; see docs/reference/hooks.md.
