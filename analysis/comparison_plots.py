@@ -104,7 +104,8 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
     objective: with its direction, as in compare.json, if it is not validation accuracy.
 
     >>> from analysis import frames, plots
-    >>> figure = plots.by_budget(frames.by_budget("runs/COMPARISON"))  # doctest: +SKIP
+    >>> figure = plots.by_budget(frames.by_budget("runs/COMPARISON"))
+    >>> figure.write_html("by_budget.html")
     """
     objective = written(str(objective))
     words, within = in_words(objective.name), limits(objective.name)
@@ -123,6 +124,7 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
             figure.add_scatter(
                 x=[*mine["trials"], *mine["trials"][::-1]],
                 y=[*(mine["score"] + above), *(mine["score"] - below)[::-1]],
+                mode="lines",
                 fill="toself",
                 fillcolor=see_through(colour, 0.15),
                 line={"width": 0},

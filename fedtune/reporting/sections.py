@@ -127,6 +127,7 @@ class Comparison:
     searches: list[Search]
     provenance: Provenance
     advice: list[Advice]
+    method: str = ""  # in Markdown, for a paper
     is_comparison: bool = True
 
 
@@ -276,6 +277,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
         provenance.of(record),
         advice.of_comparison(record, _pairs(run), of_searches) if state == "finished" else [],
+        reading.text(files.method_file) if state == "finished" else "",
     )
 
 

@@ -65,6 +65,9 @@ class RunFiles:
     table_file = _File("table.csv")  # a comparison's or reproduction's table
     markdown_file = _File("table.md")
     latex_file = _File("table.tex")
+    method_file = _File("method.md")  # a comparison's method, for a paper
+    method_latex_file = _File("method.tex")
+    references_file = _File("references.bib")
     pairs_file = _File("pairs.csv")  # a comparison's algorithms, pairwise
     against_file = _File("against.csv")  # each algorithm against the baselines
     budget_file = _File("budget.csv")  # what the searches had found after so many trials

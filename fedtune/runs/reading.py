@@ -46,7 +46,7 @@ def best(file: Path) -> dict[str, Any]:
 
 
 def text(file: Path) -> str:
-    """The text of a best.yaml; "" if it cannot be read."""
+    """The text of a best.yaml, or of another small file; "" if it cannot be read."""
     try:
         return bounded.read(file, LARGEST_YAML).decode(errors="replace")
     except OSError:

@@ -503,6 +503,7 @@ def test_the_curve_by_budget_shows_means_bands_and_where_the_order_stays() -> No
     assert list(lines) == ["slow", "fast"], "the last leader first"
     assert list(lines["fast"].x) == [1, 2, 3] and list(lines["fast"].y) == [0.8, 0.81, 0.82]
     band = next(t for t in figure.data if t.legendgroup == "slow" and not t.name)
+    assert band.mode == "lines", "Plotly marks the corners of a band of few points"
     assert list(band.y) == pytest.approx([0.72, 0.87, 1.0, 0.83, 0.83, 0.68]), "cut at what an accuracy can be"
     assert [s.x0 for s in figure.layout.shapes] == [2] and "n = 3 searches of each; mean and its" in title(figure)
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 3] and figure.layout.yaxis.title.text == "validation accuracy"

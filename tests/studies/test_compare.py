@@ -117,6 +117,9 @@ def test_the_tables_are_written_in_every_form(both):
     made = re.search(r"commit (.+), (\d+) s of searches and (\d+) s of runs on fresh seeds", text)
     assert made and int(made[3]) == round(pd.read_parquet(both / "evaluations.parquet")["seconds"].sum())
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 6
+    method = (both / "method.md").read_text()
+    assert "tuned by one search of 3 trials" in method and "so there is no verdict." in method
+    assert "(Holm, 1979)" in method and "Schuirmann" not in (both / "references.bib").read_text()
 
 
 @pytest.mark.long

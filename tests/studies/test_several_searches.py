@@ -222,10 +222,15 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert {f: f.read_bytes() for f in before} == before
     assert status.main([str(folder)]) == 0
     assert "6 of 6 searches begun" in capsys.readouterr().out
+    cited = (folder / "method.tex").read_text()
+    assert "tuned by 2 searches of 2 trials" in cited and r"\cite{tang2020}" in cited and "2.5 \\%" in cited
+    assert "@article{holm1979," in (folder / "references.bib").read_text() and "for a paper: " in said
+    assert (folder / "table.tex").read_text().count(r"\begin{table}") == 6
     assert report.main([str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
     assert "was searched twice under two names" in page
+    assert "The method, for a paper" in page and "tuned by 2 searches of 2 trials" in page
     assert "paired by search, with verdicts against a margin of 0.5 points" in page
     assert "Best validation accuracy in the searches, against their number of trials" in page
 

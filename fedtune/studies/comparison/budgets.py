@@ -47,9 +47,16 @@ COLUMNS: dict[str, str] = {
 }
 
 
-def shuffled(p: Plan) -> bool:
+def averaged(p: Plan) -> bool:
     """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
-    return p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
+    whole = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
+    return bool(whole) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
+
+
+def _begun(p: Plan) -> pd.DataFrame:
+    """The trials that a search began, in their order."""
+    trials = frames.trials_table(p.files)
+    return trials[trials["status"] != "not started"]
 
 
 def table(searches: Sequence[Mapping[str, Plan]]) -> pd.DataFrame:
@@ -74,10 +81,9 @@ def table(searches: Sequence[Mapping[str, Plan]]) -> pd.DataFrame:
 
 def _of_search(p: Plan) -> pd.DataFrame:
     """What a search would have chosen after each number of trials: columns score (NaN where nothing), rounds."""
-    trials = frames.trials_table(p.files)
-    trials = trials[trials["status"] != "not started"]
+    trials = _begun(p)
     scores = [_chosen(trials[:n], p) for n in range(1, len(trials) + 1)]
-    if shuffled(p) and trials["status"].isin(["finished", "diverged", "failed"]).all():
+    if averaged(p):
         first, sign = len(p.points), p.goal.first.sign  # these are tried first, in their order
         begun = sign * scores[first - 1] if 0 < first <= len(scores) else -math.inf
         each = [sign * _chosen(trials[i : i + 1], p) for i in range(first, len(trials))]

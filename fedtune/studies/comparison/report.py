@@ -17,13 +17,15 @@ from fedtune.runs.choice import TOP
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import published
-from fedtune.studies.comparison import budgets
+from fedtune.studies.comparison import budgets, citations, method
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning.plan import Plan
+from fedtune.user_code.user_files import plain_name
 
+PACKAGES = "for a paper; needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}"
 PUBLISHED = "published (in brackets: for another data set, not comparable)"
 
 
@@ -64,10 +66,14 @@ def report(
     _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, [*warnings, *notes, *caveats], made)
+    reported, every = objective.reported(evaluations), [RunFiles(run).record for run in each.values()]
+    tested = method.Tested(pairs, against, reported, unequal, record, every)
+    _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)
     say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
+    say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
     return {
         "unequal": unequal,
         "outcome": answer,
@@ -175,5 +181,15 @@ def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: lis
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
     write_whole(RunFiles(c.folder).markdown_file, text)
-    latex = [f"% {title}\n{comparison_text.latex(text)}" for title, text in titled]
-    write_whole(RunFiles(c.folder).latex_file, "\n".join([*latex, *(f"% {line}\n" for line in (*lines, made))]))
+    label = f"tab:{plain_name(c.folder.name)}"
+    latex = [comparison_text.latex_float(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
+    notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *lines, made)]
+    write_whole(RunFiles(c.folder).latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
+
+
+def _write_method(c: ComparisonPlan, found: Sequence[str], version: str) -> None:
+    """method.md, method.tex and references.bib.  found: the method's sentences.  version: of fedtune."""
+    files = RunFiles(c.folder)
+    write_whole(files.method_file, citations.markdown(found))
+    write_whole(files.method_latex_file, citations.latex(found))
+    write_whole(files.references_file, citations.bibtex(found, version))

@@ -12,7 +12,7 @@ import pandas as pd
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
-from fedtune.core.terminal import several
+from fedtune.core.terminal import printable, several
 from fedtune.runs import tables
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.runs.trial_states import FAILED
@@ -83,7 +83,7 @@ def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
 
 def _span(first: int, last: int, most: int) -> str:
     if first == last:
-        return f"after {several(first, 'trial')}" + " alone" * (last < most)
+        return f"after {several(first, 'trial')}"
     return f"from {several(first, 'trial')} on" if last == most else f"{first} to {last} trials"
 
 
@@ -273,26 +273,48 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
 def markdown(frame: pd.DataFrame) -> str:
     """A table of text in Markdown."""
     rows = [list(frame), ["---"] * frame.shape[1], *frame.astype(str).values.tolist()]
-    return "\n".join("| " + " | ".join(map(_in_markdown, row)) + " |" for row in rows) + "\n"
+    return "\n".join("| " + " | ".join(map(in_markdown, row)) + " |" for row in rows) + "\n"
 
 
-def _in_markdown(cell: str) -> str:
+def in_markdown(cell: str) -> str:
     """A cell's text, in which a name is no mark-up: own|net.py, a class *all*, <b>."""
     return re.sub(r"[|*`\\]|<(?=[A-Za-z/!?])", r"\\\g<0>", " ".join(cell.splitlines()))
 
 
 def latex(frame: pd.DataFrame) -> str:
     """A table of text in LaTeX, for the package booktabs."""
-    special = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
-    special |= {"±": "$\\pm$", "−": "$-$", "≤": "$\\leq$", "≥": "$\\geq$"}
-    special |= {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
     lines = [
-        " & ".join("".join(special.get(c, c) for c in cell) for cell in row) + r" \\"
-        for row in [list(frame), *frame.astype(str).values.tolist()]
+        _row_start(cells[0]) + " & ".join(cells) + r" \\"
+        for cells in ([in_latex(cell) for cell in row] for row in [list(frame), *frame.astype(str).values.tolist()])
     ]
-    columns = "l" + "r" * (frame.shape[1] - 1)
+    wide = {"tuned hyperparameters": r"p{0.75\linewidth}", "verdict": "l"}
+    columns = "l" + "".join(wide.get(name, "r") for name in list(frame)[1:])
     inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*inner, r"\end{tabular}"]) + "\n"
+
+
+def latex_float(title: str, frame: pd.DataFrame, label: str) -> str:
+    """The same with a caption and a label, as a paper takes it."""
+    caption = rf"\caption{{{in_latex(title[:1].upper() + title[1:])}.}}"
+    return "\n".join([r"\begin{table}[t]", r"\centering\small", caption, rf"\label{{{label}}}", latex(frame)]) + (
+        r"\end{table}" + "\n"
+    )
+
+
+TEX = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>"}
+TEX |= {"±": "$\\pm$", "−": "$-$", "≤": "$\\leq$", "≥": "$\\geq$", "–": "--", "…": "\\ldots{}", "×": "$\\times$"}
+TEX |= {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
+
+
+def in_latex(cell: str) -> str:
+    """A text in which no letter is a command of TeX's, and no two hyphens become a dash."""
+    line = re.sub("-(?=-)", "-\N{WORD JOINER}", printable(" ".join(cell.splitlines())))
+    return "".join(TEX.get(c, c) for c in line).replace("\N{WORD JOINER}", "{}")
+
+
+def _row_start(cell: str) -> str:
+    """What keeps a row that begins with a bracket or a star from being read as an option of the row before."""
+    return "{}" if cell.startswith(("[", "*")) else ""
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:

@@ -1,0 +1,95 @@
+"""What a text cites, from one list of references: written out in LaTeX, in Markdown, and as BibTeX.
+
+A citation stands between MARKS in a text.  Names in it are made printable, and so have no such letter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from fedtune.studies.comparison.text import in_latex, in_markdown
+
+MARKS = "\ue000", "\ue001"
+REFERENCES = Path(__file__).with_name("references.bib")
+
+
+def cite(*keys: str) -> str:
+    """A marked citation, after a space; "" for no key."""
+    return f" {MARKS[0]}{','.join(keys)}{MARKS[1]}" if any(keys) else ""
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """The BibTeX entries of `references.bib` by key, in its order."""
+    texts = re.split(r"\n\n(?=@)", REFERENCES.read_text(encoding="utf-8").strip())
+    return {str(re.match(r"@\w+\{(\w+),", text)[1]): text for text in texts}  # type: ignore[index]
+
+
+def cited(found: Sequence[str]) -> list[str]:
+    """The keys that are cited, in the order of the references."""
+    keys = {key for line in found for of in re.findall(f"{MARKS[0]}(.*?){MARKS[1]}", line) for key in of.split(",")}
+    return [key for key in _entries() if key in keys]
+
+
+def bibtex(found: Sequence[str], version: str) -> str:
+    """The cited entries.  version: of fedtune."""
+    entries = _entries() | {"fedtune": _entries()["fedtune"].replace("\n}", f",\n  note = {{Version {version}}}\n}}")}
+    return "\n\n".join(entries[key] for key in cited(found)) + "\n"
+
+
+def latex(found: Sequence[str]) -> str:
+    """The text in LaTeX, with \\cite."""
+    cite = _each(found, in_latex, lambda keys: rf"\cite{{{','.join(keys)}}}", "~")
+    return (
+        "\n".join(["% references.bib has its references; cite the papers of the algorithms and data, too", *cite])
+        + "\n"
+    )
+
+
+def markdown(found: Sequence[str]) -> str:
+    """The text in Markdown, with authors and years, and the list of references."""
+    said = _each(found, in_markdown, lambda keys: f"({'; '.join(map(_short, keys))})", " ")
+    listed = "\n".join(f"- {_whole(key)}" for key in cited(found))
+    return f"## Method\n\n{' '.join(said)}\n\n## References\n\n{listed}\n"
+
+
+def _each(
+    found: Sequence[str], escaped: Callable[[str], str], cite: Callable[[list[str]], str], space: str
+) -> list[str]:
+    """Sentences with their texts escaped and their citations written out.  space: before a citation."""
+    texts = []
+    for line in found:
+        parts = re.split(f" {MARKS[0]}(.*?){MARKS[1]}", line)
+        texts.append("".join(space + cite(part.split(",")) if i % 2 else escaped(part) for i, part in enumerate(parts)))
+    return texts
+
+
+def _fields(key: str) -> dict[str, str]:
+    """An entry's fields, without TeX's braces and accents."""
+    fields = dict(re.findall(r"(?m)^  (\w+) = \{(.*)\},?$", _entries()[key]))
+    accents = {r"{\'e}": "é", r"{\'a}": "á", r"{\"e}": "ë", "--": "–"}
+    for tex, letter in accents.items():
+        fields = {name: text.replace(tex, letter) for name, text in fields.items()}
+    return {name: text.replace("{", "").replace("}", "") for name, text in fields.items()}
+
+
+def _short(key: str) -> str:
+    """`Li et al., 2020`; without a year, the authors."""
+    fields = _fields(key)
+    names = [name.partition(",")[0] for name in fields["author"].split(" and ")]
+    who = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+    return ", ".join(filter(None, [who, fields.get("year", "")]))
+
+
+def _whole(key: str) -> str:
+    """A reference in a line."""
+    fields = _fields(key)
+    names = [" ".join(reversed(name.split(", "))) for name in fields["author"].split(" and ")]
+    where = fields.get("booktitle") or fields.get("journal", "")
+    number = fields.get("volume", "") + (f"({fields['number']})" if "number" in fields else "")
+    place = " ".join(filter(None, [where, number])) + (f", {fields['pages']}" if "pages" in fields else "")
+    said = [", ".join(names), fields["title"], ", ".join(filter(None, [place, fields.get("year", "")]))]
+    return ". ".join(filter(None, said)) + "."

@@ -1,0 +1,227 @@
+"""What a paper can take of a comparison: its method in words that are true of what ran, its references, its tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedtune.commands import compare
+from fedtune.studies.comparison import citations, method, text
+from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning.options import arguments
+
+SETTING = "--scenario digits-w4 --clients 4 --rounds 30"
+RECORD = {"versions": {"fedtune": "0.3.0", "ray": "2.60.0", "optuna": "5.0.0"}, "git_commit": "0123456789abcdef+"}
+HOSTILE = r"\input{x} 50 % & #1 $a_b$ ~^<> {--no-x} – … [*]"
+
+
+def planned(folder: Path, words: str, status: str = "finished") -> comparison_plan.ComparisonPlan:
+    """A comparison's plan, and what is read of its searches: tables of two trials each."""
+    args = compare.parser().parse_args([*words.split(), "--storage-path", str(folder)])
+    c = comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+    for p in c.every:
+        p.folder.mkdir(parents=True)
+        table = {"trial": ["a", "b"], "status": ["finished", status], "rounds": [30, 9]}
+        pd.DataFrame(table).to_parquet(p.files.trials_file)
+    return c
+
+
+def outcome_of(c: comparison_plan.ComparisonPlan, **more: Any) -> method.Tested:
+    pairs = pd.DataFrame({"algorithm": ["x"] * (len(c.compared) * (len(c.compared) - 1) // 2)})
+    values = {"pairs": pairs, "against": pairs[: len(c.baselines)], "reported": "test_acc", "unequal": []}
+    return method.Tested(**{**values, "record": RECORD, "records": [], **more})
+
+
+def told(folder: Path, words: str, status: str = "finished", **more: Any) -> tuple[str, list[str]]:
+    """The method as one text without citations, and the keys that it cites."""
+    c = planned(folder, words, status)
+    found = method.sentences(c, outcome_of(c, **more))
+    return " ".join(re.sub(f" {citations.MARKS[0]}.*?{citations.MARKS[1]}", "", s) for s in found), citations.cited(
+        found
+    )
+
+
+ALWAYS = ["fedtune", "liaw2018tune", "akiba2019optuna"]
+
+
+def test_the_method_of_several_searches(tmp_path: Path) -> None:
+    said, keys = told(
+        tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines local --searches 3 --trials 32 --seeds 5"
+    )
+    assert said.startswith("We compare fedprox, fedavg and local on digits-w4 (clients = 4, rounds = 30). ")
+    assert "Each is tuned by 3 searches of 32 trials, which have draws and seeds of their own, with fedtune" in said
+    assert "a tree-structured Parzen estimator, in Optuna 5.0.0; the first trial of each search is the default" in said
+    assert "and the first 10 are not guided by others." in said and "A trial lasts at most 30 rounds." in said
+    assert "rungs at 3, 9 and 27 rounds, from which one trial in 3 goes on" in said
+    assert "lr, momentum and local_epochs have one range for all" in said
+    assert "A search chooses by val_acc at a trial's end, among the trials that it did not stop." in said
+    assert "No figure of test rows takes part in that." in said
+    assert "searched on 0, fresh 1–5; searched on 6, fresh 7–11; searched on 12, fresh 13–17." in said
+    assert "Of these 3 the one with the best mean val_acc on the fresh seeds is the tuned configuration." in said
+    assert "compared by the 3 differences between searches" in said and "Against a margin of 0.5 points, given" in said
+    assert "corrected by Holm's method over 3 pairs" in said
+    assert "and a paired t-test whose variance is shrunk towards that of all pairs." in said
+    assert "As a control, fedavg is searched twice" in said and "The tests against local are corrected" in said
+    assert "trials count in the order in which they ran" in said and "no verdict" not in said
+    assert said.endswith("Versions: fedtune 0.3.0, ray 2.60.0, optuna 5.0.0; fedtune's commit is 0123456789+.")
+    search, judged = (
+        ["bergstra2011tpe", "li2020asha"],
+        ["bouthillier2021variance", "holm1979", "schuirmann1987", "smyth2004"],
+    )
+    assert keys == [*ALWAYS, *search, *judged, "dodge2019"]
+
+
+def test_a_pair_alone_has_a_variance_of_its_own(tmp_path: Path) -> None:
+    said, keys = told(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 3")
+    assert "over 1 pair." in said and "and a paired t-test." in said and "smyth2004" not in keys
+
+
+def test_the_method_of_one_search_claims_no_verdict(tmp_path: Path) -> None:
+    said, keys = told(tmp_path / "a", f"{SETTING} --algos fedprox,fedavg --baselines none --trials 8 --scheduler none")
+    assert "Each is tuned by one search of 8 trials, with fedtune" in said and "and so few are never guided." in said
+    assert "No trial is stopped early." in said and "As a control" not in said and "margin" not in said
+    assert "paired t-tests over the 5 fresh seeds, corrected by Holm's method over 1 pair" in said
+    assert "know the luck of the seeds and not that of the search, so there is no verdict." in said
+    assert keys == [*ALWAYS, "bergstra2011tpe", "holm1979", "dodge2019"]
+    said, keys = told(tmp_path / "b", f"{SETTING} --algos fedprox,fedavg --baselines none --seeds 1 --top-k 1")
+    assert "one fresh seed nothing is tested" in said and "holm1979" not in keys
+    assert "trained on 1 fresh seed with its own partition." in said and "Of these" not in said
+    said, keys = told(tmp_path / "c", f"{SETTING} --algos fedprox --baselines none --searches 2 --no-control")
+    assert "With one algorithm there is nothing to test." in said and "one range for all" not in said
+    assert not {"holm1979", "schuirmann1987", "bouthillier2021variance"} & set(keys)
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "cites", "cites_not"),
+    [
+        ("--searcher random --scheduler none", "all orders of trials after the default", {"tang2020"}, {"li2020asha"}),
+        ("--searcher random", "in the order in which they ran", {"bergstra2012random", "li2020asha"}, {"tang2020"}),
+        ("--searcher gp", "suggested by a Gaussian process, in", {"li2020asha"}, {"bergstra2011tpe"}),
+        ("--searcher cmaes", "suggested by CMA-ES", {"hansen2001cmaes"}, {"bergstra2011tpe"}),
+        ("--searcher nsga2", "suggested by NSGA-II", {"deb2002nsga2"}, {"bergstra2011tpe"}),
+        ("--scheduler promote", "lets trials wait and continues the best", {"li2020asha"}, {"golovin2017vizier"}),
+        ("--scheduler median", "the median stopping rule, from 3 rounds on", {"golovin2017vizier"}, {"li2020asha"}),
+        ("--scheduler hyperband", "rungs in the first bracket at 3, 9", {"li2018hyperband", "li2020asha"}, set()),
+        ("--grace 30", "No trial is stopped early.", set(), {"li2020asha"}),
+        ("--seeds-per-trial 2", "30 rounds, on each of 2 seeds. ", set(), set()),
+        ("--budget-unit mb --budget 20", "at most 20 megabytes sent and received. ", set(), set()),
+        ("--objective val_loss --subject-to comm_mb<=9", "val_loss subject to comm_mb<=9 at a trial", set(), set()),
+        ("--choose-seeds 3", "best 3 of them on 2 more seeds, and names the one with the best mean", set(), set()),
+        ("--choose-seeds 3", "The configuration named by each search and the default one are", set(), set()),
+        ("--choose-seeds 3", "partition. No search has used them: searched on 0–2, fresh 3–7.", set(), set()),
+        ("--choose-seeds 3", "would have chosen then, before further seeds decide; trials count", set(), set()),
+        ("--set lr=0.1", "Fixed, not searched: lr = 0.1.", set(), set()),
+    ],
+)
+def test_the_method_says_what_ran(words: str, says: str, cites: set[str], cites_not: set[str], tmp_path: Path) -> None:
+    said, keys = told(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none {words}")
+    assert says in said and cites <= set(keys) and not cites_not & set(keys)
+
+
+def test_orders_are_not_said_to_be_averaged_where_a_trial_was_cut_short(tmp_path: Path) -> None:
+    words = f"{SETTING} --algos fedprox,fedavg --baselines none --searcher random --scheduler none"
+    said, keys = told(tmp_path, words, status="stopped")
+    assert "in the order in which they ran" in said and "all orders" not in said and "tang2020" not in keys
+
+
+def test_what_is_not_fair_is_in_the_method(tmp_path: Path) -> None:
+    on_test = {"algorithm": "p", "objectives": ["acc"], "metrics": {"acc": {"split": "test"}}}
+    said, _ = told(tmp_path, f"{SETTING} --algos fedprox,fedavg", records=[on_test], unequal=["local had\n2 of 3"])
+    assert "SELECTED ON TEST ROWS: acc of p" in said and "No figure of test rows" not in said
+    assert "Budgets were not equal: local had 2 of 3." in said
+
+
+def test_a_program_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("print()")
+    (tmp_path / "own.toml").write_text(
+        "command = \"python own.py {lr} {seed} {rounds}\"\nrounds = 4\n[metrics]\nval_acc = {pattern = 'acc (\\S+)'}\n"
+        '[space]\nlr = "0.01..1 log"\n[defaults]\nlr = 0.1\n'
+    )
+    said, _ = told(tmp_path / "runs", f"--algos {tmp_path}/own.toml --baselines none", reported="val_acc")
+    assert said.startswith("We compare own on their own data. own is a program outside fedtune. ")
+    assert "with its own partition" not in said and "We report val_acc after the last round." in said
+
+
+def tex(source: str) -> list[str]:
+    """What is wrong with a text in TeX: braces, environments, math, letters that are commands, columns of rows."""
+    wrong, braces, math, open_ends, columns = [], 0, False, [], 0
+    bare = re.sub(r"(?<!\\)%[^\n]*", "", source)
+    for token in re.findall(
+        r"\\begin\{\w+\}(?:\{[lr]+(?:p\{[^}]*\}[lr]*)*\})?|\\end\{\w+\}|\\[A-Za-z]+|\\.|.|\n", bare
+    ):
+        if token.startswith(r"\begin"):
+            open_ends.append(token.split("{")[1].split("}")[0])
+            columns = len(re.sub(r"p\{[^}]*\}", "p", token.split("}", 1)[1]).strip("{}")) or columns
+            cells = 1
+        elif token.startswith(r"\end"):
+            wrong += [] if open_ends and open_ends.pop() == token[5:-1] else [token]
+        elif token == r"\\":
+            wrong += [] if cells == columns else [f"{cells} cells of {columns}"]
+            cells = 1
+        elif token == "&":
+            cells += 1
+        braces += (token == "{") - (token == "}")
+        math ^= token == "$"
+        wrong += [token] if token in "#_^%" and not math or braces < 0 else []
+    return wrong + ["braces"] * braces + ["math"] * math + open_ends
+
+
+def test_tables_are_whole_in_latex_whatever_names_are() -> None:
+    frame = pd.DataFrame({"pair": [HOSTILE, "[a]", "*"], "verdict": ["larger", HOSTILE, ""], "p": ["1", "2", "3"]})
+    made = text.latex_float(f"tuned\nof {HOSTILE}", frame, "tab:x-1")
+    assert tex(made) == []
+    assert made.count(r"\begin{table}") == made.count(r"\end{table}") == made.count(r"\label{tab:x-1}") == 1
+    assert r"\begin{tabular}{llr}" in made and r"\toprule" in made and r"\bottomrule" in made
+    assert r"\textbackslash{}input\{x\} 50 \% \& \#1 \$a\_b\$ \~{}\^{}$<$$>$ \{-{}-no-x\} -- \ldots{} [*]" in made
+    assert "\n{}[a] & " in made and "\n{}* & " in made, "a bracket after a row's end would be its option"
+    assert "\n% " not in made and r"\caption{Tuned of \textbackslash" in made
+    assert (
+        tex(made.replace(r"\_", "_"))
+        and tex(made.replace(r"\}", "}"))
+        and tex(made.replace(r"\bottomrule", "a & b \\\\"))
+    )
+
+
+def test_the_method_is_whole_in_latex_and_markdown_whatever_names_are(tmp_path: Path) -> None:
+    c = planned(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 2")
+    hostile = f"{HOSTILE} {citations.MARKS[0]}holm1979{citations.MARKS[1]}"
+    found = method.sentences(c, outcome_of(c, unequal=[hostile], reported="test_own*"))
+    made = citations.latex(found)
+    assert tex(made) == [] and r"~\cite{li2020asha}" in made and made.startswith("% ")
+    assert not re.search("|".join(citations.MARKS), made) and made.count("holm1979") == 2, "once cited, once in a name"
+    listed = citations.markdown(found)
+    assert r"\*]" in listed and "(Li et al., 2020)" in listed and "(Holm, 1979)" in listed
+    assert (
+        "- Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Stat" in listed
+    )
+    assert set(re.findall(r"\\cite\{([^}]*)\}", made)) == set(citations.cited(found))
+
+
+def test_the_bibliography_has_what_is_cited_and_nothing_else(tmp_path: Path) -> None:
+    c = planned(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 2")
+    found = method.sentences(c, outcome_of(c))
+    bib = citations.bibtex(found, "0.3.0")
+    assert re.findall(r"(?m)^@\w+\{(\w+),$", bib) == citations.cited(found)
+    assert "note = {Version 0.3.0}" in bib and "tang2020" not in bib
+    whole = citations.REFERENCES.read_text(encoding="utf-8")
+    for key, entry in citations._entries().items():
+        assert entry.count("{") == entry.count("}") and entry.endswith("\n}"), key
+        fields = citations._fields(key)
+        assert {"author", "title"} <= set(fields) and ("year" in fields or key == "fedtune"), key
+        assert not re.search(r"[{}\\]", citations._whole(key)), key
+    known = {k for keys in (method.SEARCHERS, method.SCHEDULERS) for _, of in keys.values() for k in of.split(",") if k}
+    assert known <= set(citations._entries()) and whole.count("\n@") + 1 == len(citations._entries())
+
+
+def test_every_searcher_and_scheduler_of_a_comparison_has_words() -> None:
+    from fedtune.tuning import schedulers, searchers
+
+    assert set(method.SEARCHERS) == set(searchers.KINDS)
+    assert set(method.SCHEDULERS) == {
+        n for n, k in schedulers.KINDS.items() if n != "none" and not k.moves_hyperparameters
+    }
