@@ -60,11 +60,7 @@ class APFL(TwoModels):
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Both models, and α, at once."""
-        return (Phase(self.loss, project=self.bounded if self.adaptive else None),)
-
-    def bounded(self, m: Model, down: dict) -> dict[str, Tensor]:
-        """The weight α within [0, 1]."""
-        return {"alpha.own": m["alpha.own"].clamp(0, 1)}
+        return (Phase(self.loss, bounds={"alpha": (0.0, 1.0)} if self.adaptive else {}),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both models' losses: each moves its own model."""

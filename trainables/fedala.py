@@ -77,7 +77,7 @@ class FedALA(Algorithm):
     def adapt(self, task: Task) -> tuple[Phase, ...]:
         """Learn W, then mix; in round 1 all models are the same."""
         work = Phase(self.weights_loss, ("weights",), epochs=self.passes, lr=self.weight_lr, plain=True)
-        learn = work._replace(share=self.sampled, project=self.clamped, until=self.stops, window=10)
+        learn = work._replace(share=self.sampled, bounds={"weights": (0.0, 1.0)}, until=self.stops, window=10)
         mix = Phase(self.loss, steps=0, begin=self.mixed)
         return (learn, mix) if task.t > 1 else ()
 
@@ -90,10 +90,6 @@ class FedALA(Algorithm):
         """CE of the mixture; and that W learns."""
         mix = m.at(self.mixed(m, down))
         return cross_entropy(mix.head(mix.body(batch.x)), batch.y), {"learnt": torch.ones_like(m.kept["settled"])}
-
-    def clamped(self, m: Model, down: dict) -> dict[str, Tensor]:
-        """W in [0, 1]."""
-        return {n: t.clamp(0, 1) for n, t in m.tensors.items() if n.startswith("weights.")}
 
     def stops(self, losses: Tensor, m: Model) -> Tensor:
         """After one pass, if W has settled before; else once the losses of ten are alike."""

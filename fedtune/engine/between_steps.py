@@ -36,6 +36,8 @@ class BetweenSteps:
         self.first = self._setter(phase.begin, frozen) if phase.begin else None
         self.each = self._setter(phase.project, {*parts(net)} - {*trained}) if phase.project else None
         self.stops = Stops(ends, phase.window) if phase.until else None
+        ranges = {n: phase.bounds.get(part_of(n)) for n, _ in net.named_parameters() if part_of(n) in trained}
+        self.bounds = {n: given for n, given in ranges.items() if given}
 
     def _setter(self, code: Setter, but: Collection[str]) -> Callable[..., Tensors]:
         """Wrap a setter to check its result; parts in `but` must not be set."""
@@ -68,6 +70,8 @@ class BetweenSteps:
 
         losses: as counted, [k].  mine: the tensors of all clients; `now` are those of the active ones.
         """
+        for n, (least, most) in self.bounds.items():
+            now[n].detach().clamp_(least, most)
         if not (self.each or self.stops):
             return False
         whole = {n: t.detach() for n, t in now.items()}

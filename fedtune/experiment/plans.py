@@ -96,6 +96,9 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
     def code(v: Any) -> bool:
         return v is None or callable(v)
 
+    def pair(v: Any) -> bool:
+        return isinstance(v, tuple) and len(v) == 2 and v[0] <= v[1]
+
     def names(v: Any) -> bool:
         return isinstance(v, tuple | list) and all(isinstance(n, str) for n in v)
 
@@ -108,6 +111,7 @@ def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
         "lr": (real, "0 or more"),
         "clip": (real, "0 or more"),
         "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
+        "bounds": (lambda v: isinstance(v, Mapping) and all(map(pair, v.values())), "(least, most) by part"),
         "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
         "plain": (lambda v: isinstance(v, bool), "True or False"),
         "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
@@ -137,7 +141,7 @@ def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:
     """UserError for a phase that names a part the net does not have: it would silently train nothing."""
     if is_own(alg, "round", "phases", "adapt"):
         known = [*parts(net)]
-        for name in (*phase.train, *phase.lr_scale, *(phase.after.train if phase.after else ())):
+        for name in (*phase.train, *phase.lr_scale, *phase.bounds, *(phase.after.train if phase.after else ())):
             if name not in known:
                 hook = next(h for h in ("phases", "round", "adapt") if is_own(alg, h))
                 raise wrong(alg, hook, f"phases of the net's parts, {', '.join(known)}", f"names {shown(name)}")

@@ -38,7 +38,7 @@ PLAIN = DIGITS.override(momentum=0.9, lr=0.1)
 class Falling(Algorithm):
     """The head's bias b begins at 0 and falls along a slope of one; everything else stays."""
 
-    says: str = hyper("momentum", choices=("momentum", "plain", "project", "until", "both"))
+    says: str = hyper("momentum", choices=("momentum", "plain", "project", "bounds", "until", "both"))
     shared = ("body", "head")
 
     def keep(self, task: Task) -> dict:
@@ -62,6 +62,7 @@ class Falling(Algorithm):
             "momentum": phase,
             "plain": phase._replace(momentum=None),
             "project": phase._replace(project=self.halved, momentum=0.0),
+            "bounds": phase._replace(bounds={"head": (-0.15, 0.02)}, momentum=0.0),
             "until": phase._replace(until=self.low, window=2, momentum=0.0, steps=40),
             "both": phase._replace(until=self.low, window=2, momentum=0.0, steps=None, epochs=9),
         }
@@ -131,6 +132,19 @@ def test_what_is_set_after_every_step_is_where_the_next_one_begins(executor: str
     play(sim, 2)  # what is set before the first step lets both rounds begin at 0
     assert_close(kept(sim)["b"], torch.full_like(kept(sim)["b"], -0.1 * (1 / 2 + 1 / 4 + 1 / 8)), **TIGHT)
     assert_close(sim.state.server["shared"]["head.bias"][0], kept(sim)["b"][0], **TIGHT)
+
+
+@BOTH
+def test_parameters_are_cut_to_their_bounds_after_every_step(executor: str) -> None:
+    """Three steps of 0.1 end at -0.15; the head's weights, which have no gradient, are cut too, the body's are not."""
+    sim = simulate("falling", PLAIN, executor=executor, says="bounds")
+    before = {n: t.clone() for n, t in sim.state.server["shared"].items()}
+    play(sim, 1)
+    assert_close(kept(sim)["b"], torch.full_like(kept(sim)["b"], -0.15), **TIGHT)
+    after = sim.state.server["shared"]
+    assert_close(after["head.weight"], before["head.weight"].clamp(-0.15, 0.02), **TIGHT)
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    assert_close(*({n: t for n, t in tree.items() if n.startswith("body.")} for tree in (after, before)), **TIGHT)
 
 
 @BOTH
