@@ -490,6 +490,7 @@ def stopped(node: Path) -> Path:
     return node
 
 
+@pytest.mark.long
 def test_a_slurm_job_ends_in_time_and_asks_to_be_begun_again(stopped: Path) -> None:
     run = the_run(stopped)
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"

@@ -10,7 +10,7 @@ from fuzz import cases, rule, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = {"lines": 70, "records": 40, "damage": 25, "spaces": 45, "partitions": 25, "code": 30, "files": 40}
+EXAMPLES = {"lines": 70, "records": 40, "damage": 15, "spaces": 45, "partitions": 25, "code": 30, "files": 40}
 
 
 @pytest.fixture(scope="module")

@@ -286,7 +286,7 @@ def test_algorithms_whose_searches_differ_unequally_are_called_different_as_ofte
     """
     stream, alarms, found = np.random.default_rng(algorithms), [], {"own": [], "shrunk": []}
     measured = np.array([0.71, 0.50, 0.42, 0.43, 0.33, 0.65])
-    for _ in range(200):
+    for _ in range(1200 // algorithms):
         y = stream.normal(size=(algorithms, 3)) * stream.choice(measured, algorithms)[:, None]
         d = of_pairs(y)
         spreads = statistics.moderated(d)

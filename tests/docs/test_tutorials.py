@@ -123,6 +123,7 @@ def test_a_program(tmp_path: Path, alone: Mapping[str, str]) -> None:
     assert "FAILED" not in out and len(RunFolder(tmp_path / "runs/own").trials) == 4
 
 
+@pytest.mark.long
 def test_a_fair_comparison(tmp_path: Path, alone: Mapping[str, str]) -> None:
     follow("comparison", tmp_path, **alone)
     table = pd.read_csv(tmp_path / "runs/fair/table.csv")

@@ -11,6 +11,7 @@ from support.helpers import TIGHT, randn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
+from fedtune.core.trees import Ragged
 from fedtune.nn import latents
 from fedtune.nn.divergences import mmd
 
@@ -41,13 +42,15 @@ def test_generated_rows_of_normal_latents_have_mean_zero_and_variance_one() -> N
 def test_aligning_is_torchs_adam_on_the_same_batches_and_draws() -> None:
     c, w, n, lr, lam = 4, 7, 9, 0.05, 0.6
     net = {k: t.double() for k, t in latents.new_transformer(c, w, 0).items()}
-    centres, p, y = randn(c, w), F.normalize(randn(n, c, seed=1), dim=1), torch.arange(n) % c
-    got = latents.align(net, centres, p, y, 3, 4, lr, lam, randomness.stream(0, "test"))
+    p, y = F.normalize(randn(n, c, seed=1), dim=1), torch.arange(n) % c
+    none = Ragged(randn(c, w), torch.zeros(c, dtype=torch.bool))
+    got, centres = latents.align(net, none, p, y, 3, 4, lr, lam, randomness.stream(0, "test"))
 
     stream = randomness.stream(0, "test")
     order = [rows for _ in range(3) for rows in torch.randperm(n, generator=stream).split(4)]
     mine = {k: t.clone().requires_grad_() for k, t in net.items()}
-    moved = centres.clone().requires_grad_()
+    begin = torch.stack([latents.transform(net, p[y == k]).mean(0) for k in range(c)])
+    moved = begin.clone().requires_grad_()
     first, second = {}, {}
     leaves = [*mine.values(), moved]
     for step, rows in enumerate(order, 1):
@@ -65,3 +68,6 @@ def test_aligning_is_torchs_adam_on_the_same_batches_and_draws() -> None:
     for k, t in mine.items():
         assert_close(got[k], t.detach(), rtol=0, atol=1e-10)
         assert (t - net[k]).abs().max() > 1e-3
+    assert centres.present.all()
+    for k in range(c):
+        assert_close(centres.values[k], latents.transform(got, p[y == k]).mean(0), rtol=0, atol=1e-12)

@@ -170,7 +170,7 @@ def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, c
     victims = wait_for(lambda: logged_rounds(run) >= 7 and actors(process.pid))
     os.kill(victims[0], signal.SIGKILL)
     wait_for(lambda: logged_rounds(run) >= 11)
-    assert status.main([str(run)]) == 0 and re.search(r"says: \S", capsys.readouterr().out)
+    wait_for(lambda: status.main([str(run)]) == 0 and re.search(r"says: \S", capsys.readouterr().out), every=1)
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 130
     assert_all_end(tmp_path)

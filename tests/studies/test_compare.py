@@ -164,7 +164,7 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, 
     assert resume.main([str(here), "--no-dashboard"]) == 0
     out, near = capsys.readouterr().out, here.relative_to(tmp_path)
     assert "fedproto: already searched" in out
-    assert f"\nfolder: {near}\nreport: " in out and out.endswith(f" report {near}\n")
+    assert f"\nfolder: {near}\nreport: " in out and f" report {near}\nfor a paper: {near}/table.tex, " in out
     for name, read, but in (
         ("table.csv", pd.read_csv, ["seconds", "search_seconds"]),
         ("evaluation_rounds.parquet", pd.read_parquet, ["seconds", "eval_seconds"]),

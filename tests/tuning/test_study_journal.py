@@ -215,7 +215,8 @@ def test_a_search_that_runs_has_the_rounds_of_its_running_trials_in_the_file(int
     assert any(t.state == TrialState.RUNNING for t in trials) and sum(len(t.intermediate_values) for t in trials) > 8
     for trial in trials:
         rows = {r["round"]: r[METRIC] for r in logged.get(trial.user_attrs["trial"], [])}
-        assert trial.intermediate_values.items() <= rows.items()
+        known = trial.intermediate_values  # its file was copied after the trials' logs, so it may be a round ahead
+        assert all(rows.get(n, v) == v for n, v in known.items()) and len(known.keys() - rows.keys()) <= 1
 
 
 def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path: Path) -> None:
