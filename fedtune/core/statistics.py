@@ -10,6 +10,7 @@ import numpy as np
 from scipy import special
 
 UNBOUNDED = (-math.inf, math.inf)
+LEAST_EXCESS = 1e-9  # of the variance of logarithms: less is rounding, and a prior of a billion degrees of freedom
 EQUAL = 1e-12  # accuracies are shares of rows, so equal differences may differ in the last bits
 
 
@@ -103,7 +104,7 @@ def _common_variance(variances: np.ndarray, freedom: float) -> tuple[float, floa
         return 0.0, 1.0
     logs = np.log(variances) - special.digamma(freedom / 2) + math.log(freedom / 2)
     excess = float(logs.var(ddof=1) - special.polygamma(1, freedom / 2))
-    if excess <= 0:
+    if excess < LEAST_EXCESS:
         return math.inf, float(variances.mean())  # the most likely, if they are all one
     from scipy.optimize import brentq  # imported here: it takes a third of a second
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import special, stats
 from statsmodels.stats.multitest import multipletests
 
 from fedtune.core import statistics
@@ -251,6 +251,8 @@ def test_variances_that_differ_by_chance_are_pooled_and_others_shrunk() -> None:
     assert np.std([s.variance for s in alike]) < 0.05 and np.mean([s.variance for s in alike]) == pytest.approx(
         4, rel=0.02
     )
+    barely = math.sqrt(2 * (1e-14 + float(special.polygamma(1, 1.5))))  # two logarithms so far apart differ by chance
+    assert math.isinf(statistics._common_variance(np.exp([0.0, barely]), 3)[0])
     shifted = statistics.moderated([sets[0], sets[0] + 1, sets[0] - 2])
     assert [s.variance for s in shifted] == pytest.approx([sets[0].var(ddof=1)] * 3, rel=1e-12)
     variances = 4 * 6 / np.random.default_rng(2).chisquare(6, len(sets))
