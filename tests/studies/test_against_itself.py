@@ -114,7 +114,8 @@ def test_sums_that_are_rounded_otherwise_in_some_configurations_are_told(capsys:
     given.frame.loc[0, METRIC] += 0.002
     assert given.of(table).keys() == {(1,), (3,)}
     said = " ".join(capsys.readouterr().err.split())
-    assert "rounded otherwise in 1 of 2 configurations: a = 1 reached 0.2500 in the table and 0.2520" in said
+    assert "1 of 2 configurations differ, as where sums are rounded otherwise, and the others are the same" in said
+    assert "a = 1 reached 0.2500 in the table and 0.2520" in said
 
 
 def test_fresh_seeds_of_another_experiment_are_refused() -> None:

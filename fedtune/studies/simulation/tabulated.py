@@ -131,7 +131,7 @@ class Fresh:
         """What each place reached on the seeds that the table has not, [F]; not a number where its run diverged.
 
         UserError unless both are one experiment: they need a seed in common, on which at least half of the places
-        agree.  In others a sum was rounded otherwise, as on another machine, and a row or two is classified otherwise.
+        agree.  If sums are rounded otherwise, as on another machine, some classify a few rows otherwise.
         """
         names = list(table.levels)
         if [n for n in self.frame if n not in NEEDED] != names or self.frame[ROUND].max() != table.rounds:
@@ -167,7 +167,10 @@ class Fresh:
                 "take one version for both"
             )
         if unlike:
-            say(f"note: on seed {common[0]}, which both have, sums were rounded otherwise in {share}: {unlike[0]}")
+            say(
+                f"note: on seed {common[0]}, which both have, {share} differ, as where sums are rounded otherwise, and "
+                f"the others are the same: {unlike[0]}"
+            )
         return found
 
 
