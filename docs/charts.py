@@ -100,8 +100,8 @@ FLOOR = 90  # percent: what is below lies on it
 
 
 def report() -> Picture:
-    """What the default search found: the validation accuracy of 32 trials as they began, with the best so far; below,
-    the test accuracy of the best and of the default configuration on five fresh seeds."""
+    """What the default search found: the validation accuracy of 32 trials in the order in which they began, with the
+    best so far; below, the test accuracy of the best and of the default configuration on five fresh seeds."""
     trials, _, record = example("default")
     final = pd.DataFrame(record["final"]).pivot(index="seed", columns="configuration", values="test_acc") * 100
     gain = statistics.mean_difference(final["best"], final["default"])
@@ -164,8 +164,8 @@ def rungs() -> Picture:
 
 
 def field() -> Picture:
-    """Test accuracy of 25 algorithms by default and when tuned, with 95 % intervals: tuning moves most of them further
-    than the best tuned one lies above the median."""
+    """Test accuracy of 25 algorithms by default and when tuned, with 95 % intervals: tuning changes most of them by
+    more than the gap between the best tuned one and the median."""
     frame = measured().sort_values("tuned", ascending=False)
     p = Picture(
         ROW * len(frame) + 108,
