@@ -16,7 +16,7 @@ from analysis.hyperparameter_plots import effect, interaction
 from analysis.model_plots import communication_by, embedding, per_client
 from analysis.regret_plots import regret
 from analysis.rung_plots import rung_survival
-from analysis.study_plots import RESAMPLES, Importance, contour, importance, mattered, parallel, slices, study
+from analysis.study_plots import RESAMPLES, Importance, contour, importance, mattered, parallel, pooled, slices, study
 
 __all__ = [
     "RESAMPLES",
@@ -34,6 +34,7 @@ __all__ = [
     "learning_curves",
     "mattered",
     "parallel",
+    "pooled",
     "per_client",
     "regret",
     "rung_survival",

@@ -26,6 +26,7 @@ from fedtune.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
     from optuna.importance import BaseImportanceEvaluator
     from optuna.trial import FrozenTrial
 
@@ -59,6 +60,17 @@ def study(run: str | Path) -> optuna.Study | None:
     24
     """
     return RunFolder(run).study
+
+
+def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
+    """One study of the trials of several searches of the same space, such as an algorithm's in a comparison.
+
+    >>> from analysis import plots
+    >>> plots.mattered(plots.pooled([plots.study("runs/NAME/gfpl"), plots.study("runs/NAME/gfpl+2")])).trials
+    31
+    """
+    trials = [trial for study in studies for trial in study.get_trials(deepcopy=False)]
+    return _study_of(trials, studies[0].directions)
 
 
 def parallel(study: optuna.Study | None) -> go.Figure:
@@ -188,7 +200,7 @@ def mattered(study: optuna.Study | None) -> Importance | None:
     trials, order = _grown(study).get_trials(deepcopy=False), np.random.default_rng(0)
     first, drawn = 0, []
     for _ in range(RESAMPLES):
-        some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study)
+        some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study.directions[:1])
         drawn.append(_importances(some, trees=16))
         first += next(iter(drawn[-1]), "") == next(iter(shares))
     found = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
@@ -244,7 +256,7 @@ def _comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Fro
 
 def _alike(study: optuna.Study, share: float = FEW) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
-    return _study_of([_valued(t, value) for t, value in _comparable(study, share)[0]], study)
+    return _study_of(_valued(_comparable(study, share)[0]), study.directions[:1])
 
 
 def _grown(study: optuna.Study) -> optuna.Study:
@@ -252,23 +264,48 @@ def _grown(study: optuna.Study) -> optuna.Study:
     trials = _comparable(study, MOST)[0]
     if len(trials) > GROWN:
         trials = [trials[i] for i in sorted(np.random.default_rng(0).choice(len(trials), GROWN, replace=False))]
-    return _study_of([_valued(t, value) for t, value in trials], study)
+    return _study_of(_valued(trials), study.directions[:1])
 
 
-def _valued(trial: FrozenTrial, value: float) -> FrozenTrial:
-    """A trial with that value as its result."""
+def _valued(found: Sequence[tuple[FrozenTrial, float]]) -> list[FrozenTrial]:
+    """Trials with these values as their results.
+
+    Each hyperparameter has one range in all of them, also where a search went on over wider ones: Optuna leaves out
+    of its importances whatever has two.
+    """
     import optuna
 
-    return optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value)
+    ranges: dict[str, list[BaseDistribution]] = {}
+    for trial, _ in found:
+        for name, distribution in trial.distributions.items():
+            ranges.setdefault(name, []).append(distribution)
+    common = {name: _common(distributions) for name, distributions in ranges.items()}
+    return [
+        optuna.create_trial(params=t.params, distributions={n: common[n] for n in t.params}, value=value)
+        for t, value in found
+    ]
 
 
-def _study_of(trials: Sequence[FrozenTrial], like: optuna.Study) -> optuna.Study:
-    """A study of these trials, whose objective points as another's does."""
+def _common(distributions: Sequence[BaseDistribution]) -> BaseDistribution:
+    """The range, or the choices, that contain all of these."""
+    from optuna.distributions import CategoricalDistribution
+
+    every: list[Any] = list(distributions)
+    one = every[0]
+    if isinstance(one, CategoricalDistribution):
+        return CategoricalDistribution(tuple(dict.fromkeys(c for d in every for c in d.choices)))
+    ends = {"low": min(d.low for d in every), "high": max(d.high for d in every)}
+    found: BaseDistribution = type(one)(**one._asdict() | ends)
+    return found
+
+
+def _study_of(trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection]) -> optuna.Study:
+    """A study of these trials, whose objectives point in these directions."""
     import optuna
 
     said = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    made = optuna.create_study(direction=like.directions[0])
+    made = optuna.create_study(directions=directions)
     made.add_trials(trials)
     optuna.logging.set_verbosity(said)
     return made

@@ -2,10 +2,11 @@
 
     python -m analysis.worth runs/field-few [--write analysis/results]
 
-Gains are tuned − default test accuracy, paired by fresh seed, with 95 % intervals by Student's t.  Kendall's τ (1 for
-one order, 0 for unrelated ones) is between the order of the algorithms by default and the order when tuned; its
-interval holds the middle 95 % of bootstrap samples of the seeds.  Shares of variance are by fANOVA over the trials of
-each search.
+Gains are tuned − default test accuracy, paired by fresh seed, or by search where each algorithm has several, with 95 %
+intervals by Student's t.  Kendall's τ (1 for one order, 0 for unrelated ones) is between the order of the algorithms by
+default and the order when tuned.  Its interval holds the middle 95 % of bootstrap samples of the seeds; of several
+searches, which are too few for that, the τ of each is told.  Shares of variance are by fANOVA over the trials of all
+searches of an algorithm.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import optuna
 import pandas as pd
 from scipy import stats
 
@@ -22,8 +24,9 @@ from analysis import plots
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
+from fedtune.core.terminal import several
 from fedtune.experiment import registry
-from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.runs.files import COMPARISON, RunFiles, search_of, searches_of
 from fedtune.runs.provenance import provenance_line
 from fedtune.runs.tables import DEFAULT
 from fedtune.studies.comparison import tables as comparison_tables
@@ -76,13 +79,24 @@ def gains(default: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
 def agreement(default: pd.DataFrame, tuned: pd.DataFrame) -> Range:
     """Kendall's τ between the orders of the algorithms by default and when tuned."""
 
-    def tau(rows: np.ndarray) -> float:
-        return float(stats.kendalltau(default.to_numpy()[rows].mean(0), tuned.to_numpy()[rows].mean(0)).statistic)
-
     order, seeds = np.random.default_rng(0), len(default)
-    sampled = [tau(order.integers(seeds, size=seeds)) for _ in range(SAMPLES)]
+    sampled = [_tau(default, tuned, order.integers(seeds, size=seeds)) for _ in range(SAMPLES)]
     low, high = np.nanquantile(sampled, [0.025, 0.975])
-    return Range(tau(np.arange(seeds)), float(low), float(high))
+    return Range(_tau(default, tuned, np.arange(seeds)), float(low), float(high))
+
+
+def _tau(default: pd.DataFrame, tuned: pd.DataFrame, rows: np.ndarray) -> float:
+    """Kendall's τ between the orders by the means of these rows."""
+    return float(stats.kendalltau(default.to_numpy()[rows].mean(0), tuned.to_numpy()[rows].mean(0)).statistic)
+
+
+def agreed(default: pd.DataFrame, tuned: pd.DataFrame, searches: int) -> str:
+    """Kendall's τ in words, with its interval over seeds, or with that of each search."""
+    if searches == 1:
+        tau = agreement(default, tuned)
+        return f"τ = {tau.value:.2f} (95 % interval {tau.low:.2f} to {tau.high:.2f})"
+    every, each = np.arange(searches), [f"{_tau(default, tuned, np.array([k])):.2f}" for k in range(searches)]
+    return f"τ = {_tau(default, tuned, every):.2f} (in single searches {', '.join(each)})"
 
 
 def spread(values: pd.DataFrame) -> tuple[float, float]:
@@ -100,11 +114,20 @@ def families(names: list[str]) -> dict[str, str]:
     return found
 
 
-def shares(folder: Path, names: list[str]) -> pd.DataFrame:
+def studied(folder: Path, name: str, searches: int) -> optuna.Study | None:
+    """The trials of all of an algorithm's searches in a comparison; None if none has an Optuna study."""
+    last = {
+        search_of(found): found for found in searches_of(folder, name, searches)
+    }  # a widened one has all its trials
+    studies = [s for found in last.values() if (s := plots.study(found)) is not None]
+    return plots.pooled(studies) if studies else None
+
+
+def shares(folder: Path, names: list[str], searches: int = 1) -> pd.DataFrame:
     """By family: the mean share of the variance between trials that local training explains, and what comes first."""
     of, rows = families(names), []
     for name in names:
-        if found := plots.mattered(plots.study(folder / name)):
+        if found := plots.mattered(studied(folder, name, searches)):
             local = {r: found.shares.get(r, 0.0) for r in RATES}
             others = 1 - sum(local.values())
             more = not set(found.shares) <= set(RATES)
@@ -116,9 +139,9 @@ def shares(folder: Path, names: list[str]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     means = table.groupby("family", sort=True)[[*RATES, "others"]].mean()
     firsts = table.groupby("family")["first"].agg(lambda f: ", ".join(f"{n} {c}×" for n, c in f.value_counts().items()))
-    found = means.assign(searches=table["family"].value_counts(), first=firsts).reset_index()
+    found = means.assign(algorithms=table["family"].value_counts(), first=firsts).reset_index()
     every = [
-        some[[*RATES, "others"]].mean().to_dict() | {"family": whose, "searches": len(some), "first": ""}
+        some[[*RATES, "others"]].mean().to_dict() | {"family": whose, "algorithms": len(some), "first": ""}
         for whose, some in (("all", table), ("all that search more", table[table["more"]]))
         if len(some)
     ]
@@ -135,7 +158,7 @@ def text(folder: Path) -> str:
     default, tuned = by_seed(pd.read_parquet(files.evaluations_file))
     if len(default.columns) < 2:
         raise UserError(f"at least two algorithms without diverged runs are needed, but {folder} has fewer")
-    tau, record = agreement(default, tuned), files.record
+    record = files.record
     gained = gains(default, tuned)
     (by_default, most_default), (when_tuned, most_tuned) = spread(default), spread(tuned)
     shown = pd.DataFrame(
@@ -146,27 +169,28 @@ def text(folder: Path) -> str:
             "gain": [interval(r.gain, r.half, "+z.2f") for r in gained.itertuples()],
         }
     )
-    of = shares(folder, list(default))
+    searches = int(record.get("searches", 1))
+    of = shares(folder, list(default), searches)
+    each = "fresh seeds" if searches == 1 else f"searches, each judged on {several(record['seeds'], 'fresh seed')}"
     percent = of.assign(**{c: [f"{100 * v:.0f} %" for v in of[c]] for c in (*RATES, "others")}) if len(of) else of
     lines = [
         f"# What tuning is worth: {folder.absolute().name}",
         "",
         provenance_line(record, [record.get("git_commit")]),
         "",
-        f"{len(default.columns)} algorithms, {len(default)} fresh seeds, test accuracy on each client's own rows "
+        f"{len(default.columns)} algorithms, {len(default)} {each}, test accuracy on each client's own rows "
         "where the setting's rule is personal.",
         "",
         comparison_text.markdown(shown),
         "",
-        f"The orders by defaults and when tuned agree by Kendall's τ = {tau.value:.2f} (95 % interval "
-        f"{tau.low:.2f} to {tau.high:.2f}).",
+        f"The orders by defaults and when tuned agree by Kendall's {agreed(default, tuned, searches)}.",
         "",
         f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when "
         f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.",
         "",
-        "Share of the variance between trials (fANOVA), mean over searches, by what is sent:",
+        "Share of the variance between an algorithm's trials (fANOVA), mean over algorithms, by what is sent:",
         "",
-        comparison_text.markdown(percent) if len(of) else "no search has enough trials",
+        comparison_text.markdown(percent) if len(of) else "no algorithm has enough trials",
     ]
     return "\n".join(lines) + "\n"
 

@@ -15,8 +15,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
@@ -589,6 +590,24 @@ def test_what_mattered_is_said_with_how_sure_it_is(tmp_path: Path) -> None:
     assert plots.mattered(None) is None
     (few := tmp_path / "few").mkdir()
     assert plots.mattered(plots.study(journal(few, 7))) is None
+
+
+def test_a_range_that_was_widened_during_a_search_counts_as_one(tmp_path: Path) -> None:
+    found, moved = plots.mattered(plots.study(journal(tmp_path, 12))), quiet_study(direction="maximize")
+    for i, trial in enumerate(plots.study(tmp_path).trials):
+        if trial.state == TrialState.COMPLETE:
+            ranges = trial.distributions | {
+                "lam": FloatDistribution(-1 * (i > 5), trial.distributions["lam"].high + (i > 8))
+            }
+            moved.add_trial(create_trial(params=trial.params, distributions=ranges, value=trial.values[0]))
+    assert "lam" not in get_param_importances(moved, evaluator=FanovaImportanceEvaluator(seed=0))  # Optuna drops it
+    assert next(iter(plots.mattered(moved).shares)) == next(iter(found.shares)) == "lam"
+    both = plots.pooled([moved, moved])
+    assert (len(both.trials), plots.mattered(both).trials) == (24, 24)
+    choices = [CategoricalDistribution(c) for c in ((1, 2), (2, 3))]
+    assert study_plots._common(choices) == CategoricalDistribution((1, 2, 3))
+    whole = [IntDistribution(1, 4, log=True), IntDistribution(2, 9, log=True)]
+    assert study_plots._common(whole) == IntDistribution(1, 9, log=True)
 
 
 def test_of_many_trials_a_forest_is_grown_on_some_and_not_on_the_best(

@@ -1,12 +1,17 @@
 """What tuning is worth, on made-up figures whose answers are known."""
 
 import numpy as np
+import optuna
 import pandas as pd
 import pytest
+from optuna.distributions import FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from scipy import stats
 
 from analysis.papers import worth
 from fedtune.core.errors import UserError
+from fedtune.runs.files import RunFiles
 
 NOISE = np.array([0.001, -0.001, 0.002, -0.002])
 
@@ -43,6 +48,27 @@ def test_orders_agree_by_kendalls_tau() -> None:
     close.loc[close["chosen"] & (close["algorithm"] == "fedavg"), "test_acc"] += [0.004, -0.004, 0.002, -0.002]
     tau = worth.agreement(*worth.by_seed(close))
     assert tau.low == pytest.approx(1 / 3) and tau.high == pytest.approx(2 / 3)
+
+
+def test_of_few_searches_the_order_of_each_is_told() -> None:
+    default, tuned = (pd.DataFrame({"a": [1.0, 1.0], "b": [2.0, 2.0], "c": c}) for c in ([3.0, 3.0], [3.0, 1.5]))
+    assert worth.agreed(default, tuned, 2) == "τ = 1.00 (in single searches 1.00, 0.33)"
+
+
+def test_trials_of_all_searches_count_and_of_a_widened_one_the_last(tmp_path) -> None:
+    for folder, trials in (("gfpl", 3), ("gfpl+2", 4), ("gfpl+2+widened", 6)):
+        (run := tmp_path / folder).mkdir()
+        RunFiles(run).write("finished")
+        storage = JournalStorage(JournalFileBackend(str(RunFiles(run).study_file)))
+        study = optuna.create_study(storage=storage, direction="maximize")
+        study.add_trials(
+            optuna.create_trial(params={"lr": i / 10}, distributions={"lr": FloatDistribution(0, 1)}, value=i)
+            for i in range(trials)
+        )
+    assert (
+        len(worth.studied(tmp_path, "gfpl", 2).trials) == 3 + 6 and len(worth.studied(tmp_path, "gfpl", 1).trials) == 3
+    )
+    assert worth.studied(tmp_path, "fedavg", 2) is None
 
 
 def test_an_algorithm_that_diverged_on_a_seed_is_left_out() -> None:
