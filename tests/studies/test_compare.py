@@ -157,7 +157,8 @@ def killed(tmp_path_factory):
     return {"search": folder / "search", "evaluation": run}
 
 
-@pytest.mark.parametrize("moment", [pytest.param("search", marks=pytest.mark.long), "evaluation"])
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["search", "evaluation"])
 def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, monkeypatch):
     here = copy_to(tmp_path, killed[moment])
     monkeypatch.chdir(tmp_path)

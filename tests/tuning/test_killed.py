@@ -36,6 +36,7 @@ def test_a_killed_driver_is_resumed_where_it_was(
     assert_as_undisturbed(run, undisturbed)
 
 
+@pytest.mark.long
 def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Path, tmp_path: Path) -> None:
     """SIGTERM is Ctrl-C, also as `timeout` and batch systems send it: to the process, and to all of its group."""
     process = begin_search(tmp_path)
@@ -52,6 +53,7 @@ def test_sigterm_keeps_what_was_found_and_the_search_is_resumed(undisturbed: Pat
     assert_as_undisturbed(run, undisturbed)
 
 
+@pytest.mark.long
 def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
     process = begin_search(tmp_path)
     wait_for(lambda: logged_rounds(tmp_path / "run") >= 4)

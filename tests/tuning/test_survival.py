@@ -37,9 +37,8 @@ BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
-@pytest.mark.parametrize(  # at 20 test_killed.py has a true kill
-    "moment", [12, *(pytest.param(moment, marks=pytest.mark.long) for moment in sorted({*MOMENTS} - {12, 20}))]
-)
+@pytest.mark.long  # at 20 test_killed.py has a true kill
+@pytest.mark.parametrize("moment", sorted({*MOMENTS} - {20}))
 def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
