@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial, reduce
+from functools import reduce
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
+from fedtune.cluster import beside_raylet
 from fedtune.cluster.ray_internals import replaced
 
 RAYS_PATIENCE = 30  # seconds that Ray waits for its node to come up
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+RANGE = range(
+    20_000, 32_000
+)  # of ports; Linux gives those from 32768 to whoever asks for any, other systems higher ones
+AGENTS = ("dashboard_agent", "runtime_env_agent")  # Ray's names of the two processes beside a node
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +84,45 @@ def title_with(what: str) -> None:
 
 
 def _few_processes(params: Any) -> Any:
-    asked = {"dashboard_agent_listen_port": 0, "include_log_monitor": False, "no_monitor": True}
-    _require_parameters(params, *asked)
-    return partial(params, **asked)
+    asked = {"include_log_monitor": False, "no_monitor": True}
+    _require_parameters(params, *asked, *PORTS)
+    return lambda *given, **named: params(*given, **(named | asked | _free_ports()))
+
+
+def _free_ports() -> dict[str, int]:
+    """Ports of loopback that nobody has, from below those that the system gives to whoever asks for any."""
+    found: dict[str, int] = {}
+    for number in random.SystemRandom().sample(RANGE, len(RANGE)):  # two Rays that start at once choose others
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", number))
+            found[PORTS[len(found)]] = number
+        if len(found) == len(PORTS):
+            break
+    return found
+
+
+def _known_ports(start: Callable[..., Any]) -> Callable[..., Any]:
+    raylet: Any = resolve_name("ray._raylet")
+    name, write = raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME, raylet.persist_port
+    _require_parameters(start, "node_id", "session_dir", "dashboard_agent_listen_port")
+
+    def start_raylet(*given: Any, **named: Any) -> Any:
+        asked = inspect.signature(start).bind(*given, **named).arguments
+        if port := asked.get("dashboard_agent_listen_port"):  # the one port that a node reads from a file even then
+            write(asked["session_dir"], asked["node_id"], name, port)
+        return start(*given, **named)
+
+    return start_raylet
+
+
+def _ending_with_the_node(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    _require_parameters(command, "component", "session_dir")
+
+    def build(component: str, session_dir: str, *more: Any, **named: Any) -> list[str]:
+        around = ["-P", "-m", beside_raylet.__name__] if component in AGENTS else []
+        return [*command(component, session_dir, *more, **named), *around]
+
+    return build
 
 
 def _no_server(start: Any) -> Any:
@@ -87,11 +131,18 @@ def _no_server(start: Any) -> Any:
 
 
 # A Ray that is started has no processes but those that trials need: each imports Ray, 0.7 s of a processor and more,
-# before ray.init is done with the next one.  The log monitor is for a driver that prints its workers' logs.  The agent
-# wants one fixed port, and without it the dashboard has no logs; here it takes a free one.
+# before ray.init is done with the next one.  The log monitor is for a driver that prints its workers' logs.  A node
+# whose agents choose their own ports waits for them, and ends after 15 s, which a busy machine exceeds; here it is told
+# the ports and waits for no agent.
 FEW_SERVICES = (
     Change("ray._private.parameter:RayParams", _few_processes, "an autoscaler and a log monitor start before trials"),
     Change("ray._private.node:Node.start_api_server", _no_server, "the dashboard starts before trials"),
+    Change("ray._private.services:start_raylet", _known_ports, "a node ends if its agents need more than 15 s"),
+    Change(
+        "ray._private.services:_build_python_executable_command_memory_profileable",
+        _ending_with_the_node,
+        "two agents live for a minute after a driver was killed",
+    ),
 )
 
 

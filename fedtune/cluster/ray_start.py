@@ -23,7 +23,7 @@ from fedtune.runs.files import RunFiles
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0  # seconds for a Ray started here to come up
-TRIES = 3  # a Ray that ends while it starts: its node gives its agent 15 s, and a busy machine takes longer
+TRIES = 3  # a Ray that ends while it starts
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -36,6 +36,7 @@ SETTINGS = {
     # by ray.init and the node: a busy machine takes longer to start a service, or a worker
     "RAY_gcs_server_port_wait_time_s": f"{PATIENCE:.0f}",  # Ray's own: 30 s
     "RAY_worker_register_timeout_seconds": f"{PATIENCE:.0f}",  # Ray's own: 60 s
+    "RAY_agent_register_timeout_ms": f"{PATIENCE:.0f}000",  # Ray's own: 30 s
     # by the control service: a busy machine's raylet may be slow to say that it lives; that it died, we see ourselves
     "RAY_health_check_timeout_ms": "60000",  # Ray's own: 10 s
     "RAY_health_check_failure_threshold": "10",  # Ray's own: 5

@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from ray import tune
-from ray._private import node, parameter, services, worker
+from ray import _raylet, tune
+from ray._private import node, parameter, ray_constants, services, worker
 from ray.air._internal import usage
 from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
@@ -31,6 +32,9 @@ CHANGES = {
         ray_optional.messages_told(print),
     )
 }  # fmt: skip
+KINDS = {  # of Ray's processes that are made by Python, and their names in Ray
+    getattr(ray_constants, name): name for name in vars(ray_constants) if name.startswith("PROCESS_TYPE_")
+}
 each_change = pytest.mark.parametrize("place", CHANGES)
 
 
@@ -135,11 +139,50 @@ def test_callbacks_are_not_counted() -> None:
 
 def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
     with changed(*ray_optional.FEW_SERVICES):
-        params = parameter.RayParams()
-        assert params.dashboard_agent_listen_port == 0 and params.include_log_monitor is False and params.no_monitor
+        params = parameter.RayParams(metrics_export_port=None)  # as ray.init has it
+        assert params.include_log_monitor is False and params.no_monitor
         assert node.Node.start_api_server(None, include_dashboard=True, raise_on_failure=True) is None
-    assert parameter.RayParams().dashboard_agent_listen_port != 0
+    assert parameter.RayParams().include_log_monitor is not False
     assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init), "it makes them elsewhere"
+
+
+def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node ends when its agents need more than 15 s to come, and a busy machine's do."""
+    asked: dict[str, Any] = {}
+
+    def start_raylet(gcs_address: str, node_id: str, session_dir: str, dashboard_agent_listen_port: int) -> str:
+        asked.update(locals())
+        return "started"
+
+    assert "ray._private.services.start_raylet(" in inspect.getsource(node.Node.start_raylet), "started elsewhere"
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    with changed(*ray_optional.FEW_SERVICES):
+        params, other = parameter.RayParams(metrics_export_port=None), parameter.RayParams()
+        ports = [getattr(params, name) for name in ray_optional.PORTS]
+        listens = params.dashboard_agent_listen_port
+        assert services.start_raylet("a", "id", str(tmp_path), dashboard_agent_listen_port=listens) == "started"
+        assert services.start_raylet("a", "other", str(tmp_path), dashboard_agent_listen_port=0) == "started"
+    assert len(set(ports)) == 4 and set(ports) <= set(ray_optional.RANGE)
+    assert ports != [getattr(other, name) for name in ray_optional.PORTS]
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    name = _raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME
+    assert _raylet.wait_for_persisted_port(str(tmp_path), "id", name) == listens
+    assert len(list(tmp_path.iterdir())) == 1 and asked["node_id"] == "other"
+
+
+def test_agents_and_nothing_else_run_beside_the_raylet() -> None:
+    """The script that follows is the agent's own."""
+    source = inspect.getsource(services.start_raylet)
+    with changed(*ray_optional.FEW_SERVICES):
+        made = {kind: services._build_python_executable_command_memory_profileable(kind, "session") for kind in KINDS}
+    for kind, command in made.items():
+        around = ["-P", "-m", "fedtune.cluster.beside_raylet"] if kind in ray_optional.AGENTS else []
+        assert command == [sys.executable, "-u", *around], kind
+    assert all(f"ray_constants.{KINDS[kind]}, session_dir" in source for kind in ray_optional.AGENTS), "named elsewhere"
 
 
 @pytest.mark.parametrize(("late", "lives", "told"), [(20, True, 0), (100, True, 1), (999, True, 1), (999, False, 0)])

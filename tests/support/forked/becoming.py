@@ -80,7 +80,7 @@ def take_place(asked: dict[str, Any], streams: list[int]) -> None:
 
 def run(words: list[str]) -> None:
     """Run a module, a script or code as the main one."""
-    while words[0] == "-u":
+    while words[0] in ("-u", "-P"):
         words = words[1:]
     if words[0] == "-m":
         sys.argv = words[1:]

@@ -114,6 +114,7 @@ OURS = {  # what of fedtune, for every process and for each kind; nothing that `
         "fedtune.studies.comparison.plan",
     ),
 }
+BEFORE = ("-u", "-P", "-m", "fedtune.cluster.beside_raylet")  # what stands before a script of Ray's
 OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
 OURS_AHEAD = ImportedAhead()
 MESSAGE = 2**20  # bytes, at most
@@ -150,7 +151,7 @@ class Request:
     @property
     def kind(self) -> str:
         """Which of PARTS it is."""
-        script = next((word for word in self.asked["words"] if word != "-u"), "")
+        script = next((word for word in self.asked["words"] if word not in BEFORE), "")
         return "worker" if "/workers/" in script else "agent" if "/agent" in script else "other"
 
     def close(self) -> None:

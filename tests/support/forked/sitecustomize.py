@@ -23,7 +23,7 @@ def has_fork() -> bool:
 
     FEDTUNE_FORK, yes or no, is for one process, and not for those that it starts.
     """
-    words = [word for word in sys.orig_argv[1:] if word != "-u"]
+    words = [word for word in sys.orig_argv[1:] if word not in ("-u", "-P")]
     if wish := os.environ.pop("FEDTUNE_FORK", ""):
         return wish == "yes"
     if words[:1] == ["-m"]:
