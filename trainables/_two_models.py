@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedtune.experiment.algorithm import Algorithm, Model, Task
+from fedtune.experiment.algorithm import Algorithm, Model, Phase, Task
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class TwoModels(Algorithm):
         own = nn.ModuleDict({part: net.get_submodule(part) for part in self.predicts})
         net.add_module("common", copy.deepcopy(own))
         return net
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Both models at once, each clipped by itself."""
+        return (Phase(self.loss, lr_scale={"common": 1.0}),)
 
     def own(self, m: Model) -> list[str]:
         """The names of the own model's parameters; those of the common one have `common.` in front."""

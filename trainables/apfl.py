@@ -10,10 +10,10 @@
     scored   v̄_k, with w as it would be received now
 
 Deng, Kamani and Mahdavi 2020, arXiv:2003.13461, algorithm 1 and section 4.2, from its description.  Differs: the mean
-is by rows (averaging="clients": the paper's); an adaptive α moves in every step with the clients' lr and momentum.
-"as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which mixes the models' logits instead of
-their weights, and decays α by κ = 0.02; there α moves in a round's first step only.  PFLlib trains v_k alone, and mixes
-at the end of a round: not here.
+is by rows (averaging="clients": the paper's); an adaptive α moves in every step, as parameters do (with the clients'
+lr, momentum and weight decay).  "as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which
+mixes the models' logits instead of their weights, and decays α by κ = 0.02; there α moves in a round's first step only.
+PFLlib trains v_k alone, and mixes at the end of a round: not here.
 α = 0 is FedAvg, α = 1 Local training next to FedAvg.  A step has the gradients of two models, so a round costs twice
 FedAvg's; with an adaptive α also a pass over v_k - w_k in every step, and the bound on α.
 """
@@ -59,8 +59,11 @@ class APFL(TwoModels):
         return m["alpha.own"] if self.adaptive else self.mix
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
-        """Both models, and α, at once."""
-        return (Phase(self.loss, bounds={"alpha": (0.0, 1.0)} if self.adaptive else {}),)
+        """Both models, and α, at once, each clipped by itself."""
+        (both,) = super().phases(task)
+        if not self.adaptive:
+            return (both,)
+        return (both._replace(lr_scale={"common": 1.0, "alpha": 1.0}, bounds={"alpha": (0.0, 1.0)}),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both models' losses: each moves its own model."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtune.core.trees import Tree
-from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Task, hyper
+from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Task, hyper
 from fedtune.nn.layers import cross_entropy
 
 
@@ -70,6 +70,10 @@ class FedRoD(Algorithm):
         """The share of each class."""
         counts = data.client.counts
         return {n: counts.to(t) / counts.sum() for n, t in data.client.kept.items()}
+
+    def phases(self, task: Task) -> tuple[Phase, ...]:
+        """Both heads at once; the personal one, which has a loss of its own, is clipped by itself."""
+        return (Phase(self.loss, lr_scale={"personal": 1.0}),)
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The sum L + L' of both heads' losses."""

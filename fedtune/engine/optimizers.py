@@ -34,12 +34,11 @@ class Optimizers:
         self.bounded = [s for _, s in scaled]  # groups that are clipped together
         self.bound = work.clip_norm if phase.clip is None else phase.clip
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
-        split = [
-            (times * share, [i for i in s if (i in body) == inside])
-            for times, s in scaled
-            for share, inside in ((work.body_lr_scale, True), (1.0, False))
-        ]
-        self.sets = [(times, s) for times, s in split if s]  # groups with the same learning rate
+        split: dict[float, list[int]] = {}
+        for times, s in scaled:
+            for i in s:
+                split.setdefault(times * (work.body_lr_scale if i in body else 1.0), []).append(i)
+        self.sets = [*split.items()]  # groups with the same learning rate
         lr, after = rate(phase, work, cooled), self.phase.after
         make = _adam if is_adam(phase, work) else _sgd(momentum(phase, work))
         decay = 0.0 if phase.plain else work.weight_decay

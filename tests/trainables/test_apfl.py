@@ -26,12 +26,12 @@ def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix("common."): t for n, t in tensors.items()}
 
 
-@pytest.mark.parametrize("mixed", ["weights", "logits"])
+@pytest.mark.parametrize(("mixed", "bound"), [("weights", 0.3), ("logits", 0.0)])
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_own_model_it_is_fedavg_and_with_it_alone_local(executor: str, mixed: str) -> None:
+def test_without_the_own_model_it_is_fedavg_and_with_it_alone_local(executor: str, mixed: str, bound: float) -> None:
     data = random_federation([5, 9, 7])
     for scenario in (Scenario(model="mlp", features=8, participation=0.7), BATCHNORM.override(participation=0.7)):
-        work = {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
+        work = {"executor": executor, "lr": 0.1, "weight_decay": 0.01, "clip_norm": bound}
         none, all_, avg, alone = (
             simulate(name, scenario, data, **work, **more)
             for name, more in (

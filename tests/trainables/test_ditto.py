@@ -26,11 +26,13 @@ def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {n.removeprefix("common."): t for n, t in tensors.items()}
 
 
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
+@pytest.mark.parametrize(("model", "bound"), [("mlp", 0.0), ("fedgen-cnn", 0.0), ("mlp", 0.3)])
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_the_common_model_is_fedavgs_and_without_the_pull_the_own_one_is_locals(executor: str, model: str) -> None:
+def test_the_common_model_is_fedavgs_and_without_the_pull_the_own_one_is_locals(
+    executor: str, model: str, bound: float
+) -> None:
     scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    config = {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
+    config = {"executor": executor, "lr": 0.1, "weight_decay": 0.01, "clip_norm": bound}
     ditto, free, avg, alone = (
         simulate(name, scenario, data, **config, **more)
         for name, more in (("ditto", {"lam": 0.7}), ("ditto", {"lam": 0.0}), ("fedavg", {}), ("local", {}))

@@ -23,9 +23,11 @@ from torch import Tensor, nn, optim
 from torch.testing import assert_close
 
 
+@pytest.mark.parametrize("bound", [0.0, 0.3])
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_balancing_the_generic_model_is_fedavgs(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7], [[0, 1], [2], [1, 3]])
+def test_without_balancing_the_generic_model_is_fedavgs(executor: str, bound: float) -> None:
+    scenario = BATCHNORM.override(participation=0.7, clip_norm=bound)
+    data = random_federation([5, 9, 7], [[0, 1], [2], [1, 3]])
     rod = simulate("fedrod", scenario, data, executor=executor, balanced=False)
     avg = simulate("fedavg", scenario, data, executor=executor)
     rows, wanted = play(rod, 3), play(avg, 3)
