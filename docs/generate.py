@@ -100,7 +100,9 @@ def unlike_text() -> str:
     same, unread = (", ".join(f"`{n}`" for n, c in without.items() if c.as_in_text == text) for text in (True, False))
     return "\n".join(lines) + (
         f"\n\nThese have no `as_text`, because their defaults are the text: {same}.\n\nThese have none, because their "
-        f"papers were not at hand; they follow the authors' code, or libraries, and descriptions: {unread}."
+        f"papers were not at hand; they follow the authors' code, or libraries, and descriptions: {unread}.\n\n"
+        "These have no `as_published`. Their authors released no code, or none that was at hand, or fedtune does not "
+        f"follow it: {', '.join(f'`{n}`' for n, c in ALGORITHMS.items() if 'as_published' not in c.presets)}."
     )
 
 

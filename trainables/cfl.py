@@ -10,9 +10,8 @@
 
 Sattler, Müller and Samek, IEEE TNNLS 2020, arXiv:1910.01991, algorithm 2; not at hand: from its authors' code
 (felisat/clustered-federated-learning), whose ε1, ε2 and t0 are the defaults and whose means are plain ("as_published").
-ε1 and ε2 are lengths in the model's weights, so they belong to a model and a rate.  There all clients take part in all
-rounds; here a client that sits a split out stays in the half of the lowest client.  Δ is of parameters, not of running
-statistics.  ε1 = 0 is FedAvg.
+ε1 and ε2 are lengths in weights, so they belong to a model and a rate.  There all clients take part in all rounds; here
+a client that sits a split out stays in the half of the lowest client.  Δ has no running statistics.  ε1 = 0 is FedAvg.
 """
 
 from dataclasses import dataclass

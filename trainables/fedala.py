@@ -10,8 +10,9 @@
 
 Zhang et al., AAAI 2023, arXiv:2212.01197, algorithm 1, from its description and from the authors' PFLlib (d832e76,
 utils/ALA.py, clientala.py, main.py): s = 80 %, p = 1, η_W = 1, W = 1 at first; settled is a standard deviation of 0.1
-over ten passes.  Differs: the loss of a pass is its mean, not that of its last mini-batch; `passes` at most; rows are
-drawn, not a stretch of them; running statistics are the received ones.  "as_published" is its clients' plain SGD.
+over ten passes, of eleven or more there.  Differs: the loss of a pass is its mean, not that of its last mini-batch;
+`passes` at most; rows are drawn, not a stretch of them; running statistics are the received ones.  "as_published" is
+its clients' plain SGD.
 η_W = 0 leaves W = 1: FedAvg.
 """
 

@@ -8,11 +8,12 @@
              O_kj = 1 - |M_k - M_j| / 2|M_k|,   for the clients of the round
              W_k = the plain mean of w_k and of the w_j with O_kj >= mean O + t/β · (max O - mean O);  k keeps it
 
-Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling), whose τ and β for CIFAR-10 are the defaults.  From
-round β on only the nearest clients share, and after it nobody.  Where the share τ reaches numbers that did not move (up
-to 1e-10), the least that did is the bound, as there.  The mixture is made by the server, so one model is sent down (the
-code: two).  BatchNorm's running statistics are no parameters: the server takes their mean.  τ = 0 is FedAvg, and so is
-τ = 1 if all clients have as many rows and move every number.
+Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling at f6c6f1e, fedcac_client.py, fedcac_group.py),
+whose τ and β for CIFAR-10 are the defaults; "as_published" has its clients' optimiser, too.  From round β on only the
+nearest clients share, and after it nobody.  Where the share τ reaches numbers that did not move (up to 1e-10), the
+least that did is the bound, as there.  The mixture is made by the server, so one model is sent down (the code: two).
+BatchNorm's running statistics are no parameters: the server takes their mean.  τ = 0 is FedAvg, and so is τ = 1 if all
+clients have as many rows and move every number.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class FedCAC(Algorithm):
     shared = ("body", "head")
     scored_model = "the averaged model with each client's own mean in its critical parameters"
     contrasts = {"together": (1, 500, {})}
+    presets = {"as_published": {"lr": 0.1, "momentum": 0.9}}
 
     def init(self, task: Task) -> dict[str, Tree]:
         """Nobody has critical numbers."""

@@ -12,7 +12,8 @@ Wang et al., NeurIPS 2020, arXiv:2007.07481, equations 10 and 11, and its code (
 there and as FedAvg's is.  p_k is over the clients of the round.  β is the code's server momentum (gmf), of weights; the
 code's is of gradients, which differs where the learning rate decays.  The proximal variant is left out.  Adam's a_k is
 its number of steps.  BatchNorm's running statistics are no parameters: the server takes their mean; in the code they
-stay at the client, as with "as_published".
+stay at the client, as with "as_published", which has the rate and momentum of its script, too (JYWa/FedNova at
+47b4e09, launch_exp.sh).
 If all clients make as many steps, it is FedAvgM, and at β = 0 FedAvg.
 """
 
@@ -33,7 +34,7 @@ class FedNova(Algorithm):
     server_momentum: float = hyper(0.0, 0.0, 0.99, symbol="β", help="momentum of the server's moves")
 
     shared = ("body", "head")
-    presets = {"as_published": {"weight_decay": 1e-4, "batch_norm": "personal"}}
+    presets = {"as_published": {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-4, "batch_norm": "personal"}}
 
     def init(self, task: Task) -> dict[str, Tree]:
         """The server has not moved yet."""

@@ -8,10 +8,11 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   p_k, the inherited private model, never leaves its client, and predicts
 
-Li, Zhan, Shao, Wang and Yang, ECML PKDD 2021; not at hand: from its authors' code (lxcnju/FedRepo).  MMD's kernels are
-five Gaussians around the mean squared distance of the batch's features, a constant, as there.  The rounds expected are
-T · m / K.  Differs: p_k does not exist before the client's first round, which has L = CE (there: the common start).
-Before it, w predicts.  p_k predicts as an evaluation does, with its own running statistics.
+Li, Zhan, Shao, Wang and Yang, ECML PKDD 2021; not at hand: from its authors' code (lxcnju/FedRepo at 617ee01,
+algorithms/fedphp.py; config.py has the clients' optimiser of "as_published").  MMD's kernels are five Gaussians around
+the mean squared distance of the batch's features, a constant, as there.  The rounds expected are T · m / K.  Differs:
+p_k does not exist before the client's first round, which has L = CE (there: the common start).  Before it, w predicts.
+p_k predicts as an evaluation does, with its own running statistics.
 λ = 0 is FedAvg beside p_k; with μ = 0, too, p_k is what the client last trained.
 """
 
@@ -43,6 +44,7 @@ class FedPHP(Algorithm):
     shared = ("body", "head")
     depends_on_horizon = True
     scored_model = "each client's private model, a mean of its models over rounds"
+    presets = {"as_published": {"lr": 0.03, "momentum": 0.9, "weight_decay": 1e-5, "clip_norm": 100.0}}
 
     def keep(self, task: Task) -> dict[str, Tree]:
         """No private model yet; by how much each round brings μ_t to its end."""

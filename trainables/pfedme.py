@@ -11,7 +11,7 @@ Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848, algorithm 1, from its des
 solution to an accuracy, and θ_k starts from w in every round, as in its code (CharlieDinh/pFedMe at 0468164,
 userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (averaging="clients": the paper's); the clients'
 momentum goes on from one mini-batch to the next.  Running statistics of w_k are those of θ_k.  "as_published" is PFLlib
-(d832e76, clientpFedMe.py, main.py) without its decay of θ_k by 1e-3; its code and the paper's do not use momentum.
+(d832e76, clientpFedMe.py, main.py), which also decays θ_k by 1e-3; its code and the paper's do not use momentum.
 A round has K gradient steps where FedAvg's has one, and costs K times as much.
 With K = 1, η_w λ = 1 and β = 1 the common model is FedAvg's, and θ_k what FedAvg's client sends.
 """
@@ -42,7 +42,7 @@ class PFedMe(TwoModels):
     contrasts = {"inner_steps": (1, 2, {})}
     presets = {
         "as_text": {"momentum": 0.0, "averaging": "clients"},
-        "as_published": {"momentum": 0.0, "lr": 0.01, "lam": 1.0},
+        "as_published": {"momentum": 0.0, "lr": 0.01, "lam": 1.0, "weight_decay": 1e-3},
     }
 
     def phases(self, task: Task) -> tuple[Phase, ...]:

@@ -17,17 +17,20 @@ import os
 import re
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core.torchvision_import import datasets as _torchvision  # noqa: F401 - makes it importable
 from fedtune.engine.simulation import Simulation
+from fedtune.nn.simplex import least_mixtures
 
 CHECKOUT = Path(os.environ.get("FEDTUNE_PFLLIB", "")) / "system"
 pytestmark = pytest.mark.skipif(not (CHECKOUT / "main.py").is_file(), reason="FEDTUNE_PFLLIB names no checkout")
@@ -63,19 +66,29 @@ def pfllib(monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     return parser.parse_args(["-dev", "cpu"])
 
 
+@pytest.fixture
+def double() -> Iterator[None]:
+    """PFLlib's own tensors have float64."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def server_of(args: argparse.Namespace, module: str, name: str, sim: Simulation, monkeypatch: Any, **more: Any) -> Any:
     """PFLlib's server with clients of the run's rows and weights."""
     k = len(sim.state.groups[0].ids)
     rows = [own_rows(sim, i) for i in range(k)]
     reads = lambda dataset, i, **kept: list(zip(*rows[i], strict=True))  # noqa: E731
-    for used in ("flcore.servers.serverbase", "flcore.clients.clientbase"):
-        monkeypatch.setattr(importlib.import_module(used), "read_client_data", reads)
+    kind = getattr(importlib.import_module(f"flcore.servers.{module}"), name)
+    for used, has in list(sys.modules.items()):
+        if used.startswith("flcore.") and hasattr(has, "read_client_data"):
+            monkeypatch.setattr(has, "read_client_data", reads)
     vars(args).update(
         model=Split(client_net(sim, 0)), num_clients=k, num_classes=sim.setting.task.classes, batch_size=1
     )
     vars(args).update(local_learning_rate=LR, local_epochs=sim.setting.scenario.local_epochs, **more)
     np.random.seed(0)  # noqa: NPY002 - PFLlib draws from it
-    server = getattr(importlib.import_module(f"flcore.servers.{module}"), name)(args, 0)
+    server = kind(args, 0)
     for client in server.clients:
         client.batch_size = client.train_samples
     server.selected_clients, server.current_num_join_clients = server.clients, k
@@ -180,3 +193,109 @@ def test_fedprotos_clients_agree(pfllib: argparse.Namespace, monkeypatch: pytest
         play(sim, 1)
         for i, client in enumerate(server.clients):
             assert_agree({n: v[i] for n, v in sim.state.groups[0].tensors.items()}, ours(client.model))
+
+
+def test_fedalas_weights_and_clients_agree(pfllib: argparse.Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PFLlib's weights learn for a pass more than losses are looked back at: here for ten."""
+    config = {"weight_lr": 20.0, "sampled": 1.0, "settled": 1.0}
+    sim = simulate("fedala", SCENARIO, random_federation([9, 9, 9]), **PLAIN, **config)
+    server = server_of(pfllib, "serverala", "FedALA", sim, monkeypatch, eta=20.0, rand_percent=100, layer_idx=2)
+    for client in server.clients:
+        vars(client.ALA).update(batch_size=9, num_pre_loss=9, threshold=1.0)
+    rounds_of(server)
+    play(sim, ROUNDS)
+    assert_agree(sim.state.server["shared"], ours(server.global_model))
+    for i, client in enumerate(server.clients):
+        got = {n: t[i] for n, t in sim.state.groups[0].tensors.items()}
+        learnt = {f"weights.{n}": t for n, t in zip((1, 0), client.ALA.weights, strict=True)}
+        assert any((t < 1).any() for t in learnt.values())
+        assert_agree(got, ours(client.model) | learnt, missing=sim.state.server["shared"])
+
+
+def test_pfedmes_common_models_agree(pfllib: argparse.Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PFLlib decays θ_k by 1e-3.  It then overwrites θ_k by w_k, which is what it scores."""
+    config = {"lam": 0.6, "inner_steps": 3, "common_lr": LR, "server_step": 0.8, "weight_decay": 1e-3}
+    sim = simulate("pfedme", SCENARIO, random_federation([9, 9, 9]), **PLAIN | {"lr": 0.2}, **config)
+    theirs = {"lamda": 0.6, "K": 3, "p_learning_rate": 0.2, "beta": 0.8}
+    server = server_of(pfllib, "serverpFedMe", "pFedMe", sim, monkeypatch, **theirs)
+    for _ in range(ROUNDS):
+        server.send_models()
+        for client in server.clients:
+            client.train()
+        server.previous_global_model = copy.deepcopy([*server.global_model.parameters()])
+        server.receive_models()
+        server.aggregate_parameters()
+        server.beta_aggregate_parameters()
+    play(sim, ROUNDS)
+    common = {n.removeprefix("common."): t for n, t in sim.state.server["shared"].items()}
+    assert_agree(common, ours(server.global_model))
+
+
+def test_fedpacs_bodies_and_mixtures_of_heads_agree(
+    pfllib: argparse.Namespace, double: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PFLlib asks cvxpy for weights and cuts small ones; its heads have another order than their variances;
+    and a client's mixture replaces its head before the next client's is made.
+    """
+    config = {"lam": 0.6, "weighting": "clients"}
+    sim = simulate("fedpac", SCENARIO, random_federation([9, 9, 9]), **PLAIN, **config)
+    server = server_of(pfllib, "serverpac", "FedPAC", sim, monkeypatch, lamda=0.6)
+    used = sys.modules["flcore.servers.serverpac"]
+    solved = lambda _, variances, h: least_mixtures(torch.stack(h).flatten(1), torch.tensor(variances))  # noqa: E731
+    monkeypatch.setattr(used, "solve_quadratic", solved)
+    for _ in range(ROUNDS):
+        server.send_models()
+        for client in server.clients:
+            client.train()
+        server.receive_protos()
+        server.global_protos = used.proto_aggregation(server.uploaded_protos)
+        server.send_protos()
+        server.receive_models()
+        server.aggregate_parameters()
+        sent = [server.clients[i] for i in server.uploaded_ids]
+        server.Vars, server.Hs = [c.V for c in sent], [c.h for c in sent]
+        server.uploaded_heads = copy.deepcopy(server.uploaded_heads)
+        server.aggregate_and_send_heads()
+    play(sim, ROUNDS)
+    assert_agree(sim.state.server["shared"], ours(nn.ModuleDict({"base": server.global_model})))
+    for i, client in enumerate(server.clients):
+        mixed = {n: t[sim.state.server["place"][i]] for n, t in sim.state.server["heads"].items()}
+        assert_agree(mixed, ours(nn.ModuleDict({"head": client.model.head})))
+
+
+def test_gpfls_three_parts_and_heads_agree(
+    pfllib: argparse.Namespace, double: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With g and p of the received embeddings: PFLlib takes 0 in round 1, and the client's own later."""
+    sim = simulate("gpfl", SCENARIO, random_federation([9, 9, 9]), **PLAIN, lam=0.2, mu=0.3)
+    start = sim.state.server["shared"]
+    server = server_of(pfllib, "servergpfl", "GPFL", sim, monkeypatch, lamda=0.2, mu=0.3)
+    names = {"Conditional_gamma": "valve.scale", "Conditional_beta": "valve.shift", "embedding": "embedding"}
+
+    def named(net: nn.Module) -> dict[str, Tensor]:
+        return {re.sub(r"^\w+", lambda m: names[m[0]], n): t.detach() for n, t in net.named_parameters()}
+
+    def begin(net: nn.Module) -> None:
+        with torch.no_grad():
+            for n, t in named(net).items():
+                t.copy_(start[n])
+
+    for client in server.clients:
+        begin(client.GCE), begin(client.CoV)
+        client.set_GCE(client.GCE)
+    for _ in range(ROUNDS):
+        for client in server.clients:
+            client.train()
+        server.receive_models()
+        server.aggregate_parameters()
+        server.send_models()
+        server.global_GCE()
+        server.global_CoV()
+        for client in server.clients:
+            client.set_GCE(server.GCE)
+    play(sim, ROUNDS)
+    body = ours(nn.ModuleDict({"base": server.global_model}))
+    assert_agree(sim.state.server["shared"], body | named(server.GCE) | named(server.CoV))
+    for i, client in enumerate(server.clients):
+        got = {n: t[i] for n, t in sim.state.groups[0].tensors.items() if n.startswith("head.")}
+        assert_agree(got, ours(nn.ModuleDict({"head": client.model.head})))
