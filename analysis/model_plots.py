@@ -128,7 +128,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
 
 
 def communication_by(costs: pd.DataFrame) -> go.Figure:
-    """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by papers.md 3.5 unfused.
+    """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by formula unfused.
 
     costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
 

@@ -74,7 +74,7 @@ def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
 
 
 def parallel(study: optuna.Study | None) -> go.Figure:
-    """Parallel coordinates: a line a trial through its hyperparameters, coloured by the objective.
+    """Parallel coordinates: a line per trial through its hyperparameters, coloured by the objective.
 
     >>> from analysis import plots
     >>> figure = plots.parallel(plots.study("runs/NAME"))
@@ -100,7 +100,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
 
 
 def slices(study: optuna.Study | None) -> go.Figure:
-    """The objective against each hyperparameter by itself, a point a trial.
+    """The objective against each hyperparameter by itself, a point per trial.
 
     >>> from analysis import plots
     >>> figure = plots.slices(plots.study("runs/NAME"))

@@ -17,17 +17,17 @@ GROUPS = {  # what one wants -> its commands
         "check": "check your algorithm, model or program before you tune it",
     },
     "compare": {
-        "compare": "tune several with equal budgets and test which differ",
-        "reproduce": "run a paper's table or figure",
+        "compare": "tune several algorithms equally and test which differ",
+        "reproduce": "train what a paper's table or figure shows",
     },
     "look": {
         "list": "show algorithms, spaces, scenarios and data sets",
         "partition": "show which client holds what: table, picture, file",
         "status": "show the progress of a search, comparison or reproduction",
-        "watch": "show runs in a browser while they go on, and afterwards",
-        "report": "write the findings on one HTML page",
+        "watch": "show runs in a browser, while they run and afterwards",
+        "report": "write the findings to one HTML page",
     },
-    "go on": {
+    "continue": {
         "resume": "finish an interrupted run",
         "extend": "give a finished search more trials or rounds",
         "replay": "repeat a search's trials and compare every number",
@@ -41,7 +41,7 @@ GROUPS = {  # what one wants -> its commands
         "simulate": "simulate searches on such a table",
     },
     "prepare data": {
-        "split-validation": "set validation rows aside in a folder of PFLlib's",
+        "split-validation": "set validation rows aside in a PFLlib folder",
     },
 }
 COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}

@@ -41,7 +41,7 @@ class CCVR(FitsHead):
     )
 
     shared = ("body", "head")
-    unlike_text = "every round's model is calibrated, one round late, and not the last one's alone"
+    unlike_text = "every round's model is calibrated, one round late, instead of only the last one"
     presets = {"flbench": {"virtual": 200, "head_optimizer": "sgd", "head_epochs": 1, "head_lr": 0.01}}
     checked_with = {"virtual": 10, "head_epochs": 1}
 

@@ -1,4 +1,4 @@
-"""CFL: FedAvg that splits a cluster of clients in two where it is at rest and its clients are not.
+"""CFL: FedAvg that splits a cluster of clients in two when its model has converged and its clients' models have not.
 
     down     W_c(k), the model of the client's cluster c(k);  at first all are in one
     client   w_k <- W_c(k), local epochs on CE
@@ -10,8 +10,8 @@
 
 Sattler, Müller and Samek, IEEE TNNLS 2020, arXiv:1910.01991, algorithm 2; not at hand: from its authors' code
 (felisat/clustered-federated-learning), whose ε1, ε2 and t0 are the defaults and whose means are plain ("as_published").
-ε1 and ε2 are lengths in weights, so they belong to a model and a rate.  There all clients take part in all rounds; here
-a client that sits a split out stays in the half of the lowest client.  Δ has no running statistics.  ε1 = 0 is FedAvg.
+ε1 and ε2 are norms of updates, so they depend on model and rate.  There all clients take part in all rounds; here one
+that misses a split stays in the half of the lowest-numbered client.  Δ has no running statistics.  ε1 = 0 is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class CFL(Algorithm):
     pure = True
 
     eps1: float = hyper(
-        0.4, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="ε1", first_round="first", help="mean move at rest"
+        0.4, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="ε1", first_round="first", help="bound on mean updates"
     )
-    eps2: float = hyper(1.6, 0.01, 10.0, log=True, symbol="ε2", first_round="first", help="a client's move that is not")
+    eps2: float = hyper(1.6, 0.01, 10.0, log=True, symbol="ε2", first_round="first", help="bound on client updates")
     start: int = hyper(20, 1, 50, extra_values=(0,), symbol="t0", first_round="first", help="no split up to this round")
     weighting: str = hyper("rows", choices=("rows", "clients"), help="clusters' means are over rows, or over clients")
 

@@ -9,8 +9,8 @@
              o_k never leaves its client;  head(z + o_k) predicts
 
 Zhang et al., NeurIPS 2023, arXiv:2311.14975, on FedAvg, and its code (TsingZ0/DBE, in PFLlib FedDBE), whose κ and ρ for
-its CNN are the defaults.  The code finds g by a training of all clients that it then forgets; here it is round 1, and
-over its participants.  κ = 0 with offsets that do not move (offset_rate=0) is FedAvg.
+its CNN are the defaults.  The code trains all clients once for g, and discards that training; here g comes from round 1
+and its participants.  κ = 0 with offsets that do not move (offset_rate=0) is FedAvg.
 """
 
 from dataclasses import dataclass

@@ -8,11 +8,11 @@
     server   w = Σ_k n_k w_k / Σ_k n_k;   v_k never leaves its client, and it is what predicts
 
 Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  Differs: the mean is by rows; the paper's and its code's is plain
-(litian96/ditto at 26d9b29, trainers_MTL/fedbase.py, line 139), which is averaging="clients".  λ = 1 is the value of
-its scripts; it takes 0.1 under attack.  Both models step on the same batches, so the own one's s steps are the round's
-(the paper lets s be chosen; its experiments do the same).  The penalty runs over trainable parameters, not over
-running statistics.  Both start from the same values.  The common model is FedAvg's bit for bit; λ = 0 is Local
-training next to FedAvg.  body_lr_scale acts on the own model; the common one learns at the full rate.
+(litian96/ditto at 26d9b29, trainers_MTL/fedbase.py, line 139), which is averaging="clients".  λ = 1 is its scripts'
+value (under attack 0.1).  Both models step on the same batches, so the own one's s steps are the round's (the paper
+lets s be chosen; its experiments do the same).  The penalty runs over trainable parameters, not over running
+statistics.  Both start from the same values.  The common model is FedAvg's bit for bit; λ = 0 is Local training next to
+FedAvg.  body_lr_scale acts on the own model; the common one learns at the full rate.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Ditto(TwoModels):
     pure = True
 
     lam: float = hyper(
-        1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the personal model to the global one"
+        1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", help="pull of the personal model towards the global"
     )
 
     presets = {"as_text": {"averaging": "clients"}, "as_published": {"averaging": "clients", "momentum": 0.0}}

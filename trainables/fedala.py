@@ -1,19 +1,18 @@
-"""FedALA: clients learn, number by number, how much of the received higher layers they mix into their own.
+"""FedALA: clients learn, weight by weight, how much of the received higher layers they mix into their own.
 
     down     w
     client   lower layers <- w's;  from round 2 on, W in [0, 1] has as many numbers as θ_k, its own p highest layers:
              W <- clamp(W - η_W ∂CE(θ̂)/∂W, 0, 1),   θ̂ = θ_k + (w - θ_k) ⊙ W,   on a share s of its rows,
-             until its losses settle, once they have only one pass;   then θ_k <- θ̂,  and local epochs on CE of all
+             until its losses settle; after the first time one pass;   then θ_k <- θ̂,  and local epochs on CE of all
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   W stays with its client
     scored   after the mixing, which a client repeats with what it would receive now;  no later round sees it
 
 Zhang et al., AAAI 2023, arXiv:2212.01197, algorithm 1, from its description and from the authors' PFLlib (d832e76,
 utils/ALA.py, clientala.py, main.py): s = 80 %, p = 1, η_W = 1, W = 1 at first; settled is a standard deviation of 0.1
-over ten passes, of eleven or more there.  Differs: the loss of a pass is its mean, not that of its last mini-batch;
-`passes` at most; rows are drawn, not a stretch of them; running statistics are the received ones.  "as_published" is
-its clients' plain SGD.
-η_W = 0 leaves W = 1: FedAvg.
+over ten passes, of eleven or more there.  Differs: the loss of a pass is its mean, not that of its last mini-batch; at
+most `passes`; rows are drawn at random, not consecutive; running statistics are the received ones.  "as_published" is
+its clients' plain SGD.  η_W = 0 leaves W = 1: FedAvg.
 """
 
 from collections.abc import Iterable
@@ -36,7 +35,7 @@ class FedALA(Algorithm):
     weight_lr: float = hyper(1.0, 0.01, 100.0, log=True, extra_values=(0.0,), symbol="η_W", help="learning rate of W")
     sampled: float = hyper(0.8, 0.05, 1.0, symbol="s", help="share of the rows that W learns on")
     settled: float = hyper(0.1, 1e-3, 1.0, log=True, help="standard deviation of losses below which W has settled")
-    passes: int = hyper(20, 1, 100, log=True, help="passes over these rows by which W counts as settled")
+    passes: int = hyper(20, 1, 100, log=True, help="largest number of passes over these rows")
 
     shared = ("body", "head")
     predicts = ("body", "head", "weights")

@@ -1,4 +1,4 @@
-"""FedAMP: the server keeps a cloud model for each client, a mixture of all clients' models in which similar ones count.
+"""FedAMP: the server keeps a cloud model for each client, a mixture of all models in which similar ones weigh more.
 
     down     u_k, the client's cloud model;  none in round 1
     client   local epochs from its own w_k on   CE(w_k) + λ/(2α) · |w_k - u_k|²
@@ -12,8 +12,7 @@ Huang et al., AAAI 2021, arXiv:2007.03797, algorithm 1, from its description (co
 (d832e76, clientamp.py, serveramp.py: "as_published").  The paper asks for an α that leaves ξ_k,k >= 0; here the others'
 weights are scaled down to a sum of 1 where they exceed it.  Differs: α is constant; a client that has not sent a model
 gets the mean of those that have.  PFLlib mixes the models of the last round alone, and penalises the distance, not its
-square.  Mixture and penalty run over trainable parameters; n_k is sent, but has no use.
-λ = 0 is Local.
+square.  Mixture and penalty run over trainable parameters; n_k is sent, but not used.  λ = 0 is Local.
 """
 
 from dataclasses import dataclass
@@ -34,14 +33,14 @@ class FedAMP(LastModels):
     pure = True
 
     lam: float = hyper(
-        1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="pull to the cloud model"
+        1.0, 1e-3, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="pull towards the cloud model"
     )
     cloud_step: float = hyper(
-        1.0, 1e-2, 100.0, log=True, symbol="α", first_round=2, help="step of a cloud model to similar models"
+        1.0, 1e-2, 100.0, log=True, symbol="α", first_round=2, help="step of a cloud model towards similar models"
     )
     sigma: float = hyper(1.0, 1e-2, 1000.0, log=True, symbol="σ", first_round=2, help="scale of the similarity")
     similarity: str = hyper(
-        "distance", choices=("distance", "cosine"), first_round=2, help="of models: by their distance, or their angle"
+        "distance", choices=("distance", "cosine"), first_round=2, help="similarity of models: by distance, or by angle"
     )
     self_weight: float = hyper(0.5, 0.0, 0.99, symbol="ξ", first_round=2, help="weight of the own model (cosine)")
 

@@ -1,4 +1,4 @@
-"""FedAS: a client aligns the received body to its own features before it trains; bodies count by Fisher information.
+"""FedAS: a client aligns the received body to its own features before training; Fisher information weighs the bodies.
 
     down     body
     client   body_k <- body;  from its second time on, epochs of plain SGD move body_k on

@@ -1,4 +1,4 @@
-"""FedAvgM: FedAvg whose server's moves have momentum.
+"""FedAvgM: FedAvg with momentum in the server's updates.
 
     down, client, up     as FedAvg
     server   Δ = Σ_k n_k (w_k - w) / Σ_k n_k

@@ -1,4 +1,4 @@
-"""FedCAC: clients share all numbers but their critical ones, which they share with clients that have the same.
+"""FedCAC: clients share uncritical weights with all, and critical ones with clients whose critical weights are similar.
 
     down     to each client its own model:  W_k where M_k is true, elsewhere w;  before its first round w
     client   w_k <- what it received, local epochs on CE
@@ -10,10 +10,10 @@
 
 Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling at f6c6f1e, fedcac_client.py, fedcac_group.py),
 whose τ and β for CIFAR-10 are the defaults; "as_published" has its clients' optimiser, too.  From round β on only the
-nearest clients share, and after it nobody.  Where the share τ reaches numbers that did not move (up to 1e-10), the
-least that did is the bound, as there.  The mixture is made by the server, so one model is sent down (the code: two).
-BatchNorm's running statistics are no parameters: the server takes their mean.  τ = 0 is FedAvg, and so is τ = 1 if all
-clients have as many rows and move every number.
+nearest clients share, and after it nobody.  If fewer than the share τ moved (by more than 1e-10), only those are
+critical, as there.  The mixture is made by the server, so one model is sent down (the code: two).  BatchNorm's running
+statistics are no parameters: the server takes their mean.  τ = 0 is FedAvg, and so is τ = 1 if all clients have as many
+rows and move every number.
 """
 
 from dataclasses import dataclass

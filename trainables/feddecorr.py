@@ -1,4 +1,4 @@
-"""FedDecorr: FedAvg whose clients decorrelate their features, which else collapse to few dimensions.
+"""FedDecorr: FedAvg whose clients decorrelate their features, which would otherwise collapse to few dimensions.
 
     down     w
     client   w_k <- w, local epochs on   L = CE + β · Σ_ij K_ij² / D²

@@ -11,9 +11,9 @@ Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1; its server's state is -α
 code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, lines 286 to 430) trains on w but scores the mean of the round's
 clients, and that of all clients' last models, which no server here has; it clips gradients at 10 before the penalty's
 (here: after it), decays weights by 1e-3, and divides α by n_k over the mean n, which is not reproduced.  The paper
-solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters: the
-server takes the mean of BatchNorm's running statistics.  As α goes to 0 clients are FedAvg's, but not the server: h
-adds all earlier moves to each, and where clients stop short of their optima it swings.
+solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters: the server
+takes the mean of BatchNorm's running statistics.  As α goes to 0, clients become FedAvg's, but not the server: h adds
+all earlier updates to each, and oscillates where clients stop short of their optima.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class FedDyn(Algorithm):
     )
 
     shared = ("body", "head")
-    unlike_text = "clients take local steps, and do not solve their problems"
+    unlike_text = "clients take local steps instead of solving their problems"
     presets = {
         "as_text": {"momentum": 0.0},
         "as_published": {

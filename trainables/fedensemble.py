@@ -6,8 +6,8 @@
 The baseline of FedGen's, FedPA's and FedGenP's tables, by their code: it trains exactly like FedAvg.  It is not the
 algorithm of Shi et al. (arXiv:2107.10663) nor of Lin et al. (arXiv:2006.07242), which they cite.  Differs: members are
 the clients of the last round; members="all" adds, as the code does, the received model once for each of the others
-(with the first member's running statistics where these are personal; the code has each one's own).
-The ensemble lives on the server, so nobody counts it as sent.  Before the first round the start predicts.
+(with the first member's running statistics where these are personal; the code has each one's own).  The ensemble lives
+on the server, so it does not count as sent.  Before the first round the initial model predicts.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class FedEnsemble(Algorithm):
     """FedEnsemble as described in its module: hyperparameters, client and server code."""
 
     pure = True
-    unlike_text = "it is the baseline of FedGen's code, and no paper's algorithm"
+    unlike_text = "it is the baseline in FedGen's code, not a paper's algorithm"
 
     members: str = hyper(
         "participants",

@@ -30,7 +30,7 @@ class FedFomo(LastModels):
     candidates: int = hyper(
         5, 1, 20, extra_values=(0,), symbol="M", first_round=2, help="models that a client receives"
     )
-    explore: float = hyper(0.3, 0.0, 1.0, symbol="ε", first_round=2, help="chance of a candidate to be any client")
+    explore: float = hyper(0.3, 0.0, 1.0, symbol="ε", first_round=2, help="chance that a candidate is a random client")
     held_out: float = hyper(0.2, 0.05, 0.5, extra_values=(0.0,), help="share of rows that judge models; 0: all do")
 
     structural = ("candidates",)

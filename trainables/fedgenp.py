@@ -1,4 +1,4 @@
-"""FedGenP: each client has a variational generator of features that the others' heads classify right and its own wrong.
+"""FedGenP: each client has a variational generator of features that the others' heads get right and its own gets wrong.
 
     down     w; after the first round also the label distribution and, if the client took part before, its generator G_k
     client   local steps on

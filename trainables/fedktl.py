@@ -13,9 +13,9 @@
 Zhang, Liu, Hua and Cao, CVPR 2024, arXiv:2403.15760, and its code (TsingZ0/FedKTL).  The paper's G is pretrained
 (StyleGAN, Stable Diffusion).  There is none here: G is two layers of random weights that never change; for normal
 latents its rows have mean 0 and variance 1.  So what clients share is which latents a class has, in pictures that look
-like noise.  Else, F has LayerNorm (the code's BatchNorm has no statistics for a single prototype), its gradients are
+like noise.  Also, F has LayerNorm (the code's BatchNorm has no statistics for a single prototype), its gradients are
 not cut, a step sees all pairs that were sent (the code: as many as rows of a batch), and P stays with its client (there
-it begins anew every round).  The nearest direction of Z predicts.  With μ = 0 it is Local with an equiangular head.
+it starts anew every round).  The nearest direction of Z predicts.  With μ = 0 it is Local with an equiangular head.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class FedKTL(Algorithm):
 
     pure = True
 
-    mu: float = hyper(50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="pictures' pull")
+    mu: float = hyper(50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="picture pull")
     lam: float = hyper(1.0, 0.01, 10.0, log=True, symbol="λ", first_round=2, help="pull to the classes' latents")
     angle: float = hyper(0.5, 0.0, 1.0, symbol="m", help="margin of the own direction's angle, in radians")
     scale: float = hyper(64.0, 1.0, 128.0, log=True, symbol="s", help="factor on cosines")

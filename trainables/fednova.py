@@ -1,4 +1,4 @@
-"""FedNova: FedAvg over moves per step, so that clients of more steps do not bend the objective.
+"""FedNova: FedAvg over updates per step, so that clients that take more steps do not bias the objective.
 
     down     w
     client   w_k <- w, local epochs on CE
@@ -31,7 +31,7 @@ class FedNova(Algorithm):
 
     pure = True
 
-    server_momentum: float = hyper(0.0, 0.0, 0.99, symbol="β", help="momentum of the server's moves")
+    server_momentum: float = hyper(0.0, 0.0, 0.99, symbol="β", help="momentum of the server's updates")
 
     shared = ("body", "head")
     presets = {"as_published": {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-4, "batch_norm": "personal"}}

@@ -1,4 +1,4 @@
-"""FedNTD: FedAvg whose clients keep what the received model says about the classes that a row is not of.
+"""FedNTD: FedAvg whose clients distill what the received model predicts for all classes but a row's own.
 
     down     w
     client   w_k <- w, local epochs on   L = CE + β τ² · mean_b KL(q̃_w || q̃)

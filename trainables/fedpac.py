@@ -8,9 +8,9 @@
              head for k:  Σ_j a_j head_j,  a = argmin Σ_j a_j² V_j + |Σ_j a_j (h_k - h_j)|²  over a >= 0, Σ_j a_j = 1
 
 Xu, Tong and Huang, ICLR 2023, arXiv:2306.11867, algorithm 1, from its description, and PFLlib (d832e76, clientpac.py,
-serverpac.py: "as_published", with p_c over clients).  Heads are mixed among a round's clients; who never took part gets
-their plain mean.  PFLlib also drops weights below 1e-3, and eigenvalues below 0.01 where rounding made one negative.
-λ = 0 with mixes=False is FedRep.
+serverpac.py: "as_published", with p_c over clients).  Heads are mixed among a round's clients; a client that never took
+part gets their plain mean.  PFLlib also drops weights below 1e-3, and eigenvalues below 0.01 where rounding made one
+negative.  λ = 0 with mixes=False is FedRep.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FedPAC(Algorithm):
     lam: float = hyper(1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="prototype pull")
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that train the head before the body")
     mixes: bool = hyper(True, help="mix the clients' heads (False: each keeps its own)")
-    weighting: str = hyper("rows", choices=("rows", "clients"), first_round=2, help="means of prototypes: over these")
+    weighting: str = hyper("rows", choices=("rows", "clients"), first_round=2, help="what prototypes are averaged over")
 
     shared = ("body",)
     sends = ("protos", "head")

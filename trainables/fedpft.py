@@ -9,9 +9,9 @@
 
 Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description and its Flower baseline
 (adap/flower, baselines/fedpft: strategy.py fits by AdamW, conf/strategy/fedpft.yaml; "as_published").  It is one-shot:
-its server fits one head; here it goes on fitting, on fresh draws, and later rounds cost the way down only.  Draws are
-as many of each class (its: of each row), covariances diagonal (one of its three; its code's are spherical).  A class
-of N rows gets at most N / 5 components (its code leaves a class out that has no more rows than components).
+its server fits one head; here it goes on fitting, on fresh draws, and later rounds cost only the download.  Classes
+have equally many draws (its: rows have); covariances are diagonal (one of its three; its code's: spherical).  A class
+of N rows gets at most N / 5 components (its code leaves out a class that has no more rows than components).
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class FedPFT(FitsHead):
     )
 
     sends = ("head",)
-    unlike_text = "the server fits on in every round, with as many draws of each class, and not once as many as rows"
+    unlike_text = "the server fits in every round, not once, with as many draws of each class, not as many as rows"
     presets = {"as_published": {"components": 2, "head_epochs": 1, "head_lr": 1e-4}}
     structural = ("components",)
 

@@ -33,12 +33,12 @@ class FedPHP(Algorithm):
 
     pure = True
 
-    mu: float = hyper(0.9, 0.0, 0.99, symbol="μ", first_round=2, help="the most that a private model keeps of itself")
+    mu: float = hyper(0.9, 0.0, 0.99, symbol="μ", first_round=2, help="largest weight of the old private model")
     lam: float = hyper(
-        0.1, 0.01, 0.9, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of what it passes on"
+        0.1, 0.01, 0.9, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="weight of the term R"
     )
     transfer: str = hyper(
-        "features", choices=("features", "logits"), first_round=2, help="what the private model passes on"
+        "features", choices=("features", "logits"), first_round=2, help="what R compares: features, or logits"
     )
 
     shared = ("body", "head")

@@ -91,7 +91,7 @@ class FedSA(Algorithm):
     )
 
     sends = ("anchors", "margin")
-    unlike_text = "the embedding of the anchors is drawn and stays, and is not trained"
+    unlike_text = "the embedding of the anchors is random and not trained"
     presets = {"as_published": {"weighting": "clients", "momentum": 0.0}}
 
     def init(self, task: Task) -> dict:

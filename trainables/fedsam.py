@@ -1,4 +1,4 @@
-"""FedSAM: FedAvg whose clients take sharpness-aware steps: each along the gradient where the loss near it is highest.
+"""FedSAM: FedAvg whose clients take sharpness-aware steps: along the gradient at the nearby point of highest loss.
 
     down     w
     client   w_k <- w, local work; a step on a mini-batch D:

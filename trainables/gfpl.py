@@ -126,7 +126,7 @@ class GFPL(Algorithm):
     retrain: str = hyper(
         "both", choices=("both", "projection"), first_round=EVENT, help="what retraining trains: g and proj, or proj"
     )
-    clip: bool = hyper(False, first_round=EVENT, help="cut pseudo-features at 0, as features after a ReLU are")
+    clip: bool = hyper(False, first_round=EVENT, help="cut pseudo-features at 0, like features after a ReLU")
     projection: int = hyper(
         0, 2, 512, extra_values=(0,), symbol="d_p", help="width of the projection; 0: as the features"
     )

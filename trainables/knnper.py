@@ -1,12 +1,12 @@
-"""kNN-Per: FedAvg whose clients also ask the nearest of their own rows, by the common model's features.
+"""kNN-Per: FedAvg whose clients let their own nearest rows vote, by the common model's features.
 
     down, client, up, server     as FedAvg
     scored   z = body(x) of the received model, also of the client's training rows;  of the k rows nearest to x
              q_c ∝ the sum of exp(-|z - z_i|) over those of class c;   λ q + (1 - λ) softmax(head(z)) predicts
 
 Marfoq et al., ICML 2022, arXiv:2111.09360, from its description and its code (omarfoq/knn-per at ee17520, client.py).
-Differs: λ is one for all clients (the paper: each client's best on its validation rows), and every round is scored, not
-the last alone.  A client memorises at most `capacity` of its rows, spread evenly over them (code: drawn).
+Differs: all clients have the same λ (the paper: each client's best on its validation rows), and every round is scored,
+not the last alone.  A client memorises at most `capacity` of its rows, spread evenly over them (code: drawn).
 "as_published": exp(-|z - z_i|² / D), and λ weighs q against logits, as the code's switch for that is always on.  λ = 0
 is FedAvg.
 """
@@ -28,9 +28,9 @@ class KNNPer(Algorithm):
     pure = True
 
     lam: float = hyper(0.5, 0.0, 1.0, symbol="λ", help="weight of the neighbours; 0 is FedAvg")
-    neighbours: int = hyper(10, 1, 100, log=True, symbol="k", help="rows that are asked, the nearest ones")
+    neighbours: int = hyper(10, 1, 100, log=True, symbol="k", help="nearest rows that vote")
     kernel: str = hyper("distance", choices=("distance", "square"), help="a neighbour's weight: exp(-d), or exp(-d²/D)")
-    mixed: str = hyper("probabilities", choices=("probabilities", "logits"), help="the model's scores that are mixed")
+    mixed: str = hyper("probabilities", choices=("probabilities", "logits"), help="scores of the model that are mixed")
     capacity: int = hyper(512, 1, 4096, log=True, help="rows that a client memorises")
 
     shared = ("body", "head")

@@ -20,7 +20,7 @@ class LGFedAvg(Algorithm):
     """LG-FedAvg as described in its module: hyperparameters, client and server code."""
 
     pure = True
-    unlike_text = "nobody starts from a FedAvg model, and representations have no loss of their own"
+    unlike_text = "clients do not start from a FedAvg model, and representations have no loss of their own"
 
     averages: str = hyper("head", choices=("head", "model"), help="what the server averages: the head, or all: FedAvg")
 

@@ -8,10 +8,10 @@
     server   w = Σ_k n_k w_k / Σ_k n_k
 
 Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3: its -ln of a softmax over two, written out.  proj is two
-linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to 563; main.py); differs: as
-wide as the features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU
-have cosines of 0 to 1 only.  The paper's first last model is the common start.  Fixed models predict as an evaluation
-does, with their running statistics.  Without projection, μ = 0 is FedAvg.
+linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to 563; main.py); differs: as wide
+as the features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU have
+cosines of 0 to 1 only.  In the paper, the last model is at first the common start.  Fixed models predict as an
+evaluation does, with their running statistics.  Without projection, μ = 0 is FedAvg.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class MOON(Algorithm):
     projection: bool = hyper(True, help="two more layers between body and head")
 
     structural = ("projection",)
-    unlike_text = "the projection is as wide as the features, and not 256"
+    unlike_text = "the projection is as wide as the features, not 256"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         **dict.fromkeys(("as_text", "as_published"), {"momentum": 0.9, "weight_decay": 1e-5}),
         "pfllib": {"projection": False, "momentum": 0.0},

@@ -1,4 +1,4 @@
-"""Per-FedAvg: a common model that is good after one step on a client's own rows, not as it is.
+"""Per-FedAvg: a common model that becomes good after one step on a client's own rows.
 
     down     w
     client   w_k <- w, local work; a step takes mini-batches D, D', D'' of its rows:
@@ -9,10 +9,10 @@
     scored   w - α ∇f(w; D), one step on a mini-batch; with tune_epochs so many epochs;  no later round sees it
 
 Fallah et al., NeurIPS 2020, arXiv:2002.07948, algorithm 1 and section 5, from its description.  η, the clients' lr, is
-the paper's β.  Differs: the mean is by rows (averaging="clients": the paper's).  A step takes 2 or 3 mini-batches,
-so that an epoch has a half or a third of FedAvg's (batches="same": D = D' = D'').  Running statistics are of the pass
-at w̃.  "as_published" is PFLlib (d832e76, clientperavg.py): first order, two passes over the rows in a round.
-α = 0 is FedAvg on D' alone; with tune_epochs, FedAvg-FT.
+the paper's β.  Differs: the mean is by rows (averaging="clients": the paper's).  A step takes 2 or 3 mini-batches, so
+an epoch has a half or a third of FedAvg's steps (batches="same": D = D' = D'').  Running statistics are of the pass at
+w̃.  "as_published" is PFLlib (d832e76, clientperavg.py): first order, two passes over the rows in a round.  α = 0 is
+FedAvg on D' alone; with tune_epochs, FedAvg-FT.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class PerFedAvg(Algorithm):
     pure = True
 
     inner_lr: float = hyper(0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="α", help="rate of the inner step")
-    hessian: str = hyper("difference", choices=("difference", "none"), help="by a difference of gradients, or left out")
+    hessian: str = hyper("difference", choices=("difference", "none"), help="h: by a difference of gradients, or 0")
     delta: float = hyper(1e-3, 1e-5, 0.1, log=True, symbol="δ", help="step of the difference of gradients")
     batches: str = hyper(
         "separate", choices=("separate", "same"), help="a mini-batch for each gradient of a step, or one for all"

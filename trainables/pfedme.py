@@ -8,12 +8,12 @@
     server   w <- (1 - β) w + β Σ_k n_k w_k / Σ_k n_k;   θ_k stays with its client, and it is what predicts
 
 Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848, algorithm 1, from its description.  K steps stand for the paper's
-solution to an accuracy, and θ_k starts from w in every round, as in its code (CharlieDinh/pFedMe at 0468164,
+solution up to an accuracy, and θ_k starts from w in every round, as in its code (CharlieDinh/pFedMe at 0468164,
 userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (averaging="clients": the paper's); the clients'
 momentum goes on from one mini-batch to the next.  Running statistics of w_k are those of θ_k.  "as_published" is PFLlib
-(d832e76, clientpFedMe.py, main.py), which also decays θ_k by 1e-3; its code and the paper's do not use momentum.
-A round has K gradient steps where FedAvg's has one, and costs K times as much.
-With K = 1, η_w λ = 1 and β = 1 the common model is FedAvg's, and θ_k what FedAvg's client sends.
+(d832e76, clientpFedMe.py, main.py), which also decays θ_k by 1e-3; its code and the paper's do not use momentum.  A
+round has K gradient steps where FedAvg's has one, and costs K times as much.  With K = 1, η_w λ = 1 and β = 1 the
+common model is FedAvg's, and θ_k what FedAvg's client sends.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class PFedMe(TwoModels):
 
     pure = True
 
-    lam: float = hyper(15.0, 0.1, 100.0, log=True, symbol="λ", help="pull of the own model to the common one")
+    lam: float = hyper(15.0, 0.1, 100.0, log=True, symbol="λ", help="pull of the own model towards the common one")
     inner_steps: int = hyper(5, 1, 20, symbol="K", help="steps of the own model on every mini-batch")
     common_lr: float = hyper(0.005, 1e-4, 1.0, log=True, symbol="η_w", help="learning rate of the common model")
     server_step: float = hyper(1.0, 0.1, 2.0, symbol="β", help="the server's step towards the clients' mean")

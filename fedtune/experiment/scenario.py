@@ -52,7 +52,7 @@ RANGES: dict[str, tuple[float, float]] = {
 SECTIONS = {  # the first field of each section of --help-scenario -> its heading
     "dataset": "data and model",
     "partition": "which client holds what (names before a colon: the partitions that use a field)",
-    "thinning": "clients whose rows differ further",
+    "thinning": "further differences between clients",
     "rounds": "rounds and evaluation",
     "batch": "local training (--also searches these too)",
 }
@@ -104,8 +104,8 @@ class Scenario:
     alpha: float = setting(0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; quantity: of clients' sizes")
     floor: int = setting(
         10,
-        "least rows of a client; partitions dirichlet, quantity and power-law; fedgen: before validation is split off, "
-        "without test rows",
+        "fewest rows of a client; partitions dirichlet, quantity and power-law; fedgen: before validation is split "
+        "off, without test rows",
     )
     share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
     owners: int = setting(10, "owners whose rows a client has")
@@ -130,8 +130,8 @@ class Scenario:
     pretrained: str = setting("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
     evaluation: str = setting(
         "personal",
-        "which model is scored on what; personal: each client's own model on its own rows, global: the shared model on "
-        "each client's rows, pooled: the shared model on all clients' rows together",
+        "which model is scored, on which rows; personal: each client's own model on its own rows, global: the shared "
+        "model on each client's rows, pooled: the shared model on all clients' rows together",
     )
     eval_clients: int = setting(0, "clients that are scored, 0: all; drawn once and the same in every round")
     all_classes: int = setting(

@@ -47,7 +47,7 @@ class ComparisonOptions(SearchOptions):
     )
     baselines: str = option(
         BASELINES,
-        f"tuned too, tested against (default {BASELINES}); none: no baselines",
+        f"baselines, also tuned (default {BASELINES}); none: no baselines",
         "A,B|none",
         group=WHAT,
     )
@@ -65,16 +65,17 @@ class ComparisonOptions(SearchOptions):
         0.005, "difference that matters (default 0.005); in the metric's unit: half a point", "N", above_zero, group=HOW
     )
     control: bool = option(
-        True, "do not search the plainest algorithm twice; that second search is a control of the verdicts", group=HOW
+        True, "leave out the control, a second search of FedAvg; without FedAvg: of the plainest algorithm", group=HOW
     )
     widen: bool = option(
         False,
-        "extend ranges whose ends are best; for all that share them, and every search gets half as many trials again",
+        "extend ranges if the best value is at an end; for all that share them, and every search gets half as many "
+        "trials again",
         group=HOW,
     )
     top_k: int | None = option(
         None,
-        f"a search's best that fresh seeds judge (default {TOP_K}); the best of them is compared; with --choose-seeds, "
+        f"best trials to run on fresh seeds (default {TOP_K}); the best of them is compared; with --choose-seeds, "
         "each search names one itself",
         "N",
         small_int,

@@ -72,7 +72,7 @@ class Cell:
 
 
 def cells() -> pd.DataFrame:
-    """All printed figures, a row each; columns COLUMNS.
+    """All printed figures, one row each; the columns are COLUMNS.
 
     >>> from fedtune.studies import published
     >>> printed = published.cells()

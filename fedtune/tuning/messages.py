@@ -52,7 +52,7 @@ def chosen(p: Plan, rows: pd.DataFrame, name: str | None) -> None:
         table.add_column(column, justify="left" if column == "trial" else "right")
     for row in rows.to_dict("records"):
         figures = [_cell(float(row[column])) for column in (choice.OWN, *each, first)]
-        table.add_row(row["trial"] + " (named)" * (row["trial"] == name), *figures)
+        table.add_row(row["trial"] + " (chosen)" * (row["trial"] == name), *figures)
     console().print(table)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
@@ -83,7 +83,7 @@ def conclude(
     if len(checked):
         say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
     elif not within:
-        say("\nThe best configuration has not been checked on fresh seeds, so its score below is too good.")
+        say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
@@ -110,7 +110,7 @@ def conclude(
 
 
 def _say_next(p: Plan, config: Config, trials: int, data_dir: str | None) -> None:
-    """Where the results lie, and the commands that one may want next."""
+    """Where the results are, and the commands to use next."""
     say(f"folder: {p.shown}")
     say("what to do next:")
     lie = ("--data-dir", data_dir) if data_dir else ()

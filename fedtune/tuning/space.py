@@ -57,7 +57,7 @@ __all__ = [
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
-    """The domains of these hyperparameters: over all their declared range, or over the narrower one given.
+    """The domains of these hyperparameters: over their whole declared range, or over the narrower one given.
 
         tunable(GFPL, "lam", "lr", start=(1, 14))
 

@@ -17,7 +17,7 @@ HELP = "help"  # the heading of what shows help
 VIEWS = {
     "-h": "",
     "--help-scenario": "the options of the setting: data, clients, training",
-    "--help-all": "every option, with all that there is to say",
+    "--help-all": "every option, fully explained",
 }
 
 

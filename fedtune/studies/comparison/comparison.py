@@ -122,7 +122,7 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     for reason in wider.reasons:
         say(f"widened: {reason}")
     if not any(wider.ranges.values()):
-        say("note: no range is widened: no search's best lies at an end that can go on")
+        say("note: no range is widened: no search's best value is at an end that can be extended")
         return c
     again = comparison_plan.widened(c, wider)
     files.add(trials=again.trials, widened=list(again.widened))

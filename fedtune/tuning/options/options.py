@@ -113,12 +113,12 @@ class ExperimentOptions:
     )
     preset: str = option(
         "",
-        "as_text or as_published; the paper to the letter, or the released code's choices",
+        "as_text or as_published; the paper's text, or the released code's choices",
         "NAME",
         group=WHAT,
         rare=True,
     )
-    seed: int = option(0, "of the split, initial weights, sampling (default 0)", "N", bounded_int(0, SEEDS), group=WHAT)
+    seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", bounded_int(0, SEEDS), group=WHAT)
     data_dir: str | None = option(
         None,
         "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
@@ -129,7 +129,7 @@ class ExperimentOptions:
     device: str = option("cpu", "cpu or cuda (default cpu)", "NAME", group=WHERE)
     start_from: str = option(
         "",
-        "initial weights: a state_dict, or of run --save; loads every part that fits, or only PART",
+        "initial weights: a state_dict, or from run --save; loads every part that fits, or only PART",
         "FILE[:PART]",
         group=WHAT,
     )
@@ -329,9 +329,11 @@ class SearchOptions(ExperimentOptions):
         rare=True,
     )
     space: str = option("default", "search space: default, paper, wide, or your file", "NAME|FILE.py", group=HOW)
-    also: str | None = option(None, "search these too; for instance lr=0.001..0.3", "NAME[=LOW..HIGH],…", group=HOW)
+    also: str | None = option(
+        None, "more hyperparameters to search; for instance lr=0.001..0.3", "NAME[=LOW..HIGH],…", group=HOW
+    )
     ranges: str | None = option(
-        None, "search these between other ends; for instance lr=0.0001..1", "NAME=LOW..HIGH,…", group=HOW
+        None, "other ranges to search; for instance lr=0.0001..1", "NAME=LOW..HIGH,…", group=HOW
     )
     trials: int | None = option(
         None, "configurations to try (default 32); of a grid: all", "N", positive_int, group=LENGTH
