@@ -46,6 +46,8 @@ STATE = "fedtune"  # the record of a client's state that counts its messages; th
 FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TEMPORARY = "fedtune-flower-"
+TRY, TRIES = "FEDTUNE_FLOWER_TRY", 3  # of a run whose Ray does not come up
+LATE = "timed out during startup"  # says Ray where its node needs more than 15 s, or 30, as on a busy machine
 OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
 Value = Any  # of a run config: bool, int, float or str
 
@@ -652,6 +654,22 @@ def isolate(folder: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
+def begin_again(error: BaseException) -> None:
+    """Be a new process of this program if Flower's Ray did not come up.  What is left of that Ray ends with it."""
+    now = int(os.environ.get(TRY) or 1)
+    if now < TRIES and LATE in "".join(traceback.format_exception(type(error), error, error.__traceback__)):
+        print("Ray ended while it started, as on a machine that is very busy; it is started again", flush=True)
+        os.environ[TRY] = str(now + 1)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
 if __name__ == "__main__":
     isolate(os.path.abspath(arguments().parse_args().app))
-    sys.exit(main())
+    try:
+        status = main()
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        begin_again(error)
+        os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
+    sys.exit(status)
