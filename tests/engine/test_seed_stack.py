@@ -77,7 +77,11 @@ def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> 
         assert_close(numbers(ours.state), numbers(run.state), **TIGHT)
 
 
-@pytest.mark.parametrize("name", names())
+# to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask of all
+ALGORITHMS = [pytest.param(name, marks=[pytest.mark.long] * (i % 2)) for i, name in enumerate(names())]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_stacked_seeds_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
     data = {seed: partitioning.make(SOME, seed) for seed in SEEDS[:2]}
     require_equal(*both(name, SOME, EARLY[name], data), rounds=3 if EARLY[name] else 2)
