@@ -31,6 +31,7 @@ PROCESSES = {"ray", "subprocess", "multiprocessing", "nbclient", "begin_search"}
 RAY = {"one_ray", "no_ray", "undisturbed", "interrupted"}  # fixtures that do
 QUICK = ("core", "data", "nn", "experiment", "tracing", "runs")  # folders of what needs neither
 SECONDS = "fedtune/seconds"  # of each file's tests, in pytest's cache
+SHORT = 20.0  # seconds of a file that may come last
 GUESS = {True: 4.0, False: 0.3}  # seconds of a test that was not run yet here: it starts a process, or none
 
 
@@ -103,7 +104,8 @@ AFTER_RAY = pytest.StashKey[set[Path]]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is quick.  The longest files first, as they took the last time; and which come after the last with Ray.
 
-    Of three workers none is to begin a file of minutes when the others have nothing left.
+    Of three workers none is to begin a file of minutes when the others have nothing left.  Short files with one_ray
+    come before others as short, and what ends it after them: so it is started once, and ends early.
     """
     took: dict[str, float] = known(config)
     guess: dict[str, float] = {}
@@ -112,6 +114,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("quick")
         guess[item.location[0]] = guess.get(item.location[0], 0.0) + GUESS[starts(item)]
     length = guess | took
+    for item in items:
+        if "one_ray" in getattr(item, "fixturenames", ()):
+            length[item.location[0]] = max(length[item.location[0]], SHORT)
+        elif "no_ray" in getattr(item, "fixturenames", ()):
+            length[item.location[0]] = min(length[item.location[0]], 0.99 * SHORT)
     items.sort(key=lambda item: -length[item.location[0]])
     with_ray = {item.path for item in items if "one_ray" in getattr(item, "fixturenames", ())}
     files = list(dict.fromkeys(item.path for item in items))
