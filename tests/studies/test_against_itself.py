@@ -143,7 +143,7 @@ def test_from_a_table_to_its_judgement(
     """The commands that docs/simulate.md names, on a small table."""
     monkeypatch.chdir(tmp_path)
     Path("grid.py").write_text(GRID)
-    what = "--algo local --rounds 2 --no-dashboard"
+    what = "--algo local --clients 3 --rounds 2 --no-dashboard"
     assert tabulate.main(f"{what} --space grid.py --seeds 2 -o t.parquet".split()) == 0
     play = "t.parquet --against-itself --searches 4 --budget 3 --processes 1"
     assert simulate.main(f"{play} --choose-seeds 1,2 --chosen chosen.py".split()) == 0

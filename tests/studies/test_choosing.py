@@ -251,19 +251,23 @@ def test_a_comparison_judges_what_each_search_names(
     tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
-        "--algos local --baselines none --scenario digits-w4 --clients 4 --rounds 2 --trials 3 --seeds 2 "
-        "--searcher random --scheduler none --max-concurrent 1 --choose-seeds 2 --no-dashboard --name own"
+        "--algos local --baselines none --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --seeds 2 --searches 2 "
+        "--no-control --searcher random --scheduler none --max-concurrent 1 --choose-seeds 2 --no-dashboard --name own"
     )
     assert compare.main([*words.split(), "--storage-path", str(tmp_path)]) == 0
     folder = tmp_path / "own"
     record = json.loads((folder / "compare.json").read_text())
     assert (record["top_k"], record["choose_seeds"]) == (1, 2)
     found = pd.read_parquet(folder / "evaluations.parquet")
-    assert set(found["configuration"]) == {"default", "top 1"} and set(found["seed"]) == {2, 3}
-    rows = json.loads((folder / "local" / "run.json").read_text())["choice"]
-    assert len(rows) == 3 and all("seed 1" in row and "seed 2" not in row for row in rows)
-    assert set(found[found["chosen"]]["trial"]) == {max(rows, key=lambda row: row["val_acc"])["trial"]}
+    assert set(found["configuration"]) == {"default", "top 1"}
+    assert found.groupby("search")["seed"].unique().map(list).to_dict() == {1: [2, 3], 2: [6, 7]}
+    for search_, name, seed in ((1, "local", 1), (2, "local+2", 5)):
+        rows = json.loads((folder / name / "run.json").read_text())["choice"]
+        assert len(rows) == 2 and all(f"seed {seed}" in row and f"seed {seed + 1}" not in row for row in rows)
+        named = found[found["chosen"] & (found["search"] == search_)]
+        assert set(named["trial"]) == {max(rows, key=lambda row: row["val_acc"])["trial"]}
     (row,) = pd.read_csv(folder / "table.csv").to_dict("records")
-    assert (row["search_trials"], row["search_rounds"]) == (3, 3 * 2 + 3 * 2)
+    assert (row["search_trials"], row["search_rounds"]) == (2 * 2, 2 * (2 * 2 + 2 * 2))
     said = capsys.readouterr().out
-    assert "each search had 3 trials of at most 2 rounds each, and trained the best 3 on 1 more seed" in said
+    assert "each search had 2 trials of at most 2 rounds each, and trained the best 3 on 1 more seed" in said
+    assert "2 searches, of each the mean over 2 fresh seeds" in said

@@ -68,8 +68,8 @@ def test_more_seeds_for_the_best_pay_where_seeds_differ_and_cost_where_they_agre
     worth = np.linspace(0, 1, 100)
     top, alone = (Strategy("random", "none", 0, choose_seeds=k) for k in (2, 1))
     same, luck = flat(worth, 4), flat(worth, 4, spread=1.0)
-    assert mean_regret(same, top, 16, 150)[-1] > mean_regret(same, alone, 16, 150)[-1]
-    assert mean_regret(luck, top, 32, 150)[-1] < mean_regret(luck, alone, 32, 150)[-1]
+    assert mean_regret(same, top, 16, 80)[-1] > mean_regret(same, alone, 16, 80)[-1]
+    assert mean_regret(luck, top, 32, 80)[-1] < mean_regret(luck, alone, 32, 80)[-1]
 
 
 def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -> None:
@@ -165,7 +165,8 @@ def test_nobody_is_judged_before_the_first_effect_unless_one_says_so(tmp_path: P
     late = dataclasses.replace(flat(np.linspace(0, 1, 9), rounds=20), first_effect=14)
     late.write(tmp_path / "late.parquet")
     flat(np.linspace(0, 1, 9), rounds=20).write(tmp_path / "early.parquet")
-    line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet --scheduler asha,median,none --searches 2 --processes 1"
+    words = "--scheduler asha,median,none --searches 2 --budget 2 --processes 1"
+    line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet {words}"
     assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0
     assert simulate.main(f"{line} --grace 5,14 -o {tmp_path}/said.csv".split()) == 0
     every, said = (pd.read_csv(tmp_path / f"{n}.csv")["strategy"].unique().tolist() for n in ("all", "said"))
@@ -196,7 +197,7 @@ def test_a_table_knows_its_first_effect(tmp_path: Path, one_ray: None) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
     flat(np.linspace(0, 1, 50), rounds=30).write(tmp_path / "t.parquet")
-    words = "--searcher random,tpe --scheduler none --searches 100 --processes 2"
+    words = "--searcher random,tpe --scheduler none --searches 40 --processes 2"
     process = command("fedtune", "simulate", f"{tmp_path}/t.parquet", *words.split())
     assert process.stdout and "1 of 2 done (random, none" in process.stdout.readline()  # all are at work
     started = set(below(working(process.pid)))

@@ -165,6 +165,7 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
 
 
+@pytest.mark.long
 def test_a_comparison_of_several_searches_from_end_to_end(
     tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
