@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from markupsafe import Markup
@@ -50,6 +51,7 @@ def html(parts: Sequence[Search | Comparison]) -> str:
     )
 
 
+@lru_cache(maxsize=1)  # Plotly's script, which takes as long as all figures of a short search
 def packed(text: str) -> str:
     """A text compressed (zlib, RFC 1950) and in Base64, as report.js unpacks it."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()

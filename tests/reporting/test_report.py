@@ -34,7 +34,7 @@ from fedtune.commands import report
 from fedtune.core.about import FORMAT
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from fedtune.reporting import check, findings
+from fedtune.reporting import check, figures, findings
 from fedtune.reporting.words import mattered
 from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
@@ -207,6 +207,13 @@ def said(run: Path, out: Path) -> str:
     return told(out.read_text())
 
 
+def words(run: Path, out: Path) -> str:
+    """The text of its report without figures, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "drawn", lambda name, make, sentence: figures.Shown(name, "", sentence, "", "no time"))
+        return said(run, out)
+
+
 # what it says ---------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +279,7 @@ def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp
     )
     assert begun in text and "Caveats" in text
     assert "The best has lam = 49, at the upper end of the searched 0.1 … 50 (log): the optimum may lie beyond" in text
-    text = said(comparison, tmp_path / "x.html")
+    text = words(comparison, tmp_path / "x.html")
     begun = (
         "With 14 trials tpe has hardly begun to learn (its first 10 are random): read these as random searches, or give"
     )
@@ -297,14 +304,14 @@ def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], v
 
 
 def test_a_seed_that_diverged_is_told_and_has_no_mean(tmp_path: Path) -> None:
-    text = said(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
+    text = words(make(tmp_path / "run", final=final((0.94, float("nan"), 0.96))), tmp_path / "x.html")
     assert "On fresh seeds the best configuration diverged in 1 of 3 runs." in text
     assert "best – 0.9400 diverged 0.9600" in text and "best − default, by seed – +0.0400 diverged +0.0600" in text
     assert "Runs diverged on fresh seeds, so whether tuning gained anything over the default is unknown" in text
 
 
 def test_one_fresh_seed_has_no_interval(tmp_path: Path) -> None:
-    text = said(make(tmp_path / "run", final=final((0.9,), (0.8,))), tmp_path / "x.html")
+    text = words(make(tmp_path / "run", final=final((0.9,), (0.8,))), tmp_path / "x.html")
     assert "On 1 fresh seed the tuned configuration differs from the default by +0.1000 in test accuracy;" in text
     assert "one fresh seed only" in text
 
@@ -318,7 +325,7 @@ def test_where_the_numbers_come_from(html: str) -> None:
 
 def test_a_resumed_run_names_all_its_commits_and_no_whole_time(tmp_path: Path) -> None:
     run = make(tmp_path / "run", resumed=["2026-01-02"], earlier_commits=["abc"], git_commit="def+", seconds=20)
-    text = said(run, tmp_path / "x.html").split("Where the numbers come from")[1]
+    text = words(run, tmp_path / "x.html").split("Where the numbers come from")[1]
     assert "commit abc and def with uncommitted changes" in text and "in total at least 20 s" in text
 
 
@@ -562,19 +569,19 @@ def test_a_comparison_shows_what_its_searches_had_found_by_trials(comparison: Pa
 
 
 def test_a_comparison_claims_no_more_than_was_done(comparison: Path, tmp_path: Path) -> None:
-    assert "each tuned, but with unequal budgets, selected on" in said(comparison, tmp_path / "x.html")
+    assert "each tuned, but with unequal budgets, selected on" in words(comparison, tmp_path / "x.html")
     file = shutil.copytree(comparison, tmp_path / "cut") / "compare.json"
     whole = json.loads(file.read_text())
     for name in ("evaluations.parquet", "table.csv", "pairs.csv"):
         (file.parent / name).unlink()
     write_json(file, whole | {"state": "interrupted", "command": ["x", "--name=both"]})
-    text = said(file.parent, tmp_path / "x.html")
+    text = words(file.parent, tmp_path / "x.html")
     assert (
         "3 algorithms will be tuned, and trained again on fresh seeds together with the defaults; this has not" in text
     )
     assert "same budget" not in text and "It was interrupted" in text and "Run it again: x copy" in text
     write_json(file, whole | {"unequal": []})
-    assert "each tuned with the same budget of 14 trials, selected" in said(file.parent, tmp_path / "x.html")
+    assert "each tuned with the same budget of 14 trials, selected" in words(file.parent, tmp_path / "x.html")
 
 
 def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) -> None:
@@ -582,7 +589,7 @@ def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) 
     pair = pd.read_csv(run / "pairs.csv")
     more = [pair.assign(algorithm=f"a{i % 2}") for i in range(20)]
     pd.concat(more).to_csv(run / "pairs.csv", index=False)
-    text = said(run, tmp_path / "x.html")
+    text = words(run, tmp_path / "x.html")
     assert "paired by seed (those with a0, of 20)" in text and text.count("a0 − local") == 10 and "a1 − " not in text
 
 
@@ -590,7 +597,7 @@ def test_a_search_of_a_comparison_finds_its_check_there(
     comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(comparison / "local")
-    text = said(Path(), tmp_path / "x.html")
+    text = words(Path(), tmp_path / "x.html")
     assert "no check on fresh seeds" not in text and "a selection gap of +0.1000" in text
     assert "Test accuracy on 2 fresh seeds" in text
 
@@ -855,7 +862,7 @@ def test_a_page_says_what_to_try_next(html: str, comparison: Path, tmp_path: Pat
     assert (
         "Widen lam to 0.1 … 50" not in text and "Look beyond the declared range" in text
     )  # FedProto declares up to 50
-    assert "Widen ranges for all that share them" in said(comparison, tmp_path / "x.html")
+    assert "Widen ranges for all that share them" in words(comparison, tmp_path / "x.html")
 
 
 def test_a_folded_search_draws_once_it_is_opened(browser: Browser, comparison: Path) -> None:
