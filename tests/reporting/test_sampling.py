@@ -50,6 +50,18 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None
     assert some.directions == study.directions and some.best_value == study.best_value
 
 
+def test_the_page_says_what_it_leaves_out(
+    run: Path, bounds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analysis.study_plots.RESAMPLES", 1)
+    page = tmp_path / "r.html"
+    assert report.main([str(run), "-o", str(page)]) == 0
+    text = page.read_text()
+    assert "this shows 40 of 300 trials, the best 20 and others drawn at random" in text
+    assert "the table has the best 200; frames.load returns all of them" in text
+
+
+@pytest.mark.long
 def test_the_page_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many trials as a report really draws."""
     monkeypatch.setattr(sampling, "LISTED", 500)
