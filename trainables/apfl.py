@@ -12,8 +12,9 @@
 Deng, Kamani and Mahdavi 2020, arXiv:2003.13461, algorithm 1 and section 4.2, from its description.  Differs: the mean
 is by rows (averaging="clients": the paper's); an adaptive α moves in every step, as parameters do (with the clients'
 lr, momentum and weight decay).  "as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which
-mixes the models' logits instead of their weights, and decays α by κ = 0.02; there α moves in a round's first step only.
-PFLlib trains v_k alone, and mixes at the end of a round: not here.
+mixes the models' logits instead of their weights, and decays α by κ = 0.02; there v_k steps beside the w_k that has
+just stepped (here, as in the paper, before it), and α moves in a round's first step only.  PFLlib trains v_k alone, and
+mixes at the end of a round: not here.
 α = 0 is FedAvg, α = 1 Local training next to FedAvg.  A step has the gradients of two models, so a round costs twice
 FedAvg's; with an adaptive α also a pass over v_k - w_k in every step, and the bound on α.
 """
