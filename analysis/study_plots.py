@@ -66,8 +66,9 @@ def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
     """One study of the trials of several searches of the same space, such as an algorithm's in a comparison.
 
     >>> from analysis import plots
-    >>> plots.mattered(plots.pooled([plots.study("runs/NAME/gfpl"), plots.study("runs/NAME/gfpl+2")])).trials
-    31
+    >>> searches = [plots.study("runs/NAME"), plots.study("runs/NAME")]  # yours: the folders of two searches
+    >>> plots.mattered(plots.pooled(searches)).trials
+    44
     """
     trials = [trial for study in studies for trial in study.get_trials(deepcopy=False)]
     return _study_of(trials, studies[0].directions)
