@@ -88,21 +88,30 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undis
 
 
 @pytest.fixture(scope="module")
-def three(no_ray: None) -> Iterator[Cluster]:
-    """Three nodes of two GPUs each, beside a head without any."""
+def _gpus(no_ray: None) -> Iterator[Cluster]:
+    """A node of two GPUs, beside a head without any."""
     made = headed()
-    for _ in range(3):
-        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+    made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
     yield made
     made.shutdown()
 
 
 @pytest.fixture
-def gpus(three: Cluster) -> Iterator[Cluster]:
+def gpus(_gpus: Cluster) -> Iterator[Cluster]:
     """That cluster, with this process as a driver of it."""
-    with clusters.connected(three.address, 0.2, 0.5, dashboard=False) as fits:
+    with clusters.connected(_gpus.address, 0.2, 0.5, dashboard=False) as fits:
+        assert fits == 4
+        yield _gpus
+
+
+@pytest.fixture
+def three(cluster: Cluster) -> Iterator[Cluster]:
+    """Three such nodes."""
+    for _ in range(3):
+        cluster.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+    with clusters.connected(cluster.address, 0.2, 0.5, dashboard=False) as fits:
         assert fits == 12
-        yield three
+        yield cluster
 
 
 def planned(cluster: Cluster, folder: Path, more: str) -> plan.Plan:
@@ -152,13 +161,14 @@ def in_store(node: dict) -> int:
     return stats.store_stats.object_store_bytes_used
 
 
+@pytest.mark.long
 def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
-    gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    three: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """12 trials at half a GPU are there at once; one ends, a 13th comes; data lie on each node once."""
     words = tmp_path / "words"
     words.mkdir()
-    p = planned(gpus, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
+    p = planned(three, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
     light = SimpleNamespace(
         trainer="fedtune.engine.built_in", name="local", rounds=1, seed=0, title=lambda setting: f"local on {setting}"
     )
@@ -305,7 +315,7 @@ def test_a_probe_sets_the_share_before_the_search_begins(
     monkeypatch.setattr(gpu_share, "measure", measured)
     share, fits = gpu_share.measure_gpu_share(p.workload, [partitioning.make(p.workload.scenario, 0)], p.cpus)
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
-    assert (share, fits) == (0.5, 12)
+    assert (share, fits) == (0.5, 4)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of GPU memory"):
         gpu_share.measure_gpu_share(p.workload, [], p.cpus)
