@@ -1,6 +1,7 @@
 """FedGenP's figure 3: two classes in the plane, three clients that see them differently, and what the server learns.
 
     python -m analysis.fedgenp_toy [--rounds 40,100] [--seed 0] [--output fedgenp_toy.png]
+    python -m analysis.fedgenp_toy --seeds 10 --write analysis/results
 
 The distribution.  A wheel is turned by an angle that is uniform on [0, 2π).  Client k sits at 1 from the hub, at 120° ·
 k on the wheel; its class 0 lies 0.6 clockwise of that along the wheel's tangent, its class 1 as far the other way.  So
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -183,25 +185,38 @@ def _writable(text: str) -> Path:
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """Play, draw, and print the accuracies."""
+    """Play, draw the first seed, and print the accuracies of all."""
     parser = Parser(prog="python -m analysis.fedgenp_toy", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", default="40,100", metavar="N,N", help="when to look (default 40,100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of data, start and draws (default 0)")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many, of which the first is drawn (1)")
+    parser.add_argument(
+        "--write", type=Path, metavar="DIR", help="folder of a table of the accuracies, fedgenp-toy.csv"
+    )
     parser.add_argument("--output", default="fedgenp_toy.png", metavar="FILE", help="the picture (fedgenp_toy.png)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
     rounds, path = _rounds(args.rounds), _writable(args.output)
     if args.seed < 0:
         raise UserError(f"--seed must not be negative, but got {args.seed}")
+    if args.seeds < 1:
+        raise UserError(f"--seeds must be at least 1, but got {args.seeds}")
     torch.set_num_threads(1)
-    found, data = run(rounds, args.seed), draw(args.seed)
+    played, data = {args.seed + i: run(rounds, args.seed + i) for i in range(args.seeds)}, draw(args.seed)
     try:
-        figure(data, found).savefig(path, dpi=150)
+        figure(data, played[args.seed]).savefig(path, dpi=150)
     except OSError as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error
-    print(f"{'algorithm':9} {'rounds':>6} {'accuracy':>8}   on all clients' {data.test.rows.size} test rows")
-    for shot in found:
-        print(f"{shot.algorithm:9} {shot.rounds:6} {shot.accuracy:8.4f}")
+    rows = [(shot.algorithm, shot.rounds, seed, shot.accuracy) for seed, found in played.items() for shot in found]
+    print(
+        f"{'algorithm':9} {'rounds':>6} {'seed':>4} {'accuracy':>8}   on all clients' {data.test.rows.size} test rows"
+    )
+    for algorithm, after, seed, accuracy in rows:
+        print(f"{algorithm:9} {after:6} {seed:4} {accuracy:8.4f}")
+    if args.write:
+        args.write.mkdir(parents=True, exist_ok=True)
+        table = pd.DataFrame(rows, columns=["algorithm", "rounds", "seed", "accuracy"])
+        table.to_csv(args.write / "fedgenp-toy.csv", index=False)
     print(f"figure: {path}")
     return 0
 

@@ -1,6 +1,7 @@
 """The toy of FedGenP's figure 3 is what its docstring says, and draws."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.papers import fedgenp_toy as toy
@@ -50,7 +51,7 @@ def test_accuracy_is_of_the_margin_that_is_drawn(monkeypatch):
 
 def test_command_draws_and_prints(tmp_path, capsys):
     path = tmp_path / "toy.png"
-    assert toy.main(["--rounds", "1,2", "--output", str(path)]) == 0
+    assert toy.main(["--rounds", "1,2", "--seeds", "2", "--write", str(tmp_path), "--output", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:5]] == [
@@ -59,6 +60,9 @@ def test_command_draws_and_prints(tmp_path, capsys):
         ["fedgenp", "1"],
         ["fedgenp", "2"],
     ]
+    table = pd.read_csv(tmp_path / "fedgenp-toy.csv")
+    assert [*table["seed"]] == [0] * 4 + [1] * 4
+    assert [f"{x:.4f}" for x in table["accuracy"]] == [line.split()[3] for line in lines[1:9]]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,7 @@ def test_command_draws_and_prints(tmp_path, capsys):
         ["--rounds", "forty"],
         ["--rounds", "1,2,3,4,5"],
         ["--seed", "-1"],
+        ["--seeds", "0"],
         ["--output", "toy.xyz"],
         ["--output", "nowhere/toy.png"],
     ],

@@ -13,7 +13,7 @@ from fedtune.core.statistics import interval, number
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "analysis" / "results"
 PAGE = ROOT / "docs" / "background" / "results.md"
-NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*\b")  # no part of a name such as CIFAR10
+NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*\b")  # no part of a name such as CIFAR10 or Apache-2.0
 SERIES = r"[\d.]+\w?(?:, [\d.]+\w?)*(?:,? (?:and|or|to) [\d.]+\w?)*"
 NAMED = re.compile(
     rf"95 % interval|\b(?:doses?|tables?|figures?|classes) {SERIES}|(?:\b[mnλα]|[wsŵŝ]̄?|S_[TC]|\bt1) ?= {SERIES}"
@@ -21,10 +21,10 @@ NAMED = re.compile(
 UNSAID = r"```.*?```|(?<=\])\([^)]*\)|<picture>.*?alt=|src=.*?</picture>"
 
 
-def section(heading: str) -> str:
+def section(heading: str, page: Path = PAGE) -> str:
     """The prose under a heading, on one line, and what pictures are said to show; no code, nor where links lead."""
     marks, _, title = heading.partition(" ")
-    found = re.search(rf"^{marks} {re.escape(title)}\n(.*?)(?=^#{{1,{len(marks)}}} |\Z)", PAGE.read_text(), re.M | re.S)
+    found = re.search(rf"^{marks} {re.escape(title)}\n(.*?)(?=^#{{1,{len(marks)}}} |\Z)", page.read_text(), re.M | re.S)
     assert found, f"no section {heading}"
     return " ".join(re.sub(UNSAID, "", found[1], flags=re.S).split())
 
