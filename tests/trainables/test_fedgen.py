@@ -331,7 +331,7 @@ def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str)
     small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
     sim = Simulation(Experiment(name, scenario, preset=preset), small, data, torch.float64)
     want = simulate(name, scenario, data, **small, **find(name).presets[preset])
-    assert play(sim, 2) == play(want, 2)
+    assert play(sim, 1) == play(want, 1)  # what acts later is among the values that the test before this one compares
     assert_same_numbers(numbers(sim.state), numbers(want.state))
 
 
