@@ -288,9 +288,9 @@ import os, random, sys, time
 state = os.path.join(sys.argv[1], 'state')
 done = int(open(state).read()) if os.path.exists(state) else 0
 for i in range(done + 1, 5):
-    print(f'round {i} acc: 0.{i}{DRIFT}')
     open(state + '.new', 'w').write(str(i))
     os.replace(state + '.new', state)
+    print(f'round {i} acc: 0.{i}{DRIFT}')  # it may be stopped as soon as this is read
     time.sleep(0.2)
 """
 WITH_ROUND = "[metrics.val_acc]\npattern = 'round (?P<round>[0-9]+) acc: ([0-9.]+)'\n"

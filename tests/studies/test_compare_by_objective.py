@@ -74,6 +74,9 @@ def test_shares_are_shown_in_percent_and_losses_as_they_are() -> None:
     assert shown["tuned test_acc %"].iloc[0] == "70.20"
     loss = comparison_text.shown(comparison_tables.table(evaluations(), SPENT, {}, LOSS))
     assert loss["tuned test_loss"].iloc[0].startswith("0.2980") and loss["gain"].iloc[0].startswith("−0.1000")
+    of_apps = evaluations().drop(columns="test_acc")  # programs report what they like
+    without = comparison_text.shown(comparison_tables.table(of_apps, SPENT, {}, LOSS))
+    assert list(without) == [name for name in loss if name != "tuned test_acc %"]
     pairs = comparison_text.shown_pairs(comparison_tables.pairs(evaluations(), LOSS))
     assert pairs["difference"].iloc[0].startswith("−0.5000")
 
