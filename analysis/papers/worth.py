@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import optuna
 import pandas as pd
 from scipy import stats
 
@@ -32,6 +31,9 @@ from fedtune.runs.tables import DEFAULT
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.user_code.command import Parser, guarded
+
+if TYPE_CHECKING:
+    import optuna
 
 SAMPLES = 2_000  # of the bootstrap
 TWINS = {"fedbn": "fedavg"}  # on a net without BatchNorm one is the other: a control, and no algorithm of its own

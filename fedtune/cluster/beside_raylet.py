@@ -30,9 +30,10 @@ def _end_with_raylet() -> None:
     """The other end of standard input is the raylet's."""
     ended = select.poll()
     ended.register(0, 0)  # standard input: whether it hangs up, not what there is to read
-    ended.poll()
-    time.sleep(GRACE)
-    os._exit(1)
+    [(_, event)] = ended.poll()
+    if event & select.POLLHUP:  # and not because it is closed, which tells nothing of the raylet
+        time.sleep(GRACE)
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,7 @@ from fedtune.cluster.ray_internals import replaced
 
 RAYS_PATIENCE = 30  # seconds that Ray waits for its node to come up
 PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-RANGE = range(
-    20_000, 32_000
-)  # of ports; Linux gives those from 32768 to whoever asks for any, other systems higher ones
+RANGE = range(20_000, 32_000)  # of ports: systems give those from 32768 on, or higher ones, to whoever asks for any
 AGENTS = ("dashboard_agent", "runtime_env_agent")  # Ray's names of the two processes beside a node
 
 logger = logging.getLogger(__name__)

@@ -669,7 +669,8 @@ if __name__ == "__main__":
         status = main()
     except Exception as error:
         traceback.print_exc()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         begin_again(error)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
     sys.exit(status)

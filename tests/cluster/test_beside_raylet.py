@@ -49,6 +49,16 @@ def test_a_script_that_goes_on_ends_soon_after_who_started_it(tmp_path: Path) ->
         assert process.wait(30) == 1
 
 
+def test_a_script_without_standard_input_goes_on(tmp_path: Path) -> None:
+    """That tells nothing of who started it."""
+    (tmp_path / "agent.py").write_text(f"import time\ntime.sleep({beside_raylet.GRACE + 1})\nprint('done')\n")
+    words = [sys.executable, "-P", "-m", beside_raylet.__name__, str(tmp_path / "agent.py")]
+    closed = subprocess.run(
+        ["bash", "-c", 'exec "$@" <&-', "bash", *words], capture_output=True, text=True, env=REAL, timeout=60
+    )
+    assert (closed.returncode, closed.stdout) == (0, "done\n")
+
+
 DRIVER = """
 import time
 from fedtune.cluster import ray_start

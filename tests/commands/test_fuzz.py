@@ -10,7 +10,7 @@ from fuzz import cases, rule, world
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = {"lines": 50, "records": 30, "damage": 8, "spaces": 30, "partitions": 25, "code": 25, "files": 30}
+EXAMPLES = {"lines": 50, "records": 30, "damage": 15, "spaces": 30, "partitions": 25, "code": 25, "files": 30}
 
 
 @pytest.fixture(scope="module")

@@ -244,6 +244,11 @@ def test_a_difference_alone_keeps_its_own_variance() -> None:
         assert claim(d, 0.5, spread) == pytest.approx(claim(d, 0.5), rel=1e-12)
 
 
+def test_a_claim_that_the_data_contradict_has_p_1() -> None:
+    d = np.array([-0.1, 0.0, 0.1])
+    assert statistics.beyond(d, 5.0) == 1.0 and statistics.beyond(d, 5.0, statistics.moderated([d])[0]) == 1.0
+
+
 def test_variances_that_differ_by_chance_are_pooled_and_others_shrunk() -> None:
     """Of sets of their own, so that what they are drawn from is known: 6 degrees of freedom, scale 4."""
     sets = np.random.default_rng(1).normal(size=(20_000, 4))
