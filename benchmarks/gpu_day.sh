@@ -76,8 +76,8 @@ for run in "gfpl gfpl-fmnist-w4" "fedpa fedpa-fmnist-a0.3"; do
   twin[$1]=$!
 done
 
-workers=$("$python" -c 'import os, xdist; print("-n", min(6, os.cpu_count()))' 2>/dev/null)
-step "the same numbers as on the CPU" 150 env PYTHONPATH="$PYTHONPATH:$PWD/tests" "$python" -m pytest -q -c /dev/null \
+workers=$("$python" -c 'import os, xdist; print("-n", max(1, min(12, os.cpu_count() - 2)))' 2>/dev/null)
+step "the same numbers as on the CPU" 200 env PYTHONPATH="$PYTHONPATH:$PWD/tests" "$python" -m pytest -q -c /dev/null \
   --rootdir . --import-mode=importlib --noconftest -p no:cacheprovider -p no:benchmark $workers tests/engine/test_cuda.py
 step "GFPL, a whole run" 90 $(whole gfpl gfpl-fmnist-w4 "$device" "")
 step "FedPA, a whole run" 120 $(whole fedpa fedpa-fmnist-a0.3 "$device" "")

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from support.nets import NETS, setting
 
 from fedtune.cluster import gpu_share
 from fedtune.engine import simulation
@@ -15,6 +16,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU he
 EARLY = {"gfpl": {"start": 2, "every": 2}}
 
 
+def assert_close(gpu, cpu):
+    for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
+        assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
+
+
 @pytest.mark.parametrize("name", registry.names())
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_gpu_equals_cpu(name, executor):
@@ -24,8 +30,31 @@ def test_gpu_equals_cpu(name, executor):
     there = dataclasses.replace(here, device="cuda")
     rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
     for cpu, gpu in zip(*rows, strict=True):
-        for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
-            assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
+        assert_close(gpu, cpu)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedproto", "gfpl"])
+@pytest.mark.parametrize("executor", ["stack", "loop"])
+def test_gpu_equals_cpu_with_the_nets_that_people_use(net, name, executor, tmp_path):
+    scenario = setting(net, tmp_path).override(rounds=3)
+    data = partitioning.make(scenario, 0)
+    here = Experiment(name, scenario, executor=executor)
+    there = dataclasses.replace(here, device="cuda")
+    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
+    for cpu, gpu in zip(*rows, strict=True):
+        assert_close(gpu, cpu)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "gfpl", "fedkd", "lgfedavg", "local"])
+def test_gpu_equals_cpu_with_clients_of_several_nets(name):
+    scenario = scenarios.find("digits-w4").override(clients=5, rounds=3, model="htmini3")
+    data = partitioning.make(scenario, 0)
+    here = Experiment(name, scenario)
+    there = dataclasses.replace(here, device="cuda")
+    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
+    for cpu, gpu in zip(*rows, strict=True):
+        assert_close(gpu, cpu)
 
 
 def test_memory_returns_to_the_same_level_after_each_run():
