@@ -85,18 +85,22 @@ def memory(device: str) -> int:
 def twice(device: str) -> int:
     """Whether the same run gives the same bits twice, as `fedtune replay` expects."""
     from fedtune.engine import simulation
-    from fedtune.experiment import partitioning, scenarios
+    from fedtune.experiment import partitioning, registry, scenarios
     from fedtune.experiment.experiment import Experiment
 
-    setting = scenarios.find("digits-w4").override(rounds=5)
-    data, different = partitioning.make(setting, 0), 0
-    for name in ("fedavg", "fedproto", "fedpa"):
-        for executor in ("stack", "loop"):
+    digits, different = scenarios.find("digits-w4").override(rounds=5), 0
+    images = scenarios.find("gfpl-fmnist-few").override(rounds=2, local_epochs=1)
+    nets = ("resnet8-bn", "resnet8-gn", "vit", "mcmahan-cnn")
+    cases = [(net, "fedavg", images.override(model=net)) for net in nets]
+    cases += [(name, name, digits) for name in registry.names()]
+    for label, name, setting in cases:
+        data = partitioning.make(setting, 0)
+        for executor in ("stack", "loop") if name in ("fedavg", "fedproto", "fedpa") else ("stack",):
             experiment = Experiment(name, setting, device=device, executor=executor)
             one, other = ([*simulation.train(experiment, {}, data)] for _ in range(2))
             differ = sorted({n for a, b in zip(one, other, strict=True) for n in a if n not in CLOCK and a[n] != b[n]})
             print(
-                f"{name:9} {executor:6} {'other bits in ' + ', '.join(differ) if differ else 'the same bits'}",
+                f"{label:11} {executor:6} {'other bits in ' + ', '.join(differ) if differ else 'the same bits'}",
                 flush=True,
             )
             different += bool(differ)

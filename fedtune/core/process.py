@@ -38,8 +38,9 @@ def turn() -> Iterator[None]:
 def at_work() -> Iterator[None]:
     """Run the block in turn, with PyTorch in its initial modes, whatever the caller has set.
 
-    These are float32 for new tensors, gradients enabled, and no mixed precision.  Raises RuntimeError inside client
-    code, where tensors stand for many clients.
+    These are float32 for new tensors, gradients enabled, and no mixed precision.  On a GPU, cuDNN takes only kernels
+    that give the same bits each time: those that it prefers for a ResNet do not, and a replay would find other numbers.
+    Raises RuntimeError inside client code, where tensors stand for many clients.
     """
     modes = _python_dispatch._get_current_dispatch_mode_stack()
     ours = any(type(mode).__module__.startswith("fedtune.") for mode in modes)
@@ -54,4 +55,7 @@ def at_work() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+        for name, value in (("deterministic", True), ("benchmark", False)):
+            stack.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+            setattr(torch.backends.cudnn, name, value)
         yield

@@ -151,6 +151,16 @@ def test_what_mode_the_caller_is_in_changes_nothing_and_stays(mode: str) -> None
     pd.testing.assert_frame_equal(found, alone, check_exact=True)
 
 
+def test_on_a_gpu_only_kernels_that_repeat_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn = torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    before = cudnn.enabled, cudnn.allow_tf32
+    with process.at_work():
+        assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
+        assert (cudnn.enabled, cudnn.allow_tf32) == before
+    assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
+
+
 def test_a_run_within_a_run_in_a_metric_or_the_servers_code_and_not_in_client_code(tmp_path: Path) -> None:
     (tmp_path / "within.py").write_text(WITHIN)
     inner = fedtune.train("fedavg", seed=5, rounds=1, clients=4, local_epochs=1)["val_loss"][0]
