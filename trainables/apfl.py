@@ -9,14 +9,20 @@
     server   w = Σ_k n_k w_k / Σ_k n_k;   v_k and an adaptive α never leave their client
     scored   v̄_k, with w as it would be received now
 
-Deng, Kamani and Mahdavi 2020, arXiv:2003.13461, algorithm 1 and section 4.2, from its description.  Differs: the mean
-is by rows (averaging="clients": the paper's); an adaptive α moves in every step, as parameters do (with the clients'
-lr, momentum and weight decay).  "as_published" is the authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py), which
-mixes the models' logits instead of their weights, and decays α by κ = 0.02; there v_k steps beside the w_k that has
-just stepped (here, as in the paper, before it), and α moves in a round's first step only.  PFLlib trains v_k alone, and
-mixes at the end of a round: not here.
-α = 0 is FedAvg, α = 1 Local training next to FedAvg.  A step has the gradients of two models, so a round costs twice
-FedAvg's; with an adaptive α also a pass over v_k - w_k in every step, and the bound on α.
+Deng, Kamani and Mahdavi 2020, arXiv:2003.13461, algorithm 1 and section 4.2, from a description of the paper.
+
+Differs:
+
+- The mean is weighted by rows.  The paper's is plain (averaging="clients").
+- An adaptive α moves in every step, as the parameters do: with the clients' lr, momentum and weight decay.  In the
+  authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py) it moves in a round's first step only.
+- v_k steps beside the w_k that has not stepped yet, as in the paper.  In the authors' code, w_k has just stepped.
+
+"as_published" takes three things from the authors' code.  It mixes the models' logits instead of their weights, learns
+α, and decays α by κ = 0.02.  Nothing here follows PFLlib, which trains v_k alone and mixes at the end of a round.
+
+α = 0 is FedAvg, α = 1 Local training next to FedAvg.  A step computes the gradients of two models, so a round costs
+twice FedAvg's.  An adaptive α also costs a pass over v_k - w_k in every step, and its clamping to [0, 1].
 """
 
 from dataclasses import dataclass

@@ -1,20 +1,30 @@
 """CCVR: FedAvg, whose head is calibrated on virtual features, drawn from a Gaussian of each class.
 
     down     w
-    client   of z = body(x) under w, per own class:  mean μ_k,c, covariance Σ_k,c, rows N_k,c;
+    client   per own class c, of the features z = body(x) under w:  mean μ_k,c, covariance Σ_k,c;   N_k,c its rows
              then w_k <- w, local epochs on CE
     up       w_k, n_k;  μ_k,c, the upper triangle of Σ_k,c, and N_k,c
-    server   (μ_c, Σ_c) of all rows of c, from the clients';  r draws from N(μ_c, Σ_c + ε I) of every class;
-             epochs of the head of w on CE over them, the body as it is: what predicts
-             w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: calibration never comes back into training
+    server   μ_c, Σ_c of all rows of c, pooled from the clients';   r draws from N(μ_c, Σ_c + ε I) for every class c
+             epochs on CE over these draws train a copy of w's head;  body of w and this head predict
+             w = Σ_k n_k w_k / Σ_k n_k,  as FedAvg: the calibrated head is never trained further
 
-Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1; not at hand: from its description; no code of its authors is
-known, "flbench" is FL-bench's (KarhouTam/FL-bench at 01fb003, src/server/ccvr.py).  There, calibration is done once,
-after FedAvg's last round.  Here every round is scored, so clients also send the moments of the model that they
-received.  What is scored after round t is FedAvg's model of round t - 1, calibrated; the mean of the round is logged
-as "averaged".  ε, a share of the class's mean variance, makes it possible to draw from covariances of few rows; where
-it is too small for that, it is raised tenfold, and "raised_floors" counts the classes.  Moments are of the round's
-participants. r = 0 is FedAvg.
+Luo et al., NeurIPS 2021, arXiv:2106.05001, algorithm 1.  The paper was not at hand: this follows a description of it.
+No code of its authors is known.  "flbench" has the values of FL-bench (KarhouTam/FL-bench at 01fb003,
+src/server/ccvr.py).
+
+Differs:
+
+- The paper calibrates once, after FedAvg's last round.  Here the server calibrates in every round, because every round
+  is scored.  So in every round a client also sends the moments of its features.
+- Calibration is one round late.  Clients compute features under the model that they received.  So what is scored after
+  round t is FedAvg's model of round t - 1, with a calibrated head.  The accuracy of round t's mean is logged as
+  "averaged".
+
+The moments are those of the round's participants.  ε is a share of the class's mean variance.  It makes sampling
+possible where a covariance comes from few rows.  If ε is too small for that, it is multiplied by ten until it suffices,
+and "raised_floors" counts the classes with a raised ε.
+
+r = 0 is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -41,7 +51,7 @@ class CCVR(FitsHead):
     )
 
     shared = ("body", "head")
-    unlike_text = "every round's model is calibrated, one round late, instead of only the last one"
+    unlike_text = "the model of every round is calibrated, a round later; the paper calibrates the last one only"
     presets = {"flbench": {"virtual": 200, "head_optimizer": "sgd", "head_epochs": 1, "head_lr": 0.01}}
     checked_with = {"virtual": 10, "head_epochs": 1}
 

@@ -4,14 +4,22 @@
     client   w_k <- W_c(k), local epochs on CE
     up       w_k, n_k
     server   Δ_k = w_k - W_c(k);  for every cluster c, with the clients of the round in it, p_k = n_k / Σ_c n:
-             split c if   |Σ_c p_k Δ_k| < ε1,   max_c |Δ_k| > ε2,   it has more than two of them,   and t > t0
+             split c if   |Σ_c p_k Δ_k| < ε1,   max_c |Δ_k| > ε2,   c has more than two such clients,   and t > t0
              into the two groups of complete linkage by the cosines of the Δ_k
              W <- Σ p_k w_k over each cluster, or each half
 
-Sattler, Müller and Samek, IEEE TNNLS 2020, arXiv:1910.01991, algorithm 2; not at hand: from its authors' code
-(felisat/clustered-federated-learning), whose ε1, ε2 and t0 are the defaults and whose means are plain ("as_published").
-ε1 and ε2 are norms of updates, so they depend on model and rate.  There all clients take part in all rounds; here one
-that misses a split stays in the half of the lowest-numbered client.  Δ has no running statistics.  ε1 = 0 is FedAvg.
+Sattler, Müller and Samek, IEEE TNNLS 2020, arXiv:1910.01991, algorithm 2.  The paper was not at hand: this follows the
+authors' code (felisat/clustered-federated-learning).  ε1, ε2 and t0 have its values.  ε1 and ε2 bound norms of updates,
+so good values depend on the model and the learning rate.
+
+Differs from this code:
+
+- Means are weighted by rows.  The code's are plain ("as_published").
+- Not all clients need to take part in every round.  A client that misses a split goes to the half that holds the
+  lowest-numbered participant of the cluster.
+- Δ_k covers parameters only, no running statistics.
+
+ε1 = 0 is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -31,11 +39,20 @@ class CFL(Algorithm):
     pure = True
 
     eps1: float = hyper(
-        0.4, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="ε1", first_round="first", help="bound on mean updates"
+        0.4,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="ε1",
+        first_round="first",
+        help="split if the mean update is below this",
     )
-    eps2: float = hyper(1.6, 0.01, 10.0, log=True, symbol="ε2", first_round="first", help="bound on client updates")
+    eps2: float = hyper(
+        1.6, 0.01, 10.0, log=True, symbol="ε2", first_round="first", help="split if a client's update is above this"
+    )
     start: int = hyper(20, 1, 50, extra_values=(0,), symbol="t0", first_round="first", help="no split up to this round")
-    weighting: str = hyper("rows", choices=("rows", "clients"), help="clusters' means are over rows, or over clients")
+    weighting: str = hyper("rows", choices=("rows", "clients"), help="a cluster's mean: weighted by rows, or plain")
 
     shared = ("body", "head")
     schedule = ("start",)

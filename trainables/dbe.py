@@ -8,9 +8,13 @@
     server   w = Σ_k n_k w_k / Σ_k n_k;   once, after round 1:  g = Σ_k n_k r_k / Σ_k n_k
              o_k never leaves its client;  head(z + o_k) predicts
 
-Zhang et al., NeurIPS 2023, arXiv:2311.14975, on FedAvg, and its code (TsingZ0/DBE, in PFLlib FedDBE), whose κ and ρ for
-its CNN are the defaults.  The code trains all clients once for g, and discards that training; here g comes from round 1
-and its participants.  κ = 0 with offsets that do not move (offset_rate=0) is FedAvg.
+Zhang et al., NeurIPS 2023, arXiv:2311.14975, there on top of FedAvg; and the authors' code (TsingZ0/DBE; PFLlib calls
+it FedDBE).  κ and ρ have the code's values for its CNN.
+
+Differs: the code first trains all clients once to get g, and discards that training.  Here g comes from round 1 and its
+participants.
+
+κ = 0 and offset_rate=0, offsets that stay at 0, is FedAvg.
 """
 
 from dataclasses import dataclass

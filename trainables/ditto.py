@@ -7,12 +7,19 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   v_k never leaves its client, and it is what predicts
 
-Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  Differs: the mean is by rows; the paper's and its code's is plain
-(litian96/ditto at 26d9b29, trainers_MTL/fedbase.py, line 139), which is averaging="clients".  λ = 1 is its scripts'
-value (under attack 0.1).  Both models step on the same batches, so the own one's s steps are the round's (the paper
-lets s be chosen; its experiments do the same).  The penalty runs over trainable parameters, not over running
-statistics.  Both start from the same values.  The common model is FedAvg's bit for bit; λ = 0 is Local training next to
-FedAvg.  body_lr_scale acts on the own model; the common one learns at the full rate.
+Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  λ = 1 is the value in the scripts of the authors' code
+(litian96/ditto at 26d9b29), except under attack, where theirs is 0.1.
+
+Differs: the mean is weighted by rows.  The paper's and the code's (trainers_MTL/fedbase.py, line 139) is plain
+(averaging="clients").
+
+- Both models step on the same mini-batches, so both take the same number of steps in a round.  The paper leaves the own
+  model's number of steps free, but its experiments do the same.
+- The penalty covers trainable parameters, not running statistics.
+- v_k and w start from the same values.
+- body_lr_scale acts on the own model's body only.  The common model learns at the full rate.
+
+The common model equals FedAvg's to the last bit.  λ = 0 is Local training next to FedAvg.
 """
 
 from dataclasses import dataclass

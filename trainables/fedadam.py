@@ -10,13 +10,18 @@
                   v + Δ²                                    adagrad
              w <- w + η_s m / (√v + τ),    with m = 0 and v = τ² before round 1, and without bias correction
     rule="sgd"  m <- β1 m + Δ,  w <- w + η_s m:  FedAvgM; at β1 = 0 and η_s = 1 it is FedAvg
-    if not given:  β1 = 0.9, with adagrad 0 (Reddi, appendix D);  η_s = 0.03, with sgd 1 (their best: 0.3 to 1)
+    defaults    β1 = 0.9, with adagrad 0 (Reddi, appendix D);  η_s = 0.03, with sgd 1 (Reddi's best: 0.3 to 1)
 
 Reddi et al., ICLR 2021, arXiv:2003.00295, algorithm 2; FedAvgM: Hsu et al. 2019, arXiv:1909.06335, section 4.3.
-Differs: the move is weighted by rows (the paper's algorithm: plain, which is "as_text"; its experiments: by rows).
-BatchNorm's running statistics are no parameters: the server takes their mean.  The authors' code
-(google-research/federated at 2d068f6, optimization/trainer.py) weighs by rows too, its clients run plain SGD, and its
-server's Adam is Keras's, which corrects the bias; that is not reproduced.
+
+Differs:
+
+- Δ is weighted by rows, as in the paper's experiments.  Its algorithm takes the plain mean ("as_text").
+- The server's Adam does not correct the bias, as in the paper.  The authors' code (google-research/federated at
+  2d068f6, optimization/trainer.py) uses Keras's Adam, which does.  No preset reproduces this.
+
+In that code, means are weighted by rows too, and clients run plain SGD ("as_published").  The server takes the mean of
+BatchNorm's running statistics, because they are no parameters.
 """
 
 from collections.abc import Mapping

@@ -3,16 +3,26 @@
     down     w
     client   lower layers <- w's;  from round 2 on, W in [0, 1] has as many numbers as θ_k, its own p highest layers:
              W <- clamp(W - η_W ∂CE(θ̂)/∂W, 0, 1),   θ̂ = θ_k + (w - θ_k) ⊙ W,   on a share s of its rows,
-             until its losses settle; after the first time one pass;   then θ_k <- θ̂,  and local epochs on CE of all
+             in passes until the losses settle, the first time;  later in one pass
+             then θ_k <- θ̂,  and local epochs on CE train all layers
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   W stays with its client
     scored   after the mixing, which a client repeats with what it would receive now;  no later round sees it
 
-Zhang et al., AAAI 2023, arXiv:2212.01197, algorithm 1, from its description and from the authors' PFLlib (d832e76,
-utils/ALA.py, clientala.py, main.py): s = 80 %, p = 1, η_W = 1, W = 1 at first; settled is a standard deviation of 0.1
-over ten passes, of eleven or more there.  Differs: the loss of a pass is its mean, not that of its last mini-batch; at
-most `passes`; rows are drawn at random, not consecutive; running statistics are the received ones.  "as_published" is
-its clients' plain SGD.  η_W = 0 leaves W = 1: FedAvg.
+Zhang et al., AAAI 2023, arXiv:2212.01197, algorithm 1, from a description of the paper and from PFLlib by the same
+authors (d832e76: utils/ALA.py, clientala.py, main.py).  The defaults s = 80 %, p = 1 and η_W = 1 are PFLlib's, and so
+is the start at W = 1.
+
+Differs from PFLlib:
+
+- W has settled once the losses of the last ten passes have a standard deviation below `settled`.  Its default, 0.1, is
+  PFLlib's.  PFLlib checks this from the eleventh pass on, not from the tenth.
+- The loss of a pass is its mean over the mini-batches, not that of its last mini-batch.
+- There are at most `passes` passes.  PFLlib has no such limit.
+- The share s of the rows is drawn at random.  PFLlib takes consecutive rows.
+- Running statistics of all layers are the received ones.
+
+"as_published" is the plain SGD of PFLlib's clients.  η_W = 0 leaves W at 1: FedAvg.
 """
 
 from collections.abc import Iterable

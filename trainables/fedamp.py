@@ -8,11 +8,19 @@
              cosine     ξ_k,j = (1 - ξ) exp(σ cos(w_k, w_j)) / Σ_{i ≠ k} exp(σ cos(w_k, w_i));   ξ_k,k = ξ
     scored   w_k
 
-Huang et al., AAAI 2021, arXiv:2007.03797, algorithm 1, from its description (cosine: its HeurFedAMP), and PFLlib
-(d832e76, clientamp.py, serveramp.py: "as_published").  The paper asks for an α that leaves ξ_k,k >= 0; here the others'
-weights are scaled down to a sum of 1 where they exceed it.  Differs: α is constant; a client that has not sent a model
-gets the mean of those that have.  PFLlib mixes the models of the last round alone, and penalises the distance, not its
-square.  Mixture and penalty run over trainable parameters; n_k is sent, but not used.  λ = 0 is Local.
+Huang et al., AAAI 2021, arXiv:2007.03797, algorithm 1, from a description of the paper; and PFLlib (d832e76:
+clientamp.py, serveramp.py), whose plain SGD is "as_published".  similarity="cosine" is the paper's HeurFedAMP.
+
+Differs:
+
+- The paper asks for an α that leaves ξ_k,k >= 0.  Here any α may be given: where the others' weights exceed a sum of 1,
+  they are scaled down to 1.
+- α is constant over rounds.
+- A client that has not sent a model yet gets the mean of all models that were sent.
+- PFLlib mixes the models of the last round alone, and penalises the distance instead of its square.  No preset does
+  this.
+
+Mixture and penalty cover trainable parameters.  Clients send n_k, but it has no use here.  λ = 0 is Local.
 """
 
 from dataclasses import dataclass

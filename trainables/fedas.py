@@ -1,20 +1,29 @@
 """FedAS: a client aligns the received body to its own features before training; Fisher information weighs the bodies.
 
     down     body
-    client   body_k <- body;  from its second time on, epochs of plain SGD move body_k on
+    client   body_k <- body;  if it took part before, epochs of plain SGD first align body_k, on the loss
              Σ_c mean_b |z_b - p_k,c|² / D  over the mini-batch's rows b of class c,   z = body_k(x)
              then local epochs on CE over all;  p_k,c, the mean feature of class c, stays with the client
     up       body_k, n_k;  F_k = mean over rows of |∇ log p(y | x)|² over all trained parameters
     server   body = Σ_k F_k body_k / Σ_k F_k;   the head never leaves its client
     scored   after the alignment, which a client repeats with what it would receive now;  no later round sees it
 
-Yang, Huang and Ye, CVPR 2024, "FedAS: Bridging inconsistency in personalized federated learning", from PFLlib (d832e76,
-clientas.py, serveras.py, the authors').  Differs: p_k is of the end of its last round (there: of the same model, before
-it receives); F_k is the trace per row (there: the sum over shuffled mini-batches of the mean gradient's square, which
-grows with the rows); mini-batches of the alignment have the scenario's size (there 16).  PFLlib sends the head too, and
-scores what a client trained last.  "as_published" is its plain SGD.
-align_epochs=0 with weighing="rows" is FedPer.  A round has the gradient steps of the alignment beside FedAvg's, and the
-gradient of every single row for F_k: about 2.2 and 3.7 times FedAvg's cost without and with F_k.
+Yang, Huang and Ye, CVPR 2024, "FedAS: Bridging inconsistency in personalized federated learning".  The paper was not at
+hand: this follows PFLlib's version, by the authors (d832e76: clientas.py, serveras.py), whose plain SGD is
+"as_published".
+
+Differs from PFLlib:
+
+- F_k is a mean over rows of the squared gradient of each row.  PFLlib sums the squared mean gradients of shuffled
+  mini-batches, and this sum grows with the number of rows.
+- A client computes p_k,c when its round ends.  PFLlib computes it from the same model, but later, before the client
+  receives the next body.
+- The alignment's mini-batches have the scenario's size.  PFLlib's have 16 rows.
+- Heads are never sent.  PFLlib sends them.
+- Clients are scored after the alignment.  PFLlib scores the models that they last trained.
+
+align_epochs=0 with weighing="rows" is FedPer.  A round costs about 2.2 times FedAvg's with the alignment, and 3.7 times
+with F_k too, for which a client computes the gradient of every single row.
 """
 
 from dataclasses import dataclass
@@ -39,7 +48,9 @@ class FedAS(Algorithm):
 
     align_epochs: int = hyper(1, 1, 10, extra_values=(0,), help="epochs of the alignment; 0: none")
     align_lr: float = hyper(0.01, 1e-4, 1.0, log=True, help="learning rate of the alignment")
-    weighing: str = hyper("fisher", choices=("fisher", "rows"), help="weights of bodies in the mean")
+    weighing: str = hyper(
+        "fisher", choices=("fisher", "rows"), help="weight of a client's body in the mean: F_k, or its rows"
+    )
 
     shared = ("body",)
     presets = {"as_published": {"momentum": 0.0}}

@@ -5,8 +5,10 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-McMahan et al., AISTATS 2017, arXiv:1602.05629, algorithm 1.  Differs: BatchNorm's running statistics are averaged with
-the weights (published codes leave them at the client; the paper does not say).
+McMahan et al., AISTATS 2017, arXiv:1602.05629, algorithm 1.
+
+Differs: BatchNorm's running statistics are averaged as the weights are.  Published codes leave them at the client, and
+the paper does not mention them.
 """
 
 from dataclasses import dataclass

@@ -3,10 +3,12 @@
     down, client, up, server     as FedAvg
     scored   w_k <- w, τ epochs on CE;  neither the server nor any later round sees it
 
-The usual personal baseline; McMahan et al., AISTATS 2017, arXiv:1602.05629, and, for the tuning, Wang et al. 2019,
-arXiv:1910.10252, who leave τ and its rate open: the defaults are those of FedBABU's code, where it is a baseline.
-Fine-tuning is repeated for every evaluation: its time is in eval_seconds; a deployment pays it once per client.  τ = 0
-is FedAvg.
+The usual baseline for personalized methods.  FedAvg: McMahan et al., AISTATS 2017, arXiv:1602.05629.  Fine-tuning: Wang
+et al. 2019, arXiv:1910.10252.  That paper leaves τ and the rate open.  The defaults are from FedBABU's code, which has
+this baseline.
+
+Clients fine-tune again for every evaluation, which counts as eval_seconds.  In a deployment each client would do it
+once.  τ = 0 is FedAvg.
 """
 
 from dataclasses import dataclass

@@ -5,10 +5,12 @@
              m <- β m + Δ
              w <- w + η_s m,    with m = 0 before round 1
 
-Hsu, Qi and Brown 2019, arXiv:1909.06335, section 4.3, where η_s = 1 and -m is called v.  Reddi et al. (ICLR 2021) add
-η_s.  It is FedAdam with rule="sgd", under its own name and with its own defaults.  A constant Δ moves the server by
-η_s Δ / (1 - β) a round.  BatchNorm's running statistics are no parameters: the server takes their mean.  The paper's
-clients run plain SGD, as the preset "as_text" does; its authors released no code.  β = 0 and η_s = 1 is FedAvg.
+Hsu, Qi and Brown 2019, arXiv:1909.06335, section 4.3.  There η_s is 1, and v stands for -m.  η_s is from Reddi et al.
+(ICLR 2021).  This is FedAdam with rule="sgd", under its own name and with its own defaults.
+
+A constant Δ moves the server by η_s Δ / (1 - β) a round.  The server takes the mean of BatchNorm's running statistics,
+because they are no parameters.  The paper's clients run plain SGD ("as_text").  Its authors released no code.  β = 0
+and η_s = 1 is FedAvg.
 """
 
 from dataclasses import dataclass

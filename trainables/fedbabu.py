@@ -7,10 +7,14 @@
     server   the mean of the bodies weighted by rows
     scored   w_k <- (body, head), τ epochs on CE at a rate of their own move both;  no later round sees it
 
-Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042.  Its abstract has the head alone tuned, which is tune="head"; its code
-and PFLlib tune body and head, which is the default.  Differs: the mean is by rows (its code, main_fed.py, line 103:
-plain, of clients with as many rows each).  Tuning is repeated for every evaluation: its time is in eval_seconds; a
-deployment pays it once per client.  update="all" trains and sends the head too: FedAvg-FT, and with τ = 0 FedAvg.
+Oh, Kim and Yun, ICLR 2022, arXiv:2106.06042.  Its abstract says that clients tune the head alone (tune="head",
+"as_text").  The authors' code and PFLlib tune body and head, which is the default here.
+
+Differs: the mean is weighted by rows.  The code's (main_fed.py, line 103) is plain; its clients all have equally many
+rows.
+
+Clients fine-tune again for every evaluation, which counts as eval_seconds.  In a deployment each client would do it
+once.  With update="all", clients also train and send the head.  This is FedAvg-FT, and at τ = 0 FedAvg.
 """
 
 from dataclasses import dataclass
