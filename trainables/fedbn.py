@@ -1,15 +1,17 @@
 """FedBN: FedAvg whose clients keep their BatchNorm layers to themselves.
 
     down     w without BatchNorm
-    client   w_k <- w, its own BatchNorm in it;  local epochs on CE
+    client   w_k <- w, with the client's own BatchNorm layers;  local epochs on CE
     up       w_k without BatchNorm, n_k
     server   the mean weighted by rows
 
 BatchNorm's weights and biases stay with the client, and so do its running statistics.  (The scenario's field
-batch_norm="personal" keeps only the statistics.)  With a model without BatchNorm it is FedAvg.
+batch_norm="personal" keeps the statistics only.)  Without BatchNorm in the model it is FedAvg.
 
-Li et al., ICLR 2021, arXiv:2102.07623, algorithm 1.  Differs: the mean is weighted by rows (the paper, and its code
-med-air/FedBN at 2fa38ad, federated/fed_digits.py, line 247: plain; its clients have as many rows each).
+Li et al., ICLR 2021, arXiv:2102.07623, algorithm 1.
+
+Differs: the mean is weighted by rows.  The paper's is plain, and so is its code's (med-air/FedBN at 2fa38ad,
+federated/fed_digits.py, line 247), whose clients all have equally many rows.
 """
 
 from dataclasses import dataclass

@@ -3,17 +3,25 @@
     down     to each client its own model:  W_k where M_k is true, elsewhere w;  before its first round w
     client   w_k <- what it received, local epochs on CE
              M_k: in every tensor the share τ of numbers with the largest |(w_k - what it received) · w_k|
-    up       w_k, n_k;  M_k, a bit a number
+    up       w_k, n_k;  M_k, one bit per number
     server   w = Σ_k n_k w_k / Σ_k n_k
              O_kj = 1 - |M_k - M_j| / 2|M_k|,   for the clients of the round
-             W_k = the plain mean of w_k and of the w_j with O_kj >= mean O + t/β · (max O - mean O);  k keeps it
+             W_k = the plain mean of w_k and of the w_j with O_kj >= mean O + t/β · (max O - mean O)
+             the server keeps W_k and M_k until k takes part again
 
-Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling at f6c6f1e, fedcac_client.py, fedcac_group.py),
-whose τ and β for CIFAR-10 are the defaults; "as_published" has its clients' optimiser, too.  From round β on only the
-nearest clients share, and after it nobody.  If fewer than the share τ moved (by more than 1e-10), only those are
-critical, as there.  The mixture is made by the server, so one model is sent down (the code: two).  BatchNorm's running
-statistics are no parameters: the server takes their mean.  τ = 0 is FedAvg, and so is τ = 1 if all clients have as many
-rows and move every number.
+Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling at f6c6f1e, fedcac_client.py, fedcac_group.py).  τ
+and β have the code's values for CIFAR-10.  "as_published" adds the learning rate and momentum of its clients.
+
+The bound on O_kj rises with t.  In round β, a client shares its critical numbers only with the clients that overlap
+most, and in later rounds with none.  Where the smallest product among a tensor's share τ is at most 1e-10, the critical
+numbers are those with a product above 1e-20, as in the code.
+
+Differs:
+
+- The server puts the two models together and sends one.  The code sends both.
+- The server takes the mean of BatchNorm's running statistics, because they are no parameters.
+
+τ = 0 is FedAvg.  So is τ = 1, if all clients have equally many rows and every number moves at every client.
 """
 
 from dataclasses import dataclass

@@ -6,11 +6,20 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Shi et al., ICLR 2023, arXiv:2210.00226, on FedAvg, from its description and its code (bytedance/FedDecorr at 973e4af,
-loss.py).  As there, variances are raised by 1e-8: a feature that does not vary correlates with nothing.  A mini-batch
-of one row has no second term.  The code squares sums over the B rows, not means over B - 1, divides by B only once, and
-leaves out the diagonal, whose mean is over D (D - 1): its term (scale="code", in "as_published") is (B - 1)² / B times
-as large for the same correlations, about B times, so β depends on the batch.  β = 0 is FedAvg.
+Shi et al., ICLR 2023, arXiv:2210.00226, there on top of FedAvg; from a description of the paper and its code
+(bytedance/FedDecorr at 973e4af, loss.py).  As in the code, 1e-8 is added to every variance, so a feature that does not
+vary correlates with nothing.  A mini-batch of one row has no second term.
+
+scale="code" ("as_published") is the term of this code, which differs from the paper's in three ways:
+
+- Entries of K are sums over the B rows, not divided by B - 1.
+- The sum of their squares is divided by B.
+- The diagonal is left out, and the mean is over the other D (D - 1) entries.
+
+For the same correlations, this term is (B - 1)² / B times as large, about B times.  So the effect of β depends on the
+batch.
+
+β = 0 is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -30,7 +39,7 @@ class FedDecorr(Algorithm):
     beta: float = hyper(
         0.1, 0.001, 10.0, log=True, extra_values=(0.0,), symbol="β", help="weight of the correlations; 0 is FedAvg"
     )
-    scale: str = hyper("text", choices=("text", "code"), help="correlations as in the paper, or as sums over rows")
+    scale: str = hyper("text", choices=("text", "code"), help="the term's scale: the paper's, or its code's")
 
     shared = ("body", "head")
     presets = {"as_published": {"scale": "code", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}}

@@ -6,17 +6,20 @@
     up       l_k,c the mean logits of class c at client k, for the classes that it has
     server   keeps the last l_k,c of each client, also of absent ones;   clients weigh equally
 
-Jeong et al. 2018, arXiv:1811.11479 (federated distillation); the paper was not at hand: from descriptions of it and of
-PFLlib's, HtFLlib's and FedGen's codes.  Differs:
+Jeong et al. 2018, arXiv:1811.11479 (federated distillation).  The paper was not at hand: this follows descriptions of
+it and of PFLlib's, HtFLlib's and FedGen's codes.
 
-- The target is a distribution, with FedGen's softmax and KL (PFLlib and HtFLlib use the raw logits).
-- A client's own logits are left out, as the original is described (leave_one_out=False: the mean over all, as in the
-  codes).
-- Clients send means over their rows after training (knowledge="running": over the rows of training, while the model was
-  moving, as in the codes).
+Differs from these codes:
+
+- The target is a distribution, with FedGen's softmax and KL.  PFLlib and HtFLlib compare the raw logits.
+- A client's own logits are left out of its targets, as descriptions of the paper have it.  The codes average over all
+  clients (leave_one_out=False).
+- Clients send the trained model's mean logits over their rows.  The codes collect logits during training, while the
+  model is moving (knowledge="running").
 - The logits of clients that do not take part in a round are still used.
 - KL is not multiplied by τ².
-- Not reproduced: vectors of zeros from clients that lack a class.
+- A client that lacks a class sends nothing for it.  In the codes it sends a vector of zeros, which no option
+  reproduces.
 
 At λ = 0 it is Local.
 """

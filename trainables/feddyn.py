@@ -5,15 +5,26 @@
     up       w_k, n_k
     server   h <- h + m/K · mean_k (w_k - w),    m of the K clients took part
              w = mean_k w_k + h
-    scored   w; its mean_k w_k is logged as "averaged" (scored="averaged": the other way round)
+    scored   w;  mean_k w_k is logged as "averaged";  with scored="averaged", that mean is scored, and w is logged
 
-Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1; its server's state is -α h.  Means are plain, over clients.  Its
-code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, lines 286 to 430) trains on w but scores the mean of the round's
-clients, and that of all clients' last models, which no server here has; it clips gradients at 10 before the penalty's
-(here: after it), decays weights by 1e-3, and divides α by n_k over the mean n, which is not reproduced.  The paper
-solves each client's problem; here it gets the local work.  Penalty and states run over trainable parameters: the server
-takes the mean of BatchNorm's running statistics.  As α goes to 0, clients become FedAvg's, but not the server: h adds
-all earlier updates to each, and oscillates where clients stop short of their optima.
+Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1.  The paper's server state is -α h.  Means are plain, over
+clients.
+
+Differs from the paper: clients do the scenario's local work, where the paper solves each client's problem exactly.
+
+"as_published" has the values of the authors' code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, lines 286 to 430).
+Like the code, it trains on w, but scores the mean of the round's clients.  It clips gradients at 10 and decays weights
+by 1e-3.  Not reproduced of the code:
+
+- It clips the gradient before the penalty's is added.  Here the sum is clipped.
+- It divides α by n_k / (mean n).
+- It also scores the mean of all clients' last models, which the server here does not have.
+
+The penalty and the states g_k and h cover trainable parameters.  The server takes the mean of BatchNorm's running
+statistics.
+
+α = 0 would not be FedAvg.  As α goes to 0, the clients train like FedAvg's, but the server still adds h, the sum of
+earlier updates, to each mean.  This oscillates if clients stop short of their optima.
 """
 
 from dataclasses import dataclass

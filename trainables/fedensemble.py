@@ -1,13 +1,16 @@
 """FedEnsemble: FedAvg that predicts with the ensemble of the clients' models instead of the averaged model.
 
     client, up, server   as FedAvg
-    predict              argmax of Σ_k logits_k(x) over the models of the last round
+    scored               argmax of Σ_k logits_k(x) over the clients' models w_k of the last round
 
-The baseline of FedGen's, FedPA's and FedGenP's tables, by their code: it trains exactly like FedAvg.  It is not the
-algorithm of Shi et al. (arXiv:2107.10663) nor of Lin et al. (arXiv:2006.07242), which they cite.  Differs: members are
-the clients of the last round; members="all" adds, as the code does, the received model once for each of the others
-(with the first member's running statistics where these are personal; the code has each one's own).  The ensemble lives
-on the server, so it does not count as sent.  Before the first round the initial model predicts.
+A baseline in the tables of FedGen, FedPA and FedGenP, after their code.  It trains exactly as FedAvg does.  It is not
+the algorithm of Shi et al. (arXiv:2107.10663) or of Lin et al. (arXiv:2006.07242), which these papers cite.
+
+Differs from that code: the members of the ensemble are the participants of the last round.  In the code, and with
+members="all", every other client votes with the model that the server sent out in that round.  If running statistics
+are personal, these votes use the first member's, where the code uses each client's own.
+
+The ensemble stays on the server, so it does not count as sent.  Before the first round, the initial model predicts.
 """
 
 from dataclasses import dataclass
@@ -32,7 +35,11 @@ class FedEnsemble(Algorithm):
         choices=("participants", "all"),
         help="whose models vote: this round's participants, or all clients",
     )
-    average: str = hyper("logits", choices=("logits", "probabilities"), help="what is averaged over the models")
+    average: str = hyper(
+        "logits",
+        choices=("logits", "probabilities"),
+        help="what the vote averages: the models' logits, or their probabilities",
+    )
 
     shared = ("body", "head")
     scored_model = "the ensemble of the last round's models (average: the averaged model)"

@@ -4,21 +4,24 @@
     client   per batch, in this order
              1. a step of w on   CE(head(z), y) + λ/C · Σ_{c in the batch} mean_{j: y_j = c} |z_j - a_c|²,   z = body(x)
              2. a step of the head alone, by Adam, on   1/C Σ_{c = 1 … C} CE(head(a_c), c),   absent classes too
-    up       w_k, and   a_k,c = m a_c + (1 - m) · the mean of z over the rows of c that it trained on;   a_c if none
-             z is what step 1 computed, before it moved the body
+    up       w_k, and   a_k,c = m a_c + (1 - m) · the mean of z over the rows of c that it trained on
+             z as step 1 computed it, before it moved the body;   a_k,c = a_c if it met no row of c
     server   w = Σ_k n_k w_k / Σ_k n_k,   a_c = Σ_k n_k a_k,c / Σ_k n_k
-    start    C different unit vectors, rows of the identity picked at random; more classes than features: random ones
+    start    the anchors are C different rows of the identity, picked at random;  if C > D, random unit vectors
 
-Zhou et al., arXiv:2211.09299; the paper was not at hand: from a description of its code (TailinZhou/FedFA).  Differs:
+Zhou et al., arXiv:2211.09299.  The paper was not at hand: this follows a description of its code (TailinZhou/FedFA).
 
-- Means are over rows.  The code sums each batch's class means and divides by all batches, also those without the class,
-  which shrinks them.
-- Anchors move once a round, by all its passes together (the code: once a pass).  A class counts as a client's if the
-  client trained on it in the round.
+Differs from this code:
+
+- A class's mean is over all rows of the class.  The code sums each batch's class means and divides by the number of all
+  batches.  Batches without the class then shrink the mean.
+- Anchors move once a round, by the features of all its passes together.  In the code they move once a pass.
+- A client counts as holding a class if it trained on the class in the round.
 - Adam restarts every round, and its rate is constant.
 
-As in the code, |.|² is a sum over features, and the head predicts.  There is no preset, because the code's E, decay and
-weight decay were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0) it is FedAvg.
+As in the code, |.|² is a sum over features, and the head predicts.  There is no preset, because the code's local
+epochs, learning-rate decay and weight decay were not at hand.  Without the pull (λ = 0) and without step 2 (head_lr=0)
+it is FedAvg.
 """
 
 from dataclasses import dataclass

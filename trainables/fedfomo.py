@@ -1,13 +1,23 @@
 """FedFomo: every client mixes the models of other clients that do well on rows that it holds out.
 
-    down     the last models w_j of M other clients: those that k trusts most, each with probability ε any other
+    down     the last models w_j of M other clients:  M times the one that k trusts most of those not yet chosen,
+             or with probability ε a random one of them
     client   v_j = (CE(w_k) - CE(w_j)) / |w_j - w_k| on its held-out rows
              w_k <- Σ_j v_j⁺ w_j / Σ_j v_j⁺, or as it is if no v_j > 0;   local epochs on CE on its other rows
-    up       w_k, n_k, the v_j;  P_k,j <- P_k,j + v_j is k's trust in j.  Scored is w_k.
+    up       w_k, n_k, the v_j
+    server   P_k,j <- P_k,j + v_j,   the trust of k in j
+    scored   w_k
 
-Zhang et al., ICLR 2021, arXiv:2012.08565, algorithm 1, from its description, and PFLlib (d832e76, clientfomo.py,
-serverfomo.py, main.py: "as_published").  Held out is every so many-th row (PFLlib: the last fifth).  Differs: ε is
-constant.  Distance and mixture run over trainable parameters.  M = 0 with nothing held out is Local.
+Zhang et al., ICLR 2021, arXiv:2012.08565, algorithm 1, from a description of the paper; and PFLlib (d832e76:
+clientfomo.py, serverfomo.py, main.py), whose values are "as_published".
+
+Differs:
+
+- ε is constant over rounds.
+- Held-out rows are spread evenly: every fifth row if held_out=0.2.  PFLlib holds out the last fifth.
+- Distance and mixture cover trainable parameters.
+
+M = 0 with held_out=0 is Local.
 """
 
 from dataclasses import dataclass
@@ -31,7 +41,9 @@ class FedFomo(LastModels):
         5, 1, 20, extra_values=(0,), symbol="M", first_round=2, help="models that a client receives"
     )
     explore: float = hyper(0.3, 0.0, 1.0, symbol="ε", first_round=2, help="chance that a candidate is a random client")
-    held_out: float = hyper(0.2, 0.05, 0.5, extra_values=(0.0,), help="share of rows that judge models; 0: all do")
+    held_out: float = hyper(
+        0.2, 0.05, 0.5, extra_values=(0.0,), help="share of rows that only judge models; 0: all rows train and judge"
+    )
 
     structural = ("candidates",)
     presets = {"as_published": {"momentum": 0.0, "explore": 0.0}}

@@ -11,19 +11,20 @@
              Σ_k mean_b p_k,y CE(head_k(G(ε, y)), y) + η · diversity
              p_k,y = n_k,y / Σ_k n_k,y,   client k's share of the rows of class y
 
-G(ε, y) are features that the server's generator makes from noise ε and a label y; L is averaged over the B rows.
+G(ε, y) are features that the server's generator makes from noise ε and a label y.  L is averaged over the B rows.
 
-Zhu et al., ICML 2021, arXiv:2105.10056; from its code, as the paper was not at hand.  Differs: a client counts its rows
-of a class; the code counts the rows drawn in the round, plus one.
+Zhu et al., ICML 2021, arXiv:2105.10056.  The paper was not at hand: this follows its code.
+
+Differs from the code: a client counts all its rows of a class.  The code counts the rows drawn in the round, plus one.
 
 Presets and options:
 
-- "as_published" is FedGen as in FedPA's tables: without KL, with uniform noise and labels, and with the weights
-  averaged over the batch (the code multiplies a [B] by a [B, 1]).
-- averages="head": bodies stay with the clients and may differ.
-- "htfllib" is HtFLlib by its run scripts, on which FedSA's tables build (HtFLlib's defaults: gen_lr=0.005,
-  noise_width=512): weight 1 without decay, neither KL nor diversity.  HtFLlib also averages the clients' logits before
-  the loss and restarts Adam in every round; this is not reproduced.
+- "as_published" is FedGen as in FedPA's tables.  It has no KL term, and draws noise and labels uniformly.  A head's
+  weight is averaged over the batch, because that code multiplies a [B] by a [B, 1].
+- averages="head" averages heads only.  Bodies stay with the clients and may differ.
+- "htfllib" has the values of HtFLlib's run scripts, on which FedSA's tables build: weight 1 without decay, neither KL
+  nor diversity.  (HtFLlib's own defaults are gen_lr=0.005 and noise_width=512.)  HtFLlib also averages the clients'
+  logits before the loss and restarts Adam in every round.  No preset does this.
 """
 
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class FedGen(Generative):
         "labels",
         choices=("labels", "mean"),
         first_round=2,
-        help="weight of a client's head: by the row's label, or averaged over the batch",
+        help="weight of a client's head: p_k,y of the row's label y, or its mean over the batch",
     )
 
     averages: str = hyper("model", choices=("model", "head"), help="what the server averages: the model, or its head")

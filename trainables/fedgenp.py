@@ -9,31 +9,34 @@
     server   w = Σ_k n_k w_k / Σ_k n_k
              then, for each of the m clients k of the round, steps of G_k on
              1/(m-1) Σ_{i≠k} CE(head_i(h), y) - β · min(CE(head_k(h), y), cap) + λ_kl · KL(N(μ, σ²) || N(0, 1))
-             h = μ + σ ξ,   μ, ln σ² = G_k(ε, y);   all generators are trained as one program
-    stop     once validation accuracy rose by less than 0.001 in `patience` rounds, from round 20 on, generators stay
+             h = μ + σ ξ,   μ, ln σ² = G_k(ε, y)
+    stop     from round 20 on, if validation accuracy rose by less than 0.001 in the last `patience` rounds:
+             generators are not trained any further
 
-ε and ξ are noise, y and ỹ labels; h are generated features, h_y those with a real row's label.
+ε and ξ are noise, y and ỹ labels.  h are generated features, and h_y are those for a real row's label.
 
-Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  The minus stands in the loss; a reversal of the
-gradient between generator and head k is the same.
+Taghiyarrenani et al., "FedGenP", equations 1 to 3, algorithm 1.  The loss of head k has a minus sign in G_k's loss.
+This is the same as the paper's reversal of the gradient between generator and head k.
 
-Ours:
+Differs from the paper:
 
-- The term with the minus is bounded, at cap · ln C per row, and the prior keeps σ.  Without either, the loss has no
-  minimum.
-- The mean over the other clients.  In the sum (Eq. 3), client k weighs less the more others there are.
-- Models are weighted by rows, as everywhere else here (algorithm 1: a plain mean).
-- Adam at 3e-4, as in the code (table 2: SGD at 0.01).
-- The stop rule; the text names none.  Clients send the server their validation accuracy, one number a round, which is
-  not counted.
+- The adversarial term, the one with the minus sign, is at most cap · ln C per row, and the KL to the prior keeps σ in
+  bounds.  Without these two, the loss has no minimum.
+- The other heads' losses are averaged.  The paper sums them (Eq. 3), so the more of them there are, the less head k
+  counts.
+- Models are weighted by rows.  Algorithm 1 takes the plain mean.
+- The generator's optimiser is Adam at 3e-4, as in the authors' code.  Table 2 has SGD at 0.01.
+- Training of the generators stops by the rule above.  The paper names no rule.  For this, each client sends its
+  validation accuracy, one number a round, which does not count as sent.
 
-Presets and the code:
+"as_text" has the sum, the plain mean and SGD, without bound and prior.
 
-- "as_text" has the sum, the plain mean, SGD, no bound and no prior.
-- Of the code: weighing="labels", and β = -1, because its reversal sits where it reverses nothing.  Not reproduced: it
-  draws with σ = exp(0.05 ln σ²), and has one layer for μ and ln σ².
-- Generators end in a linear layer, as in the code, also if real features passed a ReLU.  `rectify` adds a ReLU; it cost
-  1.6 ± 0.7 points of validation accuracy where it was tried.
+"as_published" has weighing="labels" and β = -1.  In the code, the gradient reversal stands where it reverses nothing,
+so generators also minimise the loss of head k.  Two things of the code are not reproduced: it draws with σ = exp(0.05
+ln σ²), and one layer gives both μ and ln σ².
+
+Generators end in a linear layer, as in the code, even where real features come out of a ReLU.  `rectify` adds a ReLU.
+It cost 1.6 ± 0.7 points of validation accuracy where it was tried.
 """
 
 from dataclasses import dataclass
@@ -135,7 +138,7 @@ class FedGenP(Generative):
         MOST_PATIENCE,
         extra_values=(0,),
         first_round=FIRST_STOP + 2,
-        help="early stopping after this many rounds without a rise; 0: never",
+        help="generators stop after this many rounds without a rise; 0: never",
     )
     label_law: str = hyper(
         "uniform",

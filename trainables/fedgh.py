@@ -5,10 +5,13 @@
     up       p_k,c the mean feature of class c at client k, after training, for the classes it has
     server   S epochs over the received pairs (p_k,c, c), shuffled, in batches of B: plain SGD of the head on CE
 
-Yi, Wang, Liu, Shi and Yu, ACM MM 2023, arXiv:2303.13137; not at hand: from its description and PFLlib's and HtFLlib's
-codes, whose rates of the server are 1 and 0.01 ("as_published", "htfllib").  A client predicts with its own body and
-the server's head.  Bodies may differ as long as their features have one width.  With a frozen body, one row per class
-and client, and B as large as all pairs, it is FedAvg of a single step on all rows.
+Yi, Wang, Liu, Shi and Yu, ACM MM 2023, arXiv:2303.13137.  The paper was not at hand: this follows a description of it
+and PFLlib's and HtFLlib's codes.  The server's rate is 1 in PFLlib ("as_published") and 0.01 in HtFLlib ("htfllib").
+
+A client predicts with its own body and the server's head.  Bodies may differ as long as their features have one width.
+
+A special case is FedAvg with one step per round on all rows: the body is frozen, each client has one row per class, and
+B is at least the number of all pairs.
 """
 
 from collections.abc import Mapping

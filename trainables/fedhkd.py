@@ -8,15 +8,20 @@
              the mean of softmax(logits / T), and its rows
     server   w = Σ_k n_k w_k / Σ_k n_k;  H_c and Q_c likewise over n_k,c, kept from before if no client sent any
 
-Chen et al., ICLR 2023, arXiv:2301.08968; the paper was not at hand: this follows the two codes.
+Chen et al., ICLR 2023, arXiv:2301.08968.  The paper was not at hand: this follows the authors' code and FedPA's code,
+which has FedHKD as a baseline.
 
-- Knowledge is gathered after training in one pass, as in the authors' code, and averaged by rows over all clients that
-  sent it (there the last client wins).  "as_published" is FedPA's code, which averages while the model is still moving.
-- Noise is drawn per class (there one vector for all classes of a client).
-- ν is 0.25, as in FedPA's code: a client with five or more classes of equal size sends nothing.
-- soft="kl" is KL(Q || softmax(head(H_c) / T)), the authors' choice, here the mean over classes.
+Differs:
 
-Not reproduced: zero vectors as targets for classes without knowledge.
+- Clients compute means in one pass after training, as in the authors' code.  FedPA's code averages while the model is
+  still moving ("as_published").
+- The server averages knowledge by rows over all clients that sent it.  In the authors' code the last client's replaces
+  all others'.
+- Noise is drawn for each class.  The authors' code draws one vector for all classes of a client.
+- soft="kl" is KL(Q || softmax(head(H_c) / T)), as in the authors' code, but as a mean over classes.
+- A class without knowledge has no term.  In FedPA's code its targets are zero vectors, which no option reproduces.
+
+ν is 0.25, as in FedPA's code.  So a client with five or more classes of equal size sends nothing.
 """
 
 from dataclasses import dataclass
@@ -74,7 +79,9 @@ class FedHKD(Algorithm):
     least_share: float = hyper(
         0.25, 0.0, 0.5, symbol="ν", first_round=2, help="a class below this share of the client's rows is not sent"
     )
-    soft: str = hyper("mse", choices=("mse", "kl"), first_round=2, help="loss between soft predictions")
+    soft: str = hyper(
+        "mse", choices=("mse", "kl"), first_round=2, help="loss between soft predictions: squared distance, or KL"
+    )
     knowledge: str = hyper(
         "final",
         choices=("final", "running"),
