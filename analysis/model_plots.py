@@ -72,7 +72,7 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
 
 
 def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:
-    """Points in the plane by scikit-learn's t-SNE: features, projections, prototypes or generated features by name.
+    """Named sets of points in the plane by scikit-learn's t-SNE: features, projections, prototypes, generated ones.
 
     together: one plane for all sets, which must be as wide, each with its own mark (prototypes among features);
     otherwise a panel and a plane for each (features beside projections; a generator after several rounds).
@@ -128,7 +128,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
 
 
 def communication_by(costs: pd.DataFrame) -> go.Figure:
-    """Numbers per client and round against n, m and w̄ (GFPL's Figure 7): measured, and by formula unfused.
+    """Numbers sent and received per client and round against n, m and w̄ (GFPL's Figure 7); a formula without fusion.
 
     costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
 

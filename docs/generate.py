@@ -144,8 +144,12 @@ def scenarios() -> str:
 
 
 def defaults() -> str:
-    """The fields of the default setting."""
-    return table(("field", "value"), [(f"`{f.name}`", getattr(Scenario(), f.name)) for f in fields(Scenario)])
+    """The fields of a setting, with their defaults."""
+    rows = []
+    for f in fields(Scenario):
+        what = f.metadata["knob"].help if "knob" in f.metadata else f.metadata["help"]
+        rows.append((f"`{f.name}`", getattr(Scenario(), f.name), what))
+    return table(("field", "value", "what it is"), rows)
 
 
 def early_stopping() -> str:

@@ -90,7 +90,9 @@ METRICS: dict[str, Metric] = {
         evaluated=True,
     ),
     "train_loss": Metric(
-        "mean over clients and steps of the loss of the round's first phase", "training loss", last=True
+        "mean over clients and steps of the training loss, in the first phase if a round has several",
+        "training loss",
+        last=True,
     ),
     "up_floats": Metric("floats that all clients sent in the round"),
     "up_ints": Metric("integers that all clients sent (counts)"),
@@ -107,10 +109,10 @@ METRICS: dict[str, Metric] = {
         grows=True,
     ),
     "spent": Metric(
-        "part of --budget that is used up; 0 before the first round in which early stopping may act", search_only=True
+        "how much of --budget is used up, in its unit; 0 until early stopping may first stop a trial", search_only=True
     ),
     "seconds": Metric(
-        "wall time of the round's training and exchange; as an objective, all of the trial's so far",
+        "wall time of the round's training and exchange; as an objective: the trial's time so far",
         "time",
         "s",
         goal="min",
@@ -162,7 +164,7 @@ METRICS: dict[str, Metric] = {
     "test_f1": Metric("val_f1 on test rows", "test F1", last=True, evaluated=True),
     "test_loss": Metric("val_loss on test rows", "test loss", last=True, evaluated=True),
     "judged": Metric(
-        "with --subject-to, what schedulers compare: the objective, or the worst value if a constraint is broken",
+        "with --subject-to, what schedulers compare: the objective, or its worst value if a constraint is broken",
         search_only=True,
     ),
 }

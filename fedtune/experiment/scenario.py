@@ -96,9 +96,9 @@ class Scenario:
         "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
     )
     ways: int = setting(4, "w̄, classes of a client")
-    ways_spread: int = setting(1, "ŵ, half-width of that number")
+    ways_spread: int = setting(1, "ŵ, the most by which that number varies")
     shots: int = setting(8, "s̄, training rows of a client per class")
-    shots_spread: int = setting(1, "ŝ, half-width of that number")
+    shots_spread: int = setting(1, "ŝ, the most by which that number varies")
     val_shots: int = setting(4, "validation rows per class")
     test_shots: int = setting(4, "test rows per class")
     alpha: float = setting(0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; quantity: of clients' sizes")
@@ -122,7 +122,7 @@ class Scenario:
     swaps: int = setting(0, "pairs of labels swapped in all groups but one")
     groups: int = setting(4, "groups of clients; for rotation and swaps, of consecutive clients")
     label_noise: float = setting(0.0, "share of a client's labels that are wrong")
-    label_noise_spread: float = setting(0.0, "half-width of that share; it is drawn for each client")
+    label_noise_spread: float = setting(0.0, "the most by which that share varies; it is drawn for each client")
     noisy_clients: float = setting(1.0, "probability that a client has wrong labels")
     noisy_splits: str = setting("train", "where labels may be wrong: train, train+val")
 

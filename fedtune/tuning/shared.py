@@ -60,7 +60,7 @@ ADAM: dict[str, Ends] = {"lr": (1e-5, 1e-2), "tune_lr": (1e-5, 1e-2)}
 def with_shared(
     cls: type[Algorithm], *own: str, wide: bool = False, without: str = "", **narrowed: tuple[float, float]
 ) -> dict[str, Any]:
-    """A space: an algorithm's own hyperparameters, and what all algorithms share, over their common ranges.
+    """A space of these hyperparameters of an algorithm and of those that all algorithms share, over common ranges.
 
     own        searched over all their declared range
     wide       the ranges of `WIDE` instead of `DEFAULT`

@@ -57,7 +57,7 @@ __all__ = [
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
-    """The domains of these hyperparameters: over their whole declared range, or over the narrower one given.
+    """The ranges of these hyperparameters: each the whole declared range, or the narrower one that you give.
 
         tunable(GFPL, "lam", "lr", start=(1, 14))
 
@@ -74,7 +74,7 @@ def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) 
 
 
 def lines(**values: list[Any]) -> list[Config]:
-    """The grid of a paper's figures: each varies one hyperparameter and leaves the others at their defaults.
+    """A list of configurations that each set one hyperparameter and leave the others at their defaults.
 
     >>> from fedtune.tuning.space import lines
     >>> lines(mu=[0.1, 1.0])

@@ -28,7 +28,7 @@ class Under(NamedTuple):
 
 
 def when(domain: Any, **others: Any) -> When:
-    """A domain that exists only where other hyperparameters have these values (a tuple, list or array: one of them).
+    """A range that counts only if other hyperparameters have these values; a tuple, list or array: one of these values.
 
     >>> from ray import tune
     >>> from fedtune import when
