@@ -9,22 +9,26 @@
              each of the three's gradient is cut to the norm `clip`; the mentee learns at `mentee_rate` times the rate
     up       mentee_k, compressed
     server   rebuilds, and takes the plain mean, 1/M;   the own net and W stay, and the own net is what predicts
-    compressed: a matrix [m, n] is U_r, σ_r, V_r with the smallest r >= 1 that holds the share e_t of Σ σ²; where these
-    are no fewer numbers than m·n, or e_t = 1, the matrix.  A kernel is the matrix [out, in·kh·kw].  Biases and
-    BatchNorm's numbers go as they are.
+    compressed: for a matrix [m, n], U_r, σ_r and V_r with the smallest r >= 1 that holds the share e_t of Σ σ².
+    If these are not fewer than m·n numbers, or if e_t = 1, the matrix itself is sent.
+    A kernel counts as a matrix [out, in·kh·kw].  Biases and BatchNorm's numbers are sent as they are.
 
-Wu et al., Nature Communications 2022, arXiv:2108.13323; not at hand: from its description and PFLlib's and HtFLlib's
-codes.
+Wu et al., Nature Communications 2022, arXiv:2108.13323.  The paper was not at hand: this follows a description of it
+and PFLlib's and HtFLlib's codes.
 
-- The codes unfold kernels over kh x kw with one common rank, send zeros if all but one singular value do not reach e_t,
-  and cannot return to the dense matrix.  This is not reproduced.
-- Weights are sent, as in the codes (the text: gradients).
-- Each net minimises its own loss: its teacher and 1/S are constants, and W learns with the mentee.  With coupled=True
-  every loss moves everything, as in the codes.
-- KL is the mean over rows (the codes: kl_over).  S is at least 1e-6.  It is not logged: only clients know it, and
-  nothing that is sent tells it.
-- The server keeps the dense mean, and an evaluation scores the mentee before truncation.  BatchNorm's statistics are
-  always averaged.
+As in these codes, clients send weights.  The paper's text has gradients.
+
+Differs from the codes:
+
+- A kernel is one matrix.  The codes unfold it over kh x kw with one common rank.  They send zeros if all singular
+  values but one do not reach e_t, and they cannot return to the dense matrix.
+- Each net minimises its own loss, in which the other net and S are constants.  W learns by the mentee's loss.  In the
+  codes, every loss moves everything (coupled=True).
+- KL is a mean over rows.  The codes divide by the number of classes too (kl_over="elements").
+- The server keeps the dense mean, and an evaluation scores the mentee before truncation.
+
+S is at least 1e-6.  It is not logged, because only clients know it.  BatchNorm's running statistics are always
+averaged.
 
 At T_s = T_e = 1 it sends what FML sends.
 """
@@ -63,7 +67,7 @@ class FedKD(Algorithm):
     clip: float = hyper(
         10.0, 0.1, 100.0, log=True, extra_values=(0.0,), help="clipping of each net's gradient norm; 0: none"
     )
-    coupled: bool = hyper(False, help="let a loss also train what it learns from, and 1/S")
+    coupled: bool = hyper(False, help="let each loss also train the other net, and S")
     kl_over: str = hyper(
         "rows", choices=("rows", "elements"), help="KL is averaged over rows, or over rows and classes"
     )

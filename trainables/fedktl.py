@@ -7,15 +7,22 @@
              P linear, each client's own;  gradients of the net and of P are cut to the norm 100
     up       p_k,c the mean of h(z) / |h(z)| over the rows of c, after training, normalised; for the classes it has
     server   S epochs of Adam over the received pairs (p, y), in batches, on
-             MMD²(F(p), normal draws) + λ · |F(p) - v_y|² / W,    F: C -> W latents, kept over rounds;  v moves too
+             MMD²(F(p), normal draws) + λ · |F(p) - v_y|² / W;    they train F: C -> W latents, kept over rounds, and v
              v_c <- the mean of F(p) of class c;    x_c = G(v_c)
 
-Zhang, Liu, Hua and Cao, CVPR 2024, arXiv:2403.15760, and its code (TsingZ0/FedKTL).  The paper's G is pretrained
-(StyleGAN, Stable Diffusion).  There is none here: G is two layers of random weights that never change; for normal
-latents its rows have mean 0 and variance 1.  So what clients share is which latents a class has, in pictures that look
-like noise.  Also, F has LayerNorm (the code's BatchNorm has no statistics for a single prototype), its gradients are
-not cut, a step sees all pairs that were sent (the code: as many as rows of a batch), and P stays with its client (there
-it starts anew every round).  The nearest direction of Z predicts.  With μ = 0 it is Local with an equiangular head.
+Zhang, Liu, Hua and Cao, CVPR 2024, arXiv:2403.15760, and its code (TsingZ0/FedKTL).
+
+Differs:
+
+- The paper's G is pretrained (StyleGAN, Stable Diffusion).  Here G is two layers of random weights that never change.
+  Given normal latents, its rows of data have mean 0 and variance 1.  So the pictures look like noise, and all that they
+  tell clients is each class's latents.
+- F has LayerNorm.  The code has BatchNorm, which has no statistics for a single prototype.
+- F's gradients are not clipped.
+- In every step a client uses all pairs (x_c, v_c) that it received.  The code uses as many as the mini-batch has rows.
+- P stays with its client.  In the code it starts anew in every round.
+
+The nearest direction of Z predicts.  With μ = 0 it is Local with an equiangular head.
 """
 
 from dataclasses import dataclass
@@ -38,12 +45,23 @@ class FedKTL(Algorithm):
 
     pure = True
 
-    mu: float = hyper(50.0, 0.1, 100.0, log=True, extra_values=(0.0,), symbol="μ", first_round=2, help="picture pull")
+    mu: float = hyper(
+        50.0,
+        0.1,
+        100.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="μ",
+        first_round=2,
+        help="weight of the loss on pictures",
+    )
     lam: float = hyper(1.0, 0.01, 10.0, log=True, symbol="λ", first_round=2, help="pull to the classes' latents")
     angle: float = hyper(0.5, 0.0, 1.0, symbol="m", help="margin of the own direction's angle, in radians")
     scale: float = hyper(64.0, 1.0, 128.0, log=True, symbol="s", help="factor on cosines")
     latents: int = hyper(64, 8, 512, log=True, symbol="W", help="the generator's latents")
-    server_epochs: int = hyper(100, 1, 1000, log=True, symbol="S", first_round=2, help="the server's epochs")
+    server_epochs: int = hyper(
+        100, 1, 1000, log=True, symbol="S", first_round=2, help="the server's epochs on the received prototypes"
+    )
     server_batch: int = hyper(100, 8, 256, log=True, first_round=2, help="mini-batch of these epochs")
     server_lr: float = hyper(0.01, 1e-4, 0.1, log=True, first_round=2, help="Adam's learning rate at the server")
 

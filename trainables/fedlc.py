@@ -5,11 +5,20 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Zhang et al., ICML 2022, arXiv:2209.00189; not at hand: from its description and PFLlib's and FL-bench's codes.  A rare
-class needs a larger margin.  A class that the client does not hold is left out of the softmax, the limit of n -> 0, so
-nothing pushes it down (FL-bench: n >= 1e-8, almost the same; PFLlib: the rows of all clients, one margin for all, not
-reproduced).  The paper also leaves a row's own class out of the sum, which has no lower bound; no code does.
-Predictions are not calibrated.  τ = 0 is FedAvg, and so are clients with equally many rows of every class.
+Zhang et al., ICML 2022, arXiv:2209.00189.  The paper was not at hand: this follows a description of it and PFLlib's and
+FL-bench's codes.
+
+The margin τ n^(-1/4) is larger for a class with fewer rows.  A class that the client does not hold is left out of the
+softmax, so nothing pushes it down.  This is the limit n -> 0.  Predictions are not calibrated.
+
+Differs:
+
+- FL-bench takes at least n = 1e-8, which is almost the same.
+- PFLlib counts the rows of all clients, so all clients have the same margins.  No option does this.
+- In the paper, the sum in the loss also leaves out the row's own class.  Such a loss has no lower bound, and no code
+  does this.
+
+τ = 0 is FedAvg.  So is any τ where clients have equally many rows of every class.
 """
 
 from dataclasses import dataclass

@@ -6,10 +6,13 @@
     up       small_k, n_k
     server   the mean of the small nets weighted by rows;  own net and P never leave their client; head(r) predicts
 
-Yi, Yu, Wang, Liu and Li, NeurIPS 2024, arXiv:2406.00488; not at hand: from its description and HtFLlib's code, which
-averages plainly and has d = D / 4 ("as_published", "htfllib").  The representation is read as a matryoshka: head' gets
-the first d of what head gets.  The paper weighs both losses alike, m = 1.
-With P held at what lets the own features through, and m = 0, it is Local.
+Yi, Yu, Wang, Liu and Li, NeurIPS 2024, arXiv:2406.00488.  The paper was not at hand: this follows a description of it
+and HtFLlib's code.  As in a matryoshka, the smaller representation is within the larger one: head' reads the first d
+features of those that head reads.  The paper gives both losses the same weight, m = 1.
+
+Differs: the mean is weighted by rows.  HtFLlib's is plain ("as_published", "htfllib"); its d is D / 4, as here.
+
+If m = 0 and P always passes on the own features alone, it is Local.
 """
 
 from dataclasses import dataclass

@@ -1,19 +1,28 @@
-"""FedNova: FedAvg over updates per step, so that clients that take more steps do not bias the objective.
+"""FedNova: FedAvg that averages updates per step, so that clients that take more steps do not bias the objective.
 
     down     w
     client   w_k <- w, local epochs on CE
-    up       w_k, n_k;  a_k, the sum of the weights that its gradients have in the move (w - w_k) / η:
-             the number of steps for plain SGD, more with momentum
+    up       w_k, n_k;  a_k:  (w - w_k) / η is a weighted sum of the client's gradients, a_k the sum of these weights,
+             which is the number of steps for plain SGD, and more with momentum
     server   p_k = n_k / Σ_j n_j,    Δ = Σ_k p_k a_k · Σ_k p_k (w_k - w) / a_k
              m <- β m + Δ
              w <- w + m,    with m = 0 before round 1
 
-Wang et al., NeurIPS 2020, arXiv:2007.07481, equations 10 and 11, and its code (JYWa/FedNova): τ_eff is Σ_k p_k a_k, as
-there and as FedAvg's is.  p_k is over the clients of the round.  β is the code's server momentum (gmf), of weights; the
-code's is of gradients, which differs where the learning rate decays.  The proximal variant is left out.  Adam's a_k is
-its number of steps.  BatchNorm's running statistics are no parameters: the server takes their mean; in the code they
-stay at the client, as with "as_published", which has the rate and momentum of its script, too (JYWa/FedNova at
-47b4e09, launch_exp.sh).
+Wang et al., NeurIPS 2020, arXiv:2007.07481, equations 10 and 11, and its code (JYWa/FedNova at 47b4e09).  The effective
+number of steps, τ_eff, is Σ_k p_k a_k, which is the code's choice and FedAvg's.  p_k is relative to the clients of the
+round.  Adam's a_k is its number of steps.
+
+Differs from the code:
+
+- The server's momentum β (its gmf) is on moves of weights.  The code's is on gradients, which differs if the learning
+  rate decays.
+- The server takes the mean of BatchNorm's running statistics, because they are no parameters.  In the code they stay at
+  the client.
+- The proximal variant is left out.
+
+"as_published" has the learning rate, momentum and weight decay of its script (launch_exp.sh).  With it, running
+statistics stay at the client too.
+
 If all clients make as many steps, it is FedAvgM, and at β = 0 FedAvg.
 """
 

@@ -6,10 +6,11 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Lee et al., NeurIPS 2022, arXiv:2106.03097, equations 4 to 7, and its code (Lee-Gihun/FedNTD): the factor τ² is the
-code's; at its τ = 1 there is no difference.  The received model predicts as an evaluation does, with its running
-statistics.  "as_published" has the optimiser of the code's configuration.  β = 0 is FedAvg, and so is a single step a
-round, as both models agree at its start.
+Lee et al., NeurIPS 2022, arXiv:2106.03097, equations 4 to 7, and its code (Lee-Gihun/FedNTD).  The factor τ² is in the
+code only.  It makes no difference at the code's τ = 1.
+
+The received model predicts as in an evaluation, with its running statistics.  "as_published" has the optimiser of the
+code's configuration.  β = 0 is FedAvg.  So is a single step a round, because both models agree before it.
 """
 
 from dataclasses import dataclass

@@ -16,19 +16,21 @@
 
 Jiang et al., "FedPA", equations 2 and 5 to 12, algorithm 1.
 
-Ours:
+Differs from the paper:
 
-- Distances to prototypes are mean squares, as in the code, whose λ_po = 5 suits them.  The text's norm (distance="l2")
-  pulls features almost into a point.
-- The term with the minus is bounded by the mean distance between prototypes of different classes (bounded=False: no
-  bound, as in text and code).
-- Diversity is a mean over pairs of distances, which are means over dimensions, because norms leave no gradient.
-  pairs_over="batch" divides by B² (Eq. 7), which makes the exponent K times smaller.
+- Distances to prototypes are mean squares, as in the authors' code.  λ_po = 5 is meant for these.  With the paper's
+  norm (distance="l2"), such a weight pulls features almost into a point.
+- The term with the minus sign is at most the mean distance between prototypes of different classes.  Paper and code
+  have no bound (bounded=False).
+- Diversity is a mean over pairs.  A pair's distances are means over dimensions, because norms would make the exponent
+  so large that no gradient is left.  The paper divides by B² (Eq. 7, pairs_over="batch"), which makes the exponent
+  about C times smaller.
 - Prototypes are computed by the trained model, over all rows.
 
-"as_text" trains 20 epochs, as the text says; scenarios count 20 mini-batches, as the code does.  The ablations of table
-IV are gamma_ad=0, lam_ge=0 and lam_po=0.  Not reproduced of the code: zero vectors as prototypes of classes that no
-client has, and counts of the rows drawn in the round instead of the client's rows.
+"as_text" trains for 20 epochs a round, as the text says.  The scenarios with FedPA's setting train for 20 mini-batches,
+as the code does.  The ablations of table IV are gamma_ad=0, lam_ge=0 and lam_po=0.  Two things of the code are not
+reproduced: classes that no client has get zero vectors as prototypes, and a client counts the rows drawn in the round
+instead of all its rows.
 """
 
 from dataclasses import dataclass
@@ -102,7 +104,7 @@ class FedPA(Generative):
         help="weight of the push away from prototypes, which makes hard features",
     )
     ad_decay: float = hyper(1.0, 0.9, 1.0, first_round=3, help="factor on γ_ad after every round")
-    bounded: bool = hyper(True, first_round=2, help="cap that push at the mean distance between prototypes")
+    bounded: bool = hyper(True, first_round=2, help="bound the push away at the mean distance between prototypes")
     distance: str = hyper(
         "mse", choices=("l2", "mse"), first_round=2, help="distance to a prototype: L2 norm, or mean square"
     )
@@ -116,20 +118,20 @@ class FedPA(Generative):
         "pairs",
         choices=("pairs", "batch"),
         first_round=2,
-        help="the pairs' sum is divided by their number, or by B² (Eq. 7)",
+        help="diversity's sum over pairs is divided by their number, or by B² (Eq. 7)",
     )
     targets: str = hyper(
         "new",
         choices=("new", "last"),
         first_round=2,
-        help="push away from this round's prototypes, or the last round's",
+        help="hard features: pushed away from this round's prototypes, or the last round's",
     )
     reduce: str = hyper("mean", choices=("mean", "sum"), first_round=2, help="fidelity loss over clients: mean, or sum")
     weighing: str = hyper(
         "labels",
         choices=("labels", "mean"),
         first_round=2,
-        help="weight of a client's head: by the row's label, or averaged over the batch",
+        help="weight of a client's head: p_k,y of the row's label y, or its mean over the batch",
     )
     prototypes: str = hyper(
         "final",

@@ -1,16 +1,22 @@
 """FedPAC: features are aligned by prototypes, and each client gets the mixture of heads that suits its classes.
 
     down     body; from round 2 on prototypes p_c, and the client's own mixture of heads
-    client   of z = body(x) as received:  h_k, the mean of one-hot(y) zᵀ,  V_k = (mean |z|² - |h_k|²) / n_k
+    client   with the received body, z = body(x):  h_k, the mean of one-hot(y) zᵀ,  V_k = (mean |z|² - |h_k|²) / n_k
              τ epochs on CE move the head;  then the scenario's local work moves the body on CE + λ · |z - p_y|² / D
     up       body_k, n_k, head_k, h_k, V_k;  p_k,c the mean feature of class c under the trained body, n_k,c its rows
     server   the mean of the bodies weighted by rows;   p_c = Σ_k n_k,c p_k,c / Σ_k n_k,c
              head for k:  Σ_j a_j head_j,  a = argmin Σ_j a_j² V_j + |Σ_j a_j (h_k - h_j)|²  over a >= 0, Σ_j a_j = 1
 
-Xu, Tong and Huang, ICLR 2023, arXiv:2306.11867, algorithm 1, from its description, and PFLlib (d832e76, clientpac.py,
-serverpac.py: "as_published", with p_c over clients).  Heads are mixed among a round's clients; a client that never took
-part gets their plain mean.  PFLlib also drops weights below 1e-3, and eigenvalues below 0.01 where rounding made one
-negative.  λ = 0 with mixes=False is FedRep.
+Xu, Tong and Huang, ICLR 2023, arXiv:2306.11867, algorithm 1, from a description of the paper; and PFLlib (d832e76:
+clientpac.py, serverpac.py).  "as_published" is PFLlib's plain SGD, with p_c as plain means over clients.
+
+Heads are mixed among the clients of a round.  A client that never took part gets the plain mean of the last round's
+heads.
+
+Differs from PFLlib: it drops mixture weights below 1e-3.  Where rounding makes an eigenvalue negative, it also drops
+eigenvalues below 0.01.  Here nothing is dropped.
+
+λ = 0 with mixes=False is FedRep.
 """
 
 from dataclasses import dataclass
@@ -31,10 +37,24 @@ class FedPAC(Algorithm):
 
     pure = True
 
-    lam: float = hyper(1.0, 0.01, 10.0, log=True, extra_values=(0.0,), symbol="λ", first_round=2, help="prototype pull")
+    lam: float = hyper(
+        1.0,
+        0.01,
+        10.0,
+        log=True,
+        extra_values=(0.0,),
+        symbol="λ",
+        first_round=2,
+        help="weight of the pull to prototypes",
+    )
     head_epochs: int = hyper(1, 1, 10, symbol="τ", help="epochs that train the head before the body")
     mixes: bool = hyper(True, help="mix the clients' heads (False: each keeps its own)")
-    weighting: str = hyper("rows", choices=("rows", "clients"), first_round=2, help="what prototypes are averaged over")
+    weighting: str = hyper(
+        "rows",
+        choices=("rows", "clients"),
+        first_round=2,
+        help="prototypes are averaged over all rows, or over clients",
+    )
 
     shared = ("body",)
     sends = ("protos", "head")

@@ -5,8 +5,10 @@
     up       body_k, n_k
     server   the mean of the bodies weighted by rows; the head stays with the client for ever
 
-Arivazhagan et al. 2019, arXiv:1912.00818, algorithm 1.  Differs: the head is the last linear layer, as in PFLlib
-(FedProto's code makes all linear layers personal, which is why its table counts fewer numbers).
+Arivazhagan et al. 2019, arXiv:1912.00818, algorithm 1.
+
+The head is the last linear layer, as in PFLlib.  In FedProto's code all linear layers are personal, so its table counts
+fewer numbers as sent.
 """
 
 from dataclasses import dataclass

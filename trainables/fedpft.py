@@ -4,14 +4,21 @@
     client   fits to f = body(x) a mixture of n diagonal Gaussians per own class:  π, μ, σ, and N_k,c its rows
     up       in its first round, and never again:  π, μ, σ, N_k,c
     server   per class: the mixture of everybody's components, each weighted by the rows it stands for, N_k,c · π
-             r draws of every class;  epochs of the head on CE over them, on from the last round's head
+             r draws of every class;  epochs on CE over them train the head further, from where the last round left it
     down     the head
 
-Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1; not at hand: from its description and its Flower baseline
-(adap/flower, baselines/fedpft: strategy.py fits by AdamW, conf/strategy/fedpft.yaml; "as_published").  It is one-shot:
-its server fits one head; here it goes on fitting, on fresh draws, and later rounds cost only the download.  Classes
-have equally many draws (its: rows have); covariances are diagonal (one of its three; its code's: spherical).  A class
-of N rows gets at most N / 5 components (its code leaves out a class that has no more rows than components).
+Beitollahi et al. 2024, arXiv:2402.01862, algorithm 1.  The paper was not at hand: this follows a description of it and
+its Flower baseline (adap/flower, baselines/fedpft; strategy.py fits by AdamW).  "as_published" has the values of the
+baseline's conf/strategy/fedpft.yaml.
+
+Differs:
+
+- The paper's server fits one head, once.  Here it goes on fitting in every round, on fresh draws.  Later rounds cost
+  only the download of the head.
+- Every class has equally many draws.  The paper draws as many as the class has rows.
+- Covariances are diagonal, one of the paper's three kinds.  The baseline's are spherical.
+- A class of N rows gets at most N / 5 components.  The baseline leaves out a class that does not have more rows than
+  components.
 """
 
 from dataclasses import dataclass
@@ -43,7 +50,7 @@ class FedPFT(FitsHead):
     )
 
     sends = ("head",)
-    unlike_text = "the server fits in every round, not once, with as many draws of each class, not as many as rows"
+    unlike_text = "the server fits a head in every round, not just once, and draws equally many features of each class"
     presets = {"as_published": {"components": 2, "head_epochs": 1, "head_lr": 1e-4}}
     structural = ("components",)
 

@@ -4,16 +4,21 @@
     client   w_k <- w, local epochs on   L = (1 - λ) CE + λ · R(w_k, p_k),    p_k fixed
              transfer="features"   R = MMD² of body(x) and p_k's
              transfer="logits"     R = KL(softmax(p_k's logits / 4) || softmax(logits))
-             p_k <- μ_t p_k + (1 - μ_t) w_k,    μ_t = μ · min(1, rounds that k took part in before / those expected)
+             p_k <- μ_t p_k + (1 - μ_t) w_k,    μ_t = μ · min(1, rounds that k took part in before / expected rounds)
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   p_k, the inherited private model, never leaves its client, and predicts
 
-Li, Zhan, Shao, Wang and Yang, ECML PKDD 2021; not at hand: from its authors' code (lxcnju/FedRepo at 617ee01,
-algorithms/fedphp.py; config.py has the clients' optimiser of "as_published").  MMD's kernels are five Gaussians around
-the mean squared distance of the batch's features, a constant, as there.  The rounds expected are T · m / K.  Differs:
-p_k does not exist before the client's first round, which has L = CE (there: the common start).  Before it, w predicts.
-p_k predicts as an evaluation does, with its own running statistics.
-λ = 0 is FedAvg beside p_k; with μ = 0, too, p_k is what the client last trained.
+Li, Zhan, Shao, Wang and Yang, ECML PKDD 2021.  The paper was not at hand: this follows the authors' code
+(lxcnju/FedRepo at 617ee01, algorithms/fedphp.py).  "as_published" has the clients' optimiser of its config.py.
+
+As in the code, MMD has five Gaussian kernels.  Their widths are multiples of the mean squared distance of the batch's
+features, which counts as a constant.  A client is expected to take part in T · m / K rounds.
+
+Differs from the code: p_k does not exist before the client's first round, so in that round L = CE.  In the code p_k
+starts as the common start.  Until a client has a p_k, it is scored with w.  p_k predicts as in an evaluation, with its
+own running statistics.
+
+At λ = 0, w is FedAvg's, and p_k is kept beside it.  If μ is 0 too, p_k is the model that the client trained last.
 """
 
 from dataclasses import dataclass
