@@ -100,7 +100,7 @@ def unlike_text() -> str:
     same, unread = (", ".join(f"`{n}`" for n, c in without.items() if c.as_in_text == text) for text in (True, False))
     return "\n".join(lines) + (
         f"\n\nThese have no `as_text`, because their defaults are the text: {same}.\n\nThese have none, because their "
-        f"papers were not at hand; they follow the authors' code, or libraries, and descriptions: {unread}.\n\n"
+        f"papers were not at hand. They follow descriptions, and the code of the authors or of libraries: {unread}.\n\n"
         "These have no `as_published`. Their authors released no code, or none that was at hand, or fedtune does not "
         f"follow it: {', '.join(f'`{n}`' for n, c in ALGORITHMS.items() if 'as_published' not in c.presets)}."
     )
@@ -109,7 +109,7 @@ def unlike_text() -> str:
 def searched() -> str:
     """A row per hyperparameter that all share, and its range in every space."""
     declared = knobs(Scenario) | {
-        n: k for cls in ALGORITHMS.values() for n, k in knobs(cls).items() if n in shared.WIDE
+        n: k for cls in reversed(ALGORITHMS.values()) for n, k in knobs(cls).items() if n in shared.WIDE
     }
 
     def text(knob: Knob, ranges: Mapping[str, shared.Ends]) -> str:

@@ -16,7 +16,7 @@ Differs:
 - The mean is weighted by rows.  The paper's is plain (averaging="clients").
 - An adaptive α moves in every step, as the parameters do: with the clients' lr, momentum and weight decay.  In the
   authors' code (MLOPTPSU/FedTorch at 1edcfbf, apfl.py) it moves in a round's first step only.
-- v_k steps beside the w_k that has not stepped yet, as in the paper.  In the authors' code, w_k has just stepped.
+- v_k's gradient is taken with w_k before its step, as in the paper.  In the authors' code, w_k has stepped before.
 
 "as_published" takes three things from the authors' code.  It mixes the models' logits instead of their weights, learns
 α, and decays α by κ = 0.02.  Nothing here follows PFLlib, which trains v_k alone and mixes at the end of a round.

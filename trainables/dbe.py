@@ -14,7 +14,7 @@ it FedDBE).  κ and ρ have the code's values for its CNN.
 Differs: the code first trains all clients once to get g, and discards that training.  Here g comes from round 1 and its
 participants.
 
-κ = 0 and offset_rate=0, offsets that stay at 0, is FedAvg.
+With κ = 0 and offset_rate=0 it is FedAvg, because offsets stay at 0.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,8 @@ Li et al., ICML 2021, arXiv:2012.04221, algorithm 1.  λ = 1 is the value in the
 Differs: the mean is weighted by rows.  The paper's and the code's (trainers_MTL/fedbase.py, line 139) is plain
 (averaging="clients").
 
+Details:
+
 - Both models step on the same mini-batches, so both take the same number of steps in a round.  The paper leaves the own
   model's number of steps free, but its experiments do the same.
 - The penalty covers trainable parameters, not running statistics.

@@ -3,7 +3,7 @@
     down     w
     client   lower layers <- w's;  from round 2 on, W in [0, 1] has as many numbers as θ_k, its own p highest layers:
              W <- clamp(W - η_W ∂CE(θ̂)/∂W, 0, 1),   θ̂ = θ_k + (w - θ_k) ⊙ W,   on a share s of its rows,
-             in passes until the losses settle, the first time;  later in one pass
+             the first time in passes until the losses settle,  later in one pass
              then θ_k <- θ̂,  and local epochs on CE train all layers
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k;   W stays with its client

@@ -5,11 +5,18 @@
     up       p_k,c the mean feature of class c at client k, n_k,c its rows, for the classes the client has
     server   p̄_c = Σ_k n_k,c p_k,c / Σ_k n_k,c, kept from the round before if nobody saw c
 
-Tan et al., AAAI 2022, arXiv:2105.00243, equations 3 to 8.  Differs: the paper's equation 6 also divides by the number
-of clients that hold c, which no code does; the authors' code averages clients without n (weighting="clients");
-prototypes are means over the trained model's features, not over those of a model still moving.  Prediction is the
-nearest prototype over all classes, as in FedSA's and PFLlib's codes.  The authors' code considers only the client's own
-classes (among="own"), so it can never predict a foreign class.  The head's prediction is logged too.
+Tan et al., AAAI 2022, arXiv:2105.00243, equations 3 to 8.
+
+Differs:
+
+- The paper's equation 6 also divides by the number of clients that hold c.  No code does.
+- Clients weigh n_k,c in the mean.  In the authors' code they count alike (weighting="clients").
+- Prototypes are means over the trained model's features.  The authors' code collects features while the model is still
+  moving.
+- A row's class is that of the nearest prototype among all classes, as in FedSA's and PFLlib's codes.  The authors' code
+  considers the client's own classes only (among="own"), so it can never predict a foreign class.
+
+The accuracy of the head's prediction is logged too.
 """
 
 from collections.abc import Mapping

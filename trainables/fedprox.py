@@ -3,9 +3,12 @@
     client   w_k <- w, local epochs on   L = CE + μ/2 · |w_k - w|²
     all else as FedAvg; μ = 0 is FedAvg
 
-Li et al., MLSys 2020, arXiv:1812.06127, equation 2.  Differs: every client does the same local work (the paper also
-lets slow clients do less).  The penalty runs over trainable parameters, not over running statistics.  "as_published" is
-FedProx as FedGen's and FedPA's tables have it: μ = 1, and weight decay.
+Li et al., MLSys 2020, arXiv:1812.06127, equation 2.
+
+Differs: every client does the same local work.  In the paper, slow clients may do less.
+
+The penalty covers trainable parameters, not running statistics.  "as_published" is FedProx as in FedGen's and FedPA's
+tables: μ = 1, and weight decay.
 """
 
 from dataclasses import dataclass

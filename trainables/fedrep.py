@@ -6,8 +6,10 @@
     up       body_k, n_k
     server   the mean of the bodies weighted by rows
 
-Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.  Differs: the mean is weighted by rows (the paper: plain,
-which is "as_text"); a frozen body keeps its running statistics too.
+Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.
+
+Differs: the mean is weighted by rows.  The paper's is plain ("as_text").  While the body is frozen, its running
+statistics do not move either.
 """
 
 from dataclasses import dataclass

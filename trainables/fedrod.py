@@ -9,10 +9,13 @@
              hypernetwork: P_k = H(n_k / Σ n_k), and H is sent and averaged too
     scored   G(z) + P_k(z);  the generic head is logged
 
-Chen and Chao, ICLR 2022, arXiv:2107.00778, sections 4 and 5, from its description; PFLlib (d832e76, clientrod.py) is
-the linear variant, by plain SGD: "as_published".  P_k starts as a copy of G, as there.  H has two layers.  Differs:
-under a hypernetwork a client has no P_k before its first round (the paper makes one for newcomers).
-balanced=False makes w FedAvg's; so do clients with equally many rows of every class.
+Chen and Chao, ICLR 2022, arXiv:2107.00778, sections 4 and 5, from a description of the paper; and PFLlib (d832e76,
+clientrod.py), which has the linear P_k.  "as_published" is PFLlib's plain SGD.  As in PFLlib, P_k starts as a copy of
+G.  H has two layers.
+
+Differs: with a hypernetwork, a client has no P_k before its first round.  The paper's H makes one for newcomers too.
+
+With balanced=False, w is FedAvg's.  The same holds if every client has equally many rows of every class.
 """
 
 import copy

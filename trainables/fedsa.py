@@ -17,15 +17,16 @@
 |.| is at least 1e-6; [c = y_b] is 1 for a row's own class and 0 for others.
 
 Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text does not define H, mar and L_R, nor when p_k is
-taken; these follow its code (lokinko/FedSA), as described.
+taken.  Here these follow a description of its code (lokinko/FedSA).
 
 - prototypes="final" takes p_k after training.
-- The searched hyperparameter is `drift`, 1 - α; at the code's 1e-4 anchors hardly move.
-- The server computes δ_k, because clients keep nothing but their models; it knows all that is needed.
-- Prediction is the nearest p̄ over all classes ever seen (the code: in the last round); p̄ does not count as sent.  The
-  predictions of the nearest anchor and of the head are logged too.
-- "as_published" averages clients without n, as the code does, whose λ_CC is 0 if all clients have one architecture
-  (--set lam_cc=0).
+- The searched hyperparameter is `drift`, 1 - α.  At the code's 1e-4 anchors hardly move.
+- The server computes δ_k, because clients here do not keep p_k from round to round.
+- The nearest p̄ predicts, among all classes that were ever seen.  In the code, these are the classes of the last round.
+  The p̄ that clients need for this do not count as sent.  The predictions of the nearest anchor and of the head are
+  logged too.
+- "as_published" takes plain means over clients for p̄_c, as the code does.  The code also sets λ_CC to 0 if all clients
+  have one architecture.  For this, use --set lam_cc=0.
 - The ablations of table 4 are embed=False, lam_m=0 and lam_cc=0.
 """
 
@@ -85,7 +86,9 @@ class FedSA(Algorithm):
         choices=("running", "final"),
         help="class means taken while the model was training, or with the trained model",
     )
-    weighting: str = hyper("rows", choices=("rows", "clients"), help="prototypes averaged over rows, or over clients")
+    weighting: str = hyper(
+        "rows", choices=("rows", "clients"), help="prototypes are averaged over all rows, or over clients"
+    )
     predictor: str = hyper(
         "nearest", choices=("nearest", "anchor", "head"), help="nearest prototype, nearest anchor, or the head's argmax"
     )

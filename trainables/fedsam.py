@@ -7,10 +7,16 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Qu et al., ICML 2022, arXiv:2206.02618, FedSAM (not MoFedSAM), from its description; its code is not at hand.  As in
-Foret et al., ICLR 2021, w̃ is a constant of w_k, and a gradient of 0 gives no move.  Momentum and weight decay are those
-of the step from w_k.  The training loss is that at w̃.  Running statistics are of the pass at w̃ alone.  Differs: the
-mean is by rows ("as_text": over clients, plain SGD), and the server's rate η_g is 1.  ρ = 0 is FedAvg.
+Qu et al., ICML 2022, arXiv:2206.02618: its FedSAM, not its MoFedSAM, from a description of the paper.  Its code is not
+at hand.
+
+As in Foret et al., ICLR 2021, no gradient flows through w̃, and w̃ = w_k if g is 0.  Momentum and weight decay act on
+the step from w_k.  The training loss is the loss at w̃, and running statistics come from the pass at w̃ alone.
+
+Differs: the mean is weighted by rows.  The paper's is plain, and its clients run plain SGD ("as_text").  The server's
+rate η_g is fixed at 1.
+
+ρ = 0 is FedAvg.
 """
 
 from dataclasses import dataclass

@@ -8,11 +8,17 @@
              S epochs over the received pairs (p, y), shuffled, in batches of B, by plain SGD on
              CE(l, y),   l_c = -(|p - T_c| + δ [c = y]),   over all C classes
 
-Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions.  A class that nobody holds
-has a T_c too, which is only ever pushed away.  Prediction is the nearest T_c over all classes; the head is logged
-beside it.  Differs: |.| is at least 1e-6 (the code's slope can be NaN at 0); prototypes are means over all rows (the
-code drops a short last batch).  The margin is the code's, one δ for all classes.  Ours: weighting="rows" for q.
-server_epochs=0 is the server of FedProto, T_c = q_c where there is one: with weighting="rows", FedProto.
+Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions of both.  As in the code,
+one margin δ is for all classes.  The nearest T_c of all classes predicts; the head's prediction is logged beside it.  A
+class that no client holds has a T_c too, which is only pushed away.
+
+Differs from the code:
+
+- |.| is at least 1e-6.  In the code, its gradient can be NaN at 0.
+- Prototypes are means over all rows.  The code drops a short last batch.
+- q_c may be a mean over rows (weighting="rows").  In the code it is the plain mean over clients.
+
+With server_epochs=0, T_c = q_c wherever there is one.  With weighting="rows" too, this is FedProto.
 """
 
 from dataclasses import dataclass

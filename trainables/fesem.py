@@ -7,16 +7,16 @@
              E    k(i) = argmin_k |w_i - W_k|,  for the clients of the round
              M    W_k = Σ n_i w_i / Σ n_i  over the clients of the round in k; a cluster without one keeps its centre
 
-Xie et al. 2021, arXiv:2108.08647 (first arXiv:2005.01026).  The paper gives neither hyperparameters nor a start.  The
-official code clusters by the kernel of one dense layer, from random vectors, and regroups every 150 rounds.  Here:
+Xie et al. 2021, arXiv:2108.08648 (first arXiv:2005.01026).  The paper gives neither hyperparameters nor a start.  Its
+code clusters by the kernel of one dense layer, from random vectors, and regroups every 150 rounds.  Here:
 
-- The distance is Euclidean over all weights, centres come from k-means++ alone (no steps of k-means before EM), and
-  every round regroups.
-- BatchNorm's running statistics and counters are averaged with their cluster, but take no part in the distance, because
+- The distance is Euclidean over all weights.  K-means++ gives the first centres, without further steps of k-means.
+  Clients are regrouped in every round.
+- BatchNorm's running statistics and counters are averaged over the cluster.  They take no part in the distance, because
   their scale differs.
-- A client that never took part has no cluster: it gets the mean over all of the last round, FedAvg's.
-- If fewer clients than K_c took part in round 1, or some sent the same, centres coincide.  The later ones stay empty
-  until a client is nearer to them.
+- A client that never took part has no cluster.  It gets FedAvg's mean of the last round, over all its participants.
+- Two centres are equal if fewer than K_c clients took part in round 1, or if some of them sent the same.  The later one
+  stays empty until a client is nearer to it.
 
 K_c = 1 is FedAvg.
 """

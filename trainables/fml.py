@@ -8,12 +8,19 @@
     up       meme_k
     server   the plain mean of the memes, 1/M;   the own net never leaves its client, and it is what predicts
 
-Shen et al. 2020, arXiv:2006.16765; the paper was not at hand: from its description and PFLlib's and HtFLlib's codes.
-Each net minimises its own loss, so what it learns from is a constant; coupled=True lets both losses move both nets, as
-the codes do.  KL is the mean over rows; the codes divide by the classes too (kl_over="elements").  Memes count alike
-whatever their rows, as in the codes; weighing="rows" weighs as FedAvg does (the rows are sent in both cases).  Clipping
-is the codes'.  "as_published" is PFLlib and HtFLlib.
-α = β = 1 is local training next to FedAvg of the meme.
+Shen et al. 2020, arXiv:2006.16765.  The paper was not at hand: this follows a description of it and PFLlib's and
+HtFLlib's codes.
+
+Memes count alike whatever their clients' rows, as in the codes.  weighing="rows" weighs them as FedAvg does.  The
+number of rows is sent in both cases.  Gradients are clipped as in the codes.
+
+Differs from the codes:
+
+- Each net minimises its own loss, in which the other net's softmax is a constant.  In the codes both losses move both
+  nets (coupled=True).
+- KL is a mean over rows.  The codes also divide by the number of classes (kl_over="elements").
+
+"as_published" is PFLlib and HtFLlib.  α = β = 1 is Local training next to FedAvg of the meme.
 """
 
 from dataclasses import dataclass

@@ -9,30 +9,39 @@
     down     P_G
     client   r pseudo-features per class from P_G; with the body frozen, epochs of L over them move g and proj
 
-g is the classifier, proj a projection, z_y the frame's direction of class y; N_k,c is client k's number of rows of c.
+g is the classifier, proj a projection, and z_y the frame's direction of class y.  N_k,c is client k's number of rows of
+c.
 
-Lu et al., arXiv:2602.21873, algorithms 1 and 2, equations 4 to 14.  Where the text is silent or contradicts itself:
+Lu et al., arXiv:2602.21873, algorithms 1 and 2, equations 4 to 14.
 
-- Covariances are diagonal.  Components are fused, with the rows that they stand for as weights, N_k,c · π.  Seeds of
-  clusters are taken by falling weight.
-- Retraining moves g and proj (Eq. 14; retrain="projection": proj only, algorithm 2).
-- g predicts; the predictions of the frame and of the sum of both heads are logged.
+Where the text is silent or contradicts itself:
+
+- Covariances are diagonal.  When components are fused, each weighs as many rows as it stands for, N_k,c · π.  The
+  heaviest component that is left starts the next cluster.
+- Retraining moves g and proj, as in Eq. 14.  In algorithm 2 it moves proj only (retrain="projection").
+- g predicts.  The predictions of the frame, and of the sum of both heads, are logged.
 - A class of N rows gets at most N / 5 components.
-- P_G is made of the clients that took part in the event.  Others retrain on it when they next take part
+- P_G comes from the clients that took part in the event.  Others retrain on it when they next take part
   (catch_up=False: never).
 
-Ours:
+Differs from the paper:
 
-- Clusters are complete-linkage: all components in one are within S_C of each other (algorithm 1, line 5: "ball").
-- An event is train, fit, upload, fuse, download, retrain in one round.  order="interleaved" is algorithm 2: every local
-  step is followed by a step on B draws from the P_G of the last event; "stale" is a pass over those draws.
+- Clusters are complete-linkage: any two components of a cluster are within S_C of each other.  In algorithm 1, line 5,
+  they are within S_C of the first one (linkage="ball").
+- In a round with an event, clients train, fit and upload; the server fuses; clients download P_G and retrain on it.  In
+  algorithm 2, every local step is followed by a step on B draws from the P_G of the last event (order="interleaved").
+  order="stale" makes one pass over those draws.
 - Components of different architectures are fused separately, because their features differ.
 
-S_C is a sum over D dimensions: 300 is 6 a dimension at D = 50, 0.6 at 512.  Without DCS there is one classifier, and CE
-only.  Without PFG there are no events.  The control of PFG is retrain_on="own": as many steps on own features.
+S_C is summed over D dimensions.  S_C = 300 means 6 per dimension at D = 50, and 0.6 at D = 512.
 
-Bodies are never aligned.  A head that classifies draws from P_G correctly recognises hardly any row of a foreign class
-(test_acc_foreign), unless bodies start from one extractor and change little (gfpl-fmnist-common[-frozen]).
+Ablations: dcs=False has one classifier, and CE only (without the paper's dual classifier, DCS).  pfg=False has no
+events (without pseudo-feature generation, PFG).  retrain_on="own" is the control for PFG: it retrains for as many
+steps, on the client's own features.
+
+The clients' bodies are never aligned.  So a head may classify draws from P_G correctly, and yet recognise hardly any
+row of a foreign class (test_acc_foreign).  It does better only if bodies start from one extractor and change little
+(gfpl-fmnist-common[-frozen]).
 """
 
 from dataclasses import dataclass
@@ -81,7 +90,7 @@ class GFPL(Algorithm):
     )
     pseudo: int = hyper(16, 4, 128, log=True, symbol="r", first_round=EVENT, help="pseudo-features per class")
     every: int = hyper(10, 1, 20, symbol="S_T", first_round=EVENT, help="rounds between events")
-    start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round")
+    start: int = hyper(10, 1, 40, symbol="t1", first_round=EVENT, help="no event before this round, if `first` is 0")
     first: int = hyper(
         0,
         1,
@@ -89,7 +98,7 @@ class GFPL(Algorithm):
         extra_values=(0,),
         symbol="t*",
         first_round=EVENT,
-        help="round of the first event; 0 = automatic: the first multiple of `every` from `start` on",
+        help="round of the first event; 0: the first multiple of `every` from `start` on",
     )
     retrain_epochs: int = hyper(
         1, 1, 50, log=True, first_round=EVENT, help="epochs of retraining, each on fresh pseudo-features"
@@ -106,20 +115,28 @@ class GFPL(Algorithm):
         help="smallest variance, as a multiple of the class's mean variance",
     )
     linkage: str = hyper(
-        "complete", choices=LINKAGES, first_round=EVENT, help="which Gaussians form a cluster in algorithm 1"
+        "complete",
+        choices=LINKAGES,
+        first_round=EVENT,
+        help="Gaussians of a cluster: all close to each other, to its first, or each to some other",
     )
-    weighing: str = hyper("rows", choices=("rows", "pi"), first_round=EVENT, help="a component's weight in fusion")
+    weighing: str = hyper(
+        "rows",
+        choices=("rows", "pi"),
+        first_round=EVENT,
+        help="a component's weight in fusion: the rows it stands for, or π",
+    )
     order: str = hyper(
         "fresh",
         choices=("fresh", "stale", "interleaved"),
         first_round=EVENT,
-        help="retrain on this event's P_G, on the last event's, or on the last one's after every local step",
+        help="retrain on this event's P_G, on the last event's, or on that after every local step",
     )
     retrain_on: str = hyper(
         "pseudo",
         choices=("pseudo", "own", "none"),
         first_round=EVENT,
-        help="what heads are retrained on: draws from P_G, own features for as many steps (the control), or nothing",
+        help="what heads are retrained on: draws from P_G, own features (the control of PFG), or nothing",
     )
     catch_up: bool = hyper(True, first_round=EVENT, late=True, help="send P_G later to clients that missed an event")
     apart: bool = hyper(True, first_round=EVENT, help="fuse mixtures of different architectures separately")

@@ -1,17 +1,21 @@
-"""GPFL: the body learns generic features, guided by an embedding per class, and personal ones, each through a valve.
+"""GPFL: a valve turns the body's features into generic ones, guided by an embedding per class, and personal ones.
 
     down     body, embeddings e_c, valve
     client   takes these;  its own head stays.  Of the received embeddings ē:  g = mean_c ē_c,  p = Σ_c ē_c n_k,c / n_k
              local epochs on   L = CE(head(v(z, p)), y) + CE(cos(v(z, g), e), y) + λ |v(z, g) - ē_y| + μ/2 (|e|² + |v|²)
              z = body(x);   v(z, a) = relu(z · (1 + γ(a)) + β(a)),   γ and β each a linear layer, ReLU, LayerNorm
-             |v(z, g) - ē_y| over all numbers of the batch;   n_k,c its rows of class c
+             |v(z, g) - ē_y| is the norm over all rows of the mini-batch;   n_k,c its rows of class c
     up       body_k, e, valve, n_k
     server   their means weighted by rows;  head(v(z, p)) predicts
 
-Zhang et al., ICCV 2023, arXiv:2308.10279, and its code (TsingZ0/GPFL and PFLlib), whose λ and μ for its first run are
-the defaults.  The code's g and p are 0 in round 1, and later of the client's embeddings before it receives new ones.  A
-client that never took part predicts with p = g.  Its ablations, guidance=False (the second and third term and |e|²) and
-valve=False (v(z, a) = z, without |v|²), are both together FedPer.
+Zhang et al., ICCV 2023, arXiv:2308.10279, and its code (TsingZ0/GPFL and PFLlib).  λ and μ have the code's values for
+its first run.  A client that never took part predicts with p = g.
+
+Differs from the code: g and p are means of the embeddings that the client has just received.  In the code they are 0 in
+round 1.  Later they are means of the embeddings that the client had before it received new ones.
+
+There are two ablations.  guidance=False leaves out the second and the third term and |e|².  valve=False sets v(z, a) =
+z and leaves out |v|².  Both together are FedPer.
 """
 
 from dataclasses import dataclass

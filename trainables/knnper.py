@@ -1,14 +1,23 @@
-"""kNN-Per: FedAvg whose clients let their own nearest rows vote, by the common model's features.
+"""kNN-Per: FedAvg whose predictions mix in a vote of the client's own rows, the nearest by the model's features.
 
     down, client, up, server     as FedAvg
-    scored   z = body(x) of the received model, also of the client's training rows;  of the k rows nearest to x
-             q_c ∝ the sum of exp(-|z - z_i|) over those of class c;   λ q + (1 - λ) softmax(head(z)) predicts
+    scored   z = body(x) under the received model, and z_i likewise of the client's training rows
+             q_c ∝ Σ_i exp(-|z - z_i|) over those of the k rows nearest to z that are of class c
+             λ q + (1 - λ) softmax(head(z)) predicts
 
-Marfoq et al., ICML 2022, arXiv:2111.09360, from its description and its code (omarfoq/knn-per at ee17520, client.py).
-Differs: all clients have the same λ (the paper: each client's best on its validation rows), and every round is scored,
-not the last alone.  A client memorises at most `capacity` of its rows, spread evenly over them (code: drawn).
-"as_published": exp(-|z - z_i|² / D), and λ weighs q against logits, as the code's switch for that is always on.  λ = 0
-is FedAvg.
+Marfoq et al., ICML 2022, arXiv:2111.09360, from a description of the paper and its code (omarfoq/knn-per at ee17520,
+client.py).
+
+Differs:
+
+- All clients have the same λ.  In the paper each client takes the λ that is best on its validation rows.
+- Every round is scored.  The paper scores the last one only.
+- A client memorises at most `capacity` rows, spread evenly over its rows.  The code draws them at random.
+
+"as_published" has two things of the code.  A neighbour weighs exp(-|z - z_i|² / D).  And λ mixes q with logits instead
+of probabilities, because the code's switch for logits is always on.
+
+λ = 0 is FedAvg.
 """
 
 from dataclasses import dataclass

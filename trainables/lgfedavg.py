@@ -5,9 +5,15 @@
     up       head_k, n_k
     server   the mean of the heads weighted by rows; the body stays with the client for ever
 
-Liang et al. 2020, arXiv:2001.01523, algorithm 1.  Differs: what is shared is the last linear layer, as in PFLlib and
-HtFLlib (FL-bench shares the first layers, the reverse); nobody starts from a FedAvg model; no auxiliary loss on the
-representation.  averages="model" is FedAvg.
+Liang et al. 2020, arXiv:2001.01523, algorithm 1.
+
+Differs:
+
+- The last linear layer is shared, as in PFLlib and HtFLlib.  (FL-bench does the reverse and shares the first layers.)
+- Clients do not start from a FedAvg model, as they do in the paper.
+- The paper's auxiliary loss on the representation is left out.
+
+averages="model" is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -22,7 +28,9 @@ class LGFedAvg(Algorithm):
     pure = True
     unlike_text = "clients do not start from a FedAvg model, and representations have no loss of their own"
 
-    averages: str = hyper("head", choices=("head", "model"), help="what the server averages: the head, or all: FedAvg")
+    averages: str = hyper(
+        "head", choices=("head", "model"), help="what the server averages: the head, or the model (FedAvg)"
+    )
 
     structural = ("averages",)
 

@@ -7,11 +7,17 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3: its -ln of a softmax over two, written out.  proj is two
-linear layers with a ReLU between them (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to 563; main.py); differs: as wide
-as the features (its code: to 256).  projection=False leaves it out, as PFLlib does: then features after a ReLU have
-cosines of 0 to 1 only.  In the paper, the last model is at first the common start.  Fixed models predict as an
-evaluation does, with their running statistics.  Without projection, μ = 0 is FedAvg.
+Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3, in which the -ln of a softmax over two is written out here.
+proj is two linear layers with a ReLU between them, as in its code (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to
+563; main.py).  Fixed models predict as in an evaluation, with their running statistics.
+
+Differs:
+
+- z is as wide as the features.  In the code it has 256 numbers.
+- In a client's first round there is no second term.  In the paper, the last model is then the common start.
+
+projection=False leaves proj out, as PFLlib does.  Cosines are then between 0 and 1 if the features come out of a ReLU.
+Without the projection, μ = 0 is FedAvg.
 """
 
 from collections.abc import Mapping

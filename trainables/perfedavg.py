@@ -6,13 +6,18 @@
              w_k <- w_k - η (g - α h),   h = (∇f(w_k + δ g; D'') - ∇f(w_k - δ g; D'')) / 2δ;  first order: h = 0
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
-    scored   w - α ∇f(w; D), one step on a mini-batch; with tune_epochs so many epochs;  no later round sees it
+    scored   w - α ∇f(w; D), one step on a mini-batch, or tune_epochs epochs of such steps;  no later round sees it
 
-Fallah et al., NeurIPS 2020, arXiv:2002.07948, algorithm 1 and section 5, from its description.  η, the clients' lr, is
-the paper's β.  Differs: the mean is by rows (averaging="clients": the paper's).  A step takes 2 or 3 mini-batches, so
-an epoch has a half or a third of FedAvg's steps (batches="same": D = D' = D'').  Running statistics are of the pass at
-w̃.  "as_published" is PFLlib (d832e76, clientperavg.py): first order, two passes over the rows in a round.  α = 0 is
-FedAvg on D' alone; with tune_epochs, FedAvg-FT.
+Fallah et al., NeurIPS 2020, arXiv:2002.07948, algorithm 1 and section 5, from a description of the paper.  η, the
+clients' lr, is the paper's β.
+
+Differs: the mean is weighted by rows.  The paper's is plain (averaging="clients").
+
+A step takes two or three mini-batches, so an epoch has a half or a third of FedAvg's steps.  With batches="same", D =
+D' = D'', it has as many.  Running statistics come from the pass at w̃.  "as_published" is PFLlib (d832e76,
+clientperavg.py): first order, two passes over the rows in a round.
+
+At α = 0 it is FedAvg whose steps use D' alone.  With tune_epochs and tune_lr above 0, it is FedAvg-FT.
 """
 
 from collections.abc import Mapping
@@ -32,8 +37,19 @@ class PerFedAvg(Algorithm):
     pure = True
 
     inner_lr: float = hyper(0.01, 1e-4, 1.0, log=True, extra_values=(0.0,), symbol="α", help="rate of the inner step")
-    hessian: str = hyper("difference", choices=("difference", "none"), help="h: by a difference of gradients, or 0")
-    delta: float = hyper(1e-3, 1e-5, 0.1, log=True, symbol="δ", help="step of the difference of gradients")
+    hessian: str = hyper(
+        "difference",
+        choices=("difference", "none"),
+        help="the term of second order: a difference of gradients, or none",
+    )
+    delta: float = hyper(
+        1e-3,
+        1e-5,
+        0.1,
+        log=True,
+        symbol="δ",
+        help="step of that difference: of the gradients at w_k + δ g and w_k - δ g",
+    )
     batches: str = hyper(
         "separate", choices=("separate", "same"), help="a mini-batch for each gradient of a step, or one for all"
     )

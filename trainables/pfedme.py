@@ -1,4 +1,4 @@
-"""pFedMe: the common model follows the clients' own ones, which are trained under a pull towards it.
+"""pFedMe: clients train models of their own under a pull towards the common model, which in turn moves towards them.
 
     down     w
     client   w_k <- w,  θ_k <- w;  per mini-batch D of its rows
@@ -7,13 +7,20 @@
     up       w_k, n_k
     server   w <- (1 - β) w + β Σ_k n_k w_k / Σ_k n_k;   θ_k stays with its client, and it is what predicts
 
-Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848, algorithm 1, from its description.  K steps stand for the paper's
-solution up to an accuracy, and θ_k starts from w in every round, as in its code (CharlieDinh/pFedMe at 0468164,
-userpFedMe.py).  η is the clients' lr.  Differs: the mean is by rows (averaging="clients": the paper's); the clients'
-momentum goes on from one mini-batch to the next.  Running statistics of w_k are those of θ_k.  "as_published" is PFLlib
-(d832e76, clientpFedMe.py, main.py), which also decays θ_k by 1e-3; its code and the paper's do not use momentum.  A
-round has K gradient steps where FedAvg's has one, and costs K times as much.  With K = 1, η_w λ = 1 and β = 1 the
-common model is FedAvg's, and θ_k what FedAvg's client sends.
+Dinh, Tran and Nguyen, NeurIPS 2020, arXiv:2006.08848, algorithm 1, from a description of the paper.  η is the clients'
+lr.  The paper solves for θ_k up to a given accuracy.  Here, as in the authors' code (CharlieDinh/pFedMe at 0468164,
+userpFedMe.py), θ_k makes K steps, and starts from w in every round.
+
+Differs:
+
+- The mean is weighted by rows.  The paper's is plain (averaging="clients").
+- The clients' momentum is not reset between mini-batches.  The authors' code and PFLlib do not use momentum.
+
+Running statistics of w_k are those of θ_k.  "as_published" is PFLlib (d832e76, clientpFedMe.py, main.py), which also
+decays θ_k by 1e-3.
+
+A round has K gradient steps where FedAvg's has one, and costs K times as much.  With K = 1, η_w λ = 1 and β = 1, the
+common model is FedAvg's.  θ_k is then the model that FedAvg's client sends.
 """
 
 from dataclasses import dataclass

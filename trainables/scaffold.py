@@ -7,13 +7,16 @@
     server   w <- w + η_g · mean_k (w_k - w)
              c <- c + m/K · mean_k (c_k⁺ - c_k),    m of the K clients took part
 
-Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.
+Karimireddy et al., ICML 2020, arXiv:1910.06378, algorithm 1 with option II.  Means are plain, over clients.  The
+paper's clients run plain SGD ("as_text").  No code of its authors is known.
 
-η S stands for how far the steps move along a constant gradient of size one.  With momentum, as in our scenarios, or
-with factors on the learning rate of some parts, this is not the product.  So c_k⁺ stays a mean of the round's
-gradients.  Under Adam, clipping and weight decay it does not.  The paper's clients run plain SGD, as the preset
-"as_text" does; no code of its authors is known.  BatchNorm's running statistics are not parameters: the server
-averages them.  With a single client, or in round 1, c = c_k, and the steps are FedAvg's.
+η S stands for the distance that S steps cover along a constant gradient of norm one.  For plain SGD this is the product
+of η and S.  It is another number with momentum, as in our scenarios, or with factors on the learning rate of some
+parts.  In all these cases c_k⁺ is a mean of the round's gradients.  Under Adam, clipping or weight decay it is no such
+mean.
+
+The server takes the mean of BatchNorm's running statistics, because they are no parameters.  With a single client, or
+in round 1, c = c_k, and the steps are FedAvg's.
 """
 
 from dataclasses import dataclass
