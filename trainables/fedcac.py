@@ -16,10 +16,9 @@ The bound on O_kj rises with t.  In round β, a client shares its critical numbe
 most, and in later rounds with none.  Where the smallest product among a tensor's share τ is at most 1e-10, the critical
 numbers are those with a product above 1e-20, as in the code.
 
-Differs:
+Differs: the server puts the two models together and sends one.  The code sends both.
 
-- The server puts the two models together and sends one.  The code sends both.
-- The server takes the mean of BatchNorm's running statistics, because they are no parameters.
+The server takes the mean of BatchNorm's running statistics, because they are no parameters.
 
 τ = 0 is FedAvg.  So is τ = 1, if all clients have equally many rows and every number moves at every client.
 """

@@ -9,7 +9,7 @@
 Jeong et al. 2018, arXiv:1811.11479 (federated distillation).  The paper was not at hand: this follows descriptions of
 it and of PFLlib's, HtFLlib's and FedGen's codes.
 
-Differs from these codes:
+Differs:
 
 - The target is a distribution, with FedGen's softmax and KL.  PFLlib and HtFLlib compare the raw logits.
 - A client's own logits are left out of its targets, as descriptions of the paper have it.  The codes average over all
@@ -17,7 +17,7 @@ Differs from these codes:
 - Clients send the trained model's mean logits over their rows.  The codes collect logits during training, while the
   model is moving (knowledge="running").
 - The logits of clients that do not take part in a round are still used.
-- KL is not multiplied by τ².
+- KL is not multiplied by τ², as it often is in distillation.
 - A client that lacks a class sends nothing for it.  In the codes it sends a vector of zeros, which no option
   reproduces.
 

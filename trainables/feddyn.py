@@ -10,7 +10,7 @@
 Acar et al., ICLR 2021, arXiv:2111.04263, algorithm 1.  The paper's server state is -α h.  Means are plain, over
 clients.
 
-Differs from the paper: clients do the scenario's local work, where the paper solves each client's problem exactly.
+Differs from the paper: clients do the scenario's local work, where the paper solves each client's problem.
 
 "as_published" has the values of the authors' code (alpemreacar/FedDyn at 48a19fa, utils_methods.py, lines 286 to 430).
 Like the code, it trains on w, but scores the mean of the round's clients.  It clips gradients at 10 and decays weights

@@ -25,10 +25,9 @@ Differs from the codes:
 - Each net minimises its own loss, in which the other net and S are constants.  W learns by the mentee's loss.  In the
   codes, every loss moves everything (coupled=True).
 - KL is a mean over rows.  The codes divide by the number of classes too (kl_over="elements").
-- The server keeps the dense mean, and an evaluation scores the mentee before truncation.
 
-S is at least 1e-6.  It is not logged, because only clients know it.  BatchNorm's running statistics are always
-averaged.
+The server keeps the dense mean, and an evaluation scores the mentee before truncation.  S is at least 1e-6.  It is not
+logged, because only clients know it.  BatchNorm's running statistics are always averaged.
 
 At T_s = T_e = 1 it sends what FML sends.
 """

@@ -11,7 +11,7 @@ FL-bench's codes.
 The margin τ n^(-1/4) is larger for a class with fewer rows.  A class that the client does not hold is left out of the
 softmax, so nothing pushes it down.  This is the limit n -> 0.  Predictions are not calibrated.
 
-Differs:
+The codes and the paper do this otherwise:
 
 - FL-bench takes at least n = 1e-8, which is almost the same.
 - PFLlib counts the rows of all clients, so all clients have the same margins.  No option does this.

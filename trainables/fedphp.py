@@ -15,7 +15,7 @@ As in the code, MMD has five Gaussian kernels.  Their widths are multiples of th
 features, which counts as a constant.  A client is expected to take part in T · m / K rounds.
 
 Differs from the code: p_k does not exist before the client's first round, so in that round L = CE.  In the code p_k
-starts as the common start.  Until a client has a p_k, it is scored with w.  p_k predicts as in an evaluation, with its
+starts at the common start.  Until a client has a p_k, it is scored with w.  p_k predicts as in an evaluation, with its
 own running statistics.
 
 At λ = 0, w is FedAvg's, and p_k is kept beside it.  If μ is 0 too, p_k is the model that the client trained last.

@@ -8,8 +8,8 @@
 
 Collins et al., ICML 2021, arXiv:2102.07078, algorithm 1.
 
-Differs: the mean is weighted by rows.  The paper's is plain ("as_text").  While the body is frozen, its running
-statistics do not move either.
+Differs: the mean is weighted by rows.  The paper's is plain ("as_text").  Also, while the body is frozen, its running
+statistics do not move.
 """
 
 from dataclasses import dataclass

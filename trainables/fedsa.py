@@ -19,6 +19,8 @@
 Zhou et al., "FedSA", AAAI 2025, equations 3 and 5 to 10.  The text does not define H, mar and L_R, nor when p_k is
 taken.  Here these follow a description of its code (lokinko/FedSA).
 
+Details and options:
+
 - prototypes="final" takes p_k after training.
 - The searched hyperparameter is `drift`, 1 - α.  At the code's 1e-4 anchors hardly move.
 - The server computes δ_k, because clients here do not keep p_k from round to round.

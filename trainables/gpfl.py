@@ -1,7 +1,7 @@
 """GPFL: a valve turns the body's features into generic ones, guided by an embedding per class, and personal ones.
 
     down     body, embeddings e_c, valve
-    client   takes these;  its own head stays.  Of the received embeddings ē:  g = mean_c ē_c,  p = Σ_c ē_c n_k,c / n_k
+    client   takes these, keeps its head.  From the received embeddings ē:  g = mean_c ē_c,  p = Σ_c ē_c n_k,c / n_k
              local epochs on   L = CE(head(v(z, p)), y) + CE(cos(v(z, g), e), y) + λ |v(z, g) - ē_y| + μ/2 (|e|² + |v|²)
              z = body(x);   v(z, a) = relu(z · (1 + γ(a)) + β(a)),   γ and β each a linear layer, ReLU, LayerNorm
              |v(z, g) - ē_y| is the norm over all rows of the mini-batch;   n_k,c its rows of class c

@@ -7,9 +7,9 @@
     up       w_k, n_k
     server   w = Σ_k n_k w_k / Σ_k n_k
 
-Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3, in which the -ln of a softmax over two is written out here.
-proj is two linear layers with a ReLU between them, as in its code (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to
-563; main.py).  Fixed models predict as in an evaluation, with their running statistics.
+Li, He and Song, CVPR 2021, arXiv:2103.16257, equation 3, whose -ln of a softmax over two is written out above.  proj is
+two linear layers with a ReLU between them, as in its code (QinbinLi/MOON at 8fcba3c, model.py, lines 562 to 563;
+main.py).  Fixed models predict as in an evaluation, with their running statistics.
 
 Differs:
 
