@@ -74,7 +74,7 @@ class Generative(Algorithm):
         "histogram",
         choices=("histogram", "present", "uniform"),
         first_round=2,
-        help="generated labels: as in the clients' rows, uniform over the classes that any client has, or over all",
+        help="generated labels: as in the clients' rows; uniform over classes that any client has; or over all",
     )
     quality: bool = hyper(False, help="report distances of generated features within and between classes")
 

@@ -13,8 +13,8 @@ Wu et al., ICCV 2023, arXiv:2309.11103, and its code (kxzxvbk/Fling at f6c6f1e, 
 and β have the code's values for CIFAR-10.  "as_published" adds the learning rate and momentum of its clients.
 
 The bound on O_kj rises with t.  In round β, a client shares its critical numbers only with the clients that overlap
-most, and in later rounds with none.  Where the smallest product among a tensor's share τ is at most 1e-10, the critical
-numbers are those with a product above 1e-20, as in the code.
+most, and in later rounds with none.  If a tensor's share τ includes a product of at most 1e-10, its critical numbers
+are all those with a product above 1e-20 instead, as in the code.
 
 Differs: the server puts the two models together and sends one.  The code sends both.
 

@@ -144,7 +144,7 @@ class FedGenP(Generative):
         "uniform",
         choices=("histogram", "present", "uniform"),
         first_round=2,
-        help="generated labels: as in the clients' rows, uniform over the classes that any client has, or over all",
+        help="generated labels: as in the clients' rows; uniform over classes that any client has; or over all",
     )
 
     net_heads = 2

@@ -11,7 +11,7 @@ and PFLlib's and HtFLlib's codes.  The server's rate is 1 in PFLlib ("as_publish
 A client predicts with its own body and the server's head.  Bodies may differ as long as their features have one width.
 
 A special case is FedAvg with one step per round on all rows: the body is frozen, each client has one row per class, and
-B is at least the number of all pairs.
+B is at least the number of received pairs.
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@
              h, p  the own net's features and softmax;  h', p'  the mentee's;  S = CE + CE', both nets' cross-entropies
              own net   L  = CE  + (KL(p' || p) + |h - W h'|² / D) / S
              mentee    L' = CE' + (KL(p || p') + |h - W h'|² / D) / S
-             each of the three's gradient is cut to the norm `clip`; the mentee learns at `mentee_rate` times the rate
+             each of the three gradients is clipped to norm `clip`; the mentee learns at `mentee_rate` times the rate
     up       mentee_k, compressed
     server   rebuilds, and takes the plain mean, 1/M;   the own net and W stay, and the own net is what predicts
     compressed: for a matrix [m, n], U_r, σ_r and V_r with the smallest r >= 1 that holds the share e_t of Σ σ².

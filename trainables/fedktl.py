@@ -4,7 +4,7 @@
     down     (x_c, v_c) of every class c seen so far: a picture and its latents
     client   local epochs on   L = CE(s · cos(h(z), Z) with margin m) + μ · mean_c |P body(x_c) - v_c|² / W
              z = body(x), h the head, of C numbers;  the own direction's angle counts as larger by m (ArcFace)
-             P linear, each client's own;  gradients of the net and of P are cut to the norm 100
+             P linear, each client's own;  gradients of the net and of P are clipped to the norm 100
     up       p_k,c the mean of h(z) / |h(z)| over the rows of c, after training, normalised; for the classes it has
     server   S epochs of Adam over the received pairs (p, y), in batches, on
              MMD²(F(p), normal draws) + λ · |F(p) - v_y|² / W;    they train F: C -> W latents, kept over rounds, and v

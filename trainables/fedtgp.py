@@ -9,8 +9,8 @@
              CE(l, y),   l_c = -(|p - T_c| + δ [c = y]),   over all C classes
 
 Zhang et al., AAAI 2024, arXiv:2401.03230, and its code (TsingZ0/FedTGP), from descriptions of both.  As in the code,
-one margin δ is for all classes.  The nearest T_c of all classes predicts; the head's prediction is logged beside it.  A
-class that no client holds has a T_c too, which is only pushed away.
+one margin δ holds for all classes.  The nearest T_c of all classes predicts; the head's prediction is logged beside it.
+A class that no client holds has a T_c too, which is only pushed away.
 
 Differs from the code:
 

@@ -4,7 +4,7 @@
     client   meme_k <- meme;  per batch one step of both nets on   L + L',   p, p' their softmaxes
              own net   L  = α CE(own)  + (1 - α) KL(p' || p)
              meme      L' = β CE(meme) + (1 - β) KL(p || p')
-             each net's gradient is cut to the norm `clip`
+             each net's gradient is clipped to the norm `clip`
     up       meme_k
     server   the plain mean of the memes, 1/M;   the own net never leaves its client, and it is what predicts
 
