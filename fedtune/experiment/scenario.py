@@ -89,7 +89,7 @@ class Scenario:
         "auto", "what the rows of your arrays are; numbers, tokens, series or image, if type and axes leave it open"
     )
     image_size: int = setting(
-        0, "side of your pictures in pixels, 0: as they are; they are resized to it, or have one size"
+        0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size"
     )
 
     partition: str = setting(
@@ -109,7 +109,7 @@ class Scenario:
     )
     share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
     owners: int = setting(10, "owners whose rows a client has")
-    min_rows: int = setting(0, "owners with fewer rows are left out; 0: none, where the data set has owners")
+    min_rows: int = setting(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
     val_share: float = setting(0.15, "share of a client's rows for validation; not in ways-shots")
     test_share: float = setting(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
     shards: int = setting(2, "shards of a client")
@@ -120,7 +120,7 @@ class Scenario:
     rotation: float = setting(0.0, "degrees that images turn from group to group")
     feature_noise: float = setting(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
     swaps: int = setting(0, "pairs of labels swapped in all groups but one")
-    groups: int = setting(4, "groups of clients; for rotation and swaps, of consecutive clients")
+    groups: int = setting(4, "number of groups of consecutive clients; for rotation and swaps")
     label_noise: float = setting(0.0, "share of a client's labels that are wrong")
     label_noise_spread: float = setting(0.0, "the most by which that share varies; it is drawn for each client")
     noisy_clients: float = setting(1.0, "probability that a client has wrong labels")
@@ -135,7 +135,7 @@ class Scenario:
     )
     eval_clients: int = setting(0, "clients that are scored, 0: all; drawn once and the same in every round")
     all_classes: int = setting(
-        100, "test rows of all classes, 0: none; equally many per class, on which every client is also scored"
+        100, "test rows of all classes on which every client is also scored, 0: none; equally many per class"
     )
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
