@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core.metrics import METRICS, OBJECTIVES
+from fedtune.core import metrics
+from fedtune.core.metrics import OBJECTIVES
 from fedtune.runs.tables import CONFIG
 
 KEYS = ("run", "algorithm", "configuration", "trial", "seed")  # columns that tell runs of a configuration apart
@@ -17,11 +18,7 @@ UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB
 
 def in_words(column: str) -> str:
     """A column's name in words, for an axis."""
-    column = column.removeprefix("last_").removeprefix("best_")
-    if column not in METRICS:
-        return column.removeprefix(CONFIG)
-    metric = METRICS[column]
-    return (metric.label or column.replace("_", " ")) + (f" [{metric.unit}]" if metric.label and metric.unit else "")
+    return metrics.in_words(column.removeprefix("last_").removeprefix("best_").removeprefix(CONFIG))
 
 
 def title_of(column: str) -> str:

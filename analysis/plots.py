@@ -13,10 +13,11 @@ from analysis.comparison_plots import by_budget, comparison
 from analysis.cost_plots import accuracy_communication, best_so_far
 from analysis.curve_plots import learning_curves
 from analysis.hyperparameter_plots import effect, interaction
+from analysis.importances import RESAMPLES, Importance, mattered, pooled, study
 from analysis.model_plots import communication_by, embedding, per_client
 from analysis.regret_plots import regret
 from analysis.rung_plots import rung_survival
-from analysis.study_plots import RESAMPLES, Importance, contour, importance, mattered, parallel, pooled, slices, study
+from analysis.study_plots import contour, importance, parallel, slices
 
 __all__ = [
     "RESAMPLES",

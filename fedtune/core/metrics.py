@@ -177,6 +177,14 @@ OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a s
 SPREAD = ("", "_std", "_worst10", "_lowest")  # statistics of a per-client metric: mean, then spread
 
 
+def in_words(name: str) -> str:
+    """A metric's name for an axis, with its unit; one that is not declared here stays as it is."""
+    if name not in METRICS:
+        return name
+    metric = METRICS[name]
+    return (metric.label or name.replace("_", " ")) + (f" [{metric.unit}]" if metric.label and metric.unit else "")
+
+
 def limits(name: str) -> tuple[float, float]:
     """The smallest and largest possible value of a metric, also of its test counterpart; infinite if unknown."""
     like = name.replace("test_", "val_", 1) if name.startswith("test_") else name

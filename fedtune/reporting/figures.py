@@ -37,10 +37,10 @@ class Shown(NamedTuple):
     tab: str = ""  # the heading that it stands under
 
 
-def of_search(f: Findings, study: Study | None) -> list[Shown]:
-    """The figures of a search, the most useful first.  study: of all its trials."""
+def of_search(f: Findings, study: Study | None, importance: plots.Importance | None) -> list[Shown]:
+    """The figures of a search, the most useful first.  study: of all its trials.  importance: what mattered there."""
     tabs = {
-        "Hyperparameters": _hyperparameters(f, study),
+        "Hyperparameters": _hyperparameters(f, study, importance),
         "Progress": _progress(f),
         "Trade-offs": _fronts(f),
         "Clients": _clients(f),
@@ -115,7 +115,7 @@ def _beats(objective: Objective) -> str:
     )
 
 
-def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
+def _hyperparameters(f: Findings, study: Study | None, found: plots.Importance | None) -> list[Shown]:
     """Which values worked well, from the search's Optuna study."""
     some = sampling.of_study(study, f)
     of_study = [
@@ -132,7 +132,7 @@ def _hyperparameters(f: Findings, study: Study | None) -> list[Shown]:
     ]
     importance = drawn(
         "Importance",
-        lambda: plots.importance(study),
+        lambda: plots.importance(study, found),
         "A hyperparameter with a low share made little difference between these trials. With few trials this "
         "is a rough guess.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -131,14 +131,20 @@ class Comparison:
     is_comparison: bool = True
 
 
-def read(run: Path, anchor: str, with_searches: bool = True) -> Search | Comparison:
+Mattered = Callable[[Any], plots.Importance | None]  # what a study says of its hyperparameters
+
+
+def read(
+    run: Path, anchor: str, with_searches: bool = True, mattered: Mattered = plots.mattered
+) -> Search | Comparison:
     """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to.
 
     with_searches: whether a comparison's part has those of its searches.
+    mattered: which hyperparameters of a search did, for a caller that knows it already.
     """
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
-    return _search(found(run), anchor)
+    return _search(found(run), anchor, mattered)
 
 
 def found(run: Path) -> Findings:
@@ -148,13 +154,13 @@ def found(run: Path) -> Findings:
     return findings.read(run, _check(evaluations, *search_of(run.absolute())))
 
 
-def _search(f: Findings, anchor: str) -> Search:
+def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> Search:
     study = plots.study(f.run)
-    importance = plots.mattered(study)
+    importance = mattered(study)
     return Search(
         anchor,
         f,
-        report_figures.of_search(f, study),
+        report_figures.of_search(f, study, importance),
         _trials(f),
         provenance.of(f.record, f),
         words.mattered(importance),

@@ -22,7 +22,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from analysis import frames, models, plot_tools, plots, study_plots, theme
+from analysis import frames, importances, models, plot_tools, plots, theme
 from analysis.papers import gfpl_costs
 from fedtune.commands import run, search
 from fedtune.core import statistics
@@ -605,24 +605,41 @@ def test_a_range_that_was_widened_during_a_search_counts_as_one(tmp_path: Path) 
     both = plots.pooled([moved, moved])
     assert (len(both.trials), plots.mattered(both).trials) == (24, 24)
     choices = [CategoricalDistribution(c) for c in ((1, 2), (2, 3))]
-    assert study_plots._common(choices) == CategoricalDistribution((1, 2, 3))
+    assert importances._common(choices) == CategoricalDistribution((1, 2, 3))
     whole = [IntDistribution(1, 4, log=True), IntDistribution(2, 9, log=True)]
-    assert study_plots._common(whole) == IntDistribution(1, 9, log=True)
+    assert importances._common(whole) == IntDistribution(1, 9, log=True)
+
+
+def test_the_forests_of_importance_are_forgotten(tmp_path: Path) -> None:
+    assert plots.mattered(plots.study(journal(tmp_path, 12)))
+    from optuna.importance._fanova._tree import _FanovaTree
+
+    caches = [m.cache_info() for m in vars(_FanovaTree).values() if hasattr(m, "cache_info")]
+    assert caches and not any(c.currsize for c in caches)
+
+
+def test_the_figure_of_importance_draws_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = plots.study(journal(tmp_path, 12))
+    alone, known = plots.importance(study), plots.mattered(study)
+    monkeypatch.setattr(importances, "_importances", None)  # no forest is grown again
+    assert plots.importance(study, known) == alone
+    bars = alone.data[0]
+    assert dict(zip(bars.y, bars.x, strict=True)) == known.shares and list(bars.x) == sorted(bars.x)
 
 
 def test_of_many_trials_a_forest_is_grown_on_some_and_not_on_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_plots, "GROWN", 20)
+    monkeypatch.setattr(importances, "GROWN", 20)
     study = plots.study(journal(tmp_path, 60))
     assert plots.mattered(study).trials == 20
     said = title(plots.importance(study))
     assert "n = 60 finished trials of 61" in said and "; 20 of these, drawn at random" in said
     every = sorted(t.value for t in study.trials if t.value is not None)
-    values = [t.value for t in study_plots._grown(study).trials]
+    values = [t.value for t in importances.grown_on(study).trials]
     assert set(values) < set(every) and len(set(values) & set(every[-20:])) < 15
-    assert [t.value for t in study_plots._grown(study).trials] == values  # the same each time
-    monkeypatch.setattr(study_plots, "GROWN", 60)
+    assert [t.value for t in importances.grown_on(study).trials] == values  # the same each time
+    monkeypatch.setattr(importances, "GROWN", 60)
     assert "drawn at random" not in title(plots.importance(study)) and plots.mattered(study).trials == 60
 
 

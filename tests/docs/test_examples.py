@@ -20,6 +20,7 @@ MODULES = (
     "analysis.models",
     "analysis.regret_plots",
     "analysis.rung_plots",
+    "analysis.importances",
     "analysis.study_plots",
     "fedtune.api",
     "fedtune.core.hyper",

@@ -159,7 +159,7 @@ def journal(path: Path, trials: pd.DataFrame) -> None:
 def few_resamples() -> Iterator[None]:
     """How sure it is what mattered takes half of a report's time: tests/analysis/test_plots.py asks that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.study_plots.RESAMPLES", 1)
+        patch.setattr("analysis.importances.RESAMPLES", 1)
         yield
 
 

@@ -53,7 +53,7 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None
 def test_the_page_says_what_it_leaves_out(
     run: Path, bounds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.study_plots.RESAMPLES", 1)
+    monkeypatch.setattr("analysis.importances.RESAMPLES", 1)
     page = tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()

@@ -1,9 +1,11 @@
 """The figures and tables of a page, drawn in another process: it needs the libraries of a report, and may end.
 
     python -m fedtune.reporting.watch.drawing        # reads requests from stdin, a JSON line each, until that ends
+    python -m fedtune.reporting.watch.drawing RUN    # answers which hyperparameters of RUN mattered, and ends
 
 The answer is its length, in eight bytes, and then JSON: the HTML, or an error.  A process that had to grow for it ends
-with its answer, for it would keep the memory.  That is so where a forest tells which hyperparameters matter.
+with its answer, for it would keep the memory.  Which hyperparameters mattered is told by a forest, whose library is as
+large as those of the figures: a process of its own grows it, before the one that draws has started.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.core.importing import quick_imports
+from fedtune.core.importing import Without, quick_imports
+from fedtune.runs.files import RunFiles
 
 NICE = 19  # as Ray's dashboard: training comes first
 LONGEST = 300.0  # seconds of a drawing
-GROWN = 190e6  # bytes of memory from which on it ends with its answer; the other figures of 200 trials take 180e6
+GROWN = 190e6  # bytes of memory from which on it ends with its answer; the figures of 200 trials take less
 
 
 class Artist:
@@ -57,29 +60,45 @@ class Artist:
         return str(answer["html"]), float(answer["seconds"])
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._over:
-            raise EOFError
+        grown = 0.0
+        if not request["together"]:
+            [run] = request["runs"].values()
+            if RunFiles(run).study_file.exists():
+                self.end()
+                told = self._read(self._start(run))
+                self.end()
+                request, grown = request | {"mattered": told["mattered"]}, told["seconds"]
         if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env=_environment(),
-            )
-        there, back = self._process.stdin, self._process.stdout
-        assert there and back
-        there.write(json.dumps(request).encode() + b"\n")
-        there.flush()
-        size = back.read(8)
-        text = back.read(int.from_bytes(size, "big"))
-        if len(size) < 8 or not text:
-            raise EOFError
-        answer = dict(json.loads(text))
+            self._start()
+        assert self._process and self._process.stdin
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._read(self._process)
         if answer["grown"]:
             self.end()
-        return answer
+        return answer | {"seconds": answer["seconds"] + grown}
+
+    def _start(self, *run: str) -> subprocess.Popen[bytes]:
+        if self._over:
+            raise EOFError
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, *run],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=_environment(),
+        )
+        return self._process
+
+    @staticmethod
+    def _read(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        assert process.stdout
+        size = process.stdout.read(8)
+        text = process.stdout.read(int.from_bytes(size, "big"))
+        if len(size) < 8 or not text:
+            raise EOFError
+        return dict(json.loads(text))
 
     def end(self) -> None:
         """End the process; another starts when it is needed."""
@@ -112,15 +131,36 @@ def main() -> None:
         os.nice(NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints
+
+    def write(answer: dict[str, Any]) -> None:
+        text = json.dumps(answer).encode()
+        answers.write(len(text).to_bytes(8, "big") + text)
+        answers.flush()
+
+    run = sys.argv[1:]
+    # Optuna imports these where they are installed, which takes 28 and 65 MB
+    sys.meta_path.insert(0, Without("matplotlib", *["pandas"] * bool(run)))
+    if run:
+        write({"mattered": _mattered(*run), "seconds": time.process_time()})
+        return
     with quick_imports():
         from fedtune.reporting import sections  # noqa: F401  # before the first request counts
     counted = 0.0  # the first drawing has to answer for the start, too
     for line in sys.stdin:
         answer: dict[str, Any] = _answer(json.loads(line))
         began, counted = counted, time.process_time()
-        text = json.dumps(answer | {"seconds": counted - began, "grown": _most_memory() > GROWN}).encode()
-        answers.write(len(text).to_bytes(8, "big") + text)
-        answers.flush()
+        write(answer | {"seconds": counted - began, "grown": _most_memory() > GROWN})
+
+
+def _mattered(run: str) -> dict[str, Any] | None:
+    """Which hyperparameters mattered; None if nothing can be said, or read: then the one that draws says why."""
+    from analysis import importances
+
+    try:
+        found = importances.mattered(importances.study(run))
+    except UserError:
+        return None
+    return found and found._asdict()
 
 
 def _most_memory() -> int:
@@ -136,17 +176,19 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
 
             return {"html": together.html(runs)}
         [run] = runs.values()
-        return {"html": _of_one(run, request["links"])}
+        return {"html": _of_one(run, request["links"], request.get("mattered"))}
     except Exception as error:  # a run in any state; the page says why
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return {"error": kind + " ".join(str(error).split())[:500]}
 
 
-def _of_one(run: Path, links: dict[str, str]) -> str:
-    """A run's part of a report.  links: where the trials' logs are."""
+def _of_one(run: Path, links: dict[str, str], mattered: dict[str, Any] | None) -> str:
+    """A run's part of a report.  links: where the trials' logs are.  mattered: which hyperparameters did."""
+    from analysis.importances import Importance
     from fedtune.reporting import sections, templates
 
-    part = sections.read(run, "run", with_searches=False)
+    importance = Importance(**mattered) if mattered else None
+    part = sections.read(run, "run", with_searches=False, mattered=lambda _: importance)
     if isinstance(part, sections.Search):
         table = json.loads(part.table)
         table["links"] = [links.get(row[0]) for row in table["rows"]]
