@@ -11,22 +11,29 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import optuna
 import pytest
 import requests
 import uvicorn
+from optuna.distributions import FloatDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import create_trial
 from support.chromium import Browser, chromium
 from support.processes import below
 from support.waiting import wait_for
 
+from analysis import importances
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
-from fedtune.reporting.watch import server, together, trial_log
+from fedtune.reporting.watch import drawing, server, together, trial_log
 from fedtune.reporting.watch.history import History, Runs
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
 from fedtune.runs.overview import GONE, Reader
@@ -359,6 +366,54 @@ def test_of_a_long_log_the_last_rounds_are_shown(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(trial_log, "TAIL", 40_000)
     found = trial_log.read(tmp_path, "cc")
     assert found.rounds[0][0] == "500" and found.left_out == 500 - len(found.rounds) > 0
+
+
+def studied(run: Path) -> Path:
+    """A run with an Optuna study of twelve trials, whose score hangs on lr alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = JournalStorage(JournalFileBackend(str(RunFiles(run).study_file)))
+    ranges = {"lr": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
+    values = [{"lr": i / 12, "idle": i * 5 % 12 / 12} for i in range(12)]
+    trials = [create_trial(params=v, distributions=ranges, value=v["lr"]) for v in values]
+    optuna.create_study(storage=storage, study_name="s", direction="maximize").add_trials(trials)
+    return run
+
+
+def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Path) -> None:
+    run, artist = studied(tmp_path), drawing.Artist()
+    process = artist._start(str(run))
+    told = artist._read(process)["mattered"]
+    assert process.wait(30) == 0
+    artist.close()
+    assert next(iter(told["shares"])) == "lr" and told["trials"] == 12
+    assert told == json.loads(json.dumps(importances.mattered(importances.study(run))._asdict()))
+
+
+@pytest.mark.parametrize("error", [UserError("damaged"), KeyError("lr"), TypeError("not a number")])
+def test_the_process_that_draws_says_why_nothing_is_known_to_have_mattered(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(study: optuna.Study | None) -> None:
+        raise error
+
+    monkeypatch.setattr(importances, "mattered", fails)
+    assert drawing._mattered(str(tmp_path)) is None
+
+
+def test_a_process_that_starts_while_the_page_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    artist, made = drawing.Artist(), []
+
+    def late(*words: Any, **settings: Any) -> subprocess.Popen[bytes]:
+        made.append(start(*words, **settings))
+        artist.close()
+        return made[0]
+
+    start = subprocess.Popen
+    monkeypatch.setattr(drawing.subprocess, "Popen", late)
+    with pytest.raises(EOFError):
+        artist._start("run")
+    assert made[0].returncode is not None
 
 
 def test_runs_beside_one_another_tell_what_differs(storage: Path, client: Any) -> None:

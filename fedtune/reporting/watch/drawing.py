@@ -51,7 +51,7 @@ class Artist:
         mine = self._asked
         try:
             answer = await asyncio.wait_for(loop.run_in_executor(self._thread, self._answer, request), LONGEST)
-        except (OSError, EOFError, TimeoutError) as error:
+        except (OSError, EOFError, ValueError, TimeoutError) as error:  # ValueError: pipes that were closed meanwhile
             self.end()
             raise UserError("the process that draws has ended: it may have had too little memory") from error
         loop.call_later(self._idle, lambda: self.end() if mine == self._asked else None)
@@ -68,12 +68,13 @@ class Artist:
                 told = self._read(self._start(run))
                 self.end()
                 request, grown = request | {"mattered": told["mattered"]}, told["seconds"]
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        assert self._process and self._process.stdin
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        answer = self._read(self._process)
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._start()
+        assert process.stdin
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        answer = self._read(process)
         if answer["grown"]:
             self.end()
         return answer | {"seconds": answer["seconds"] + grown}
@@ -81,7 +82,7 @@ class Artist:
     def _start(self, *run: str) -> subprocess.Popen[bytes]:
         if self._over:
             raise EOFError
-        self._process = subprocess.Popen(
+        self._process = process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, *run],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,7 +90,10 @@ class Artist:
             start_new_session=True,
             env=_environment(),
         )
-        return self._process
+        if self._over:  # `close` came too early to see it
+            self.end()
+            raise EOFError
+        return process
 
     @staticmethod
     def _read(process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -153,12 +157,12 @@ def main() -> None:
 
 
 def _mattered(run: str) -> dict[str, Any] | None:
-    """Which hyperparameters mattered; None if nothing can be said, or read: then the one that draws says why."""
+    """Which hyperparameters mattered; None if nothing can be said, or on an error: the one that draws says why."""
     from analysis import importances
 
     try:
         found = importances.mattered(importances.study(run))
-    except UserError:
+    except Exception:  # a run in any state, as in `_answer`
         return None
     return found and found._asdict()
 
