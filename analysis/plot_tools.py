@@ -18,7 +18,7 @@ UNITS = {"rounds": ("rounds trained", "round"), "mb": ("communication [MB]", "MB
 
 def in_words(column: str) -> str:
     """A column's name in words, for an axis."""
-    return metrics.in_words(column.removeprefix("last_").removeprefix("best_").removeprefix(CONFIG))
+    return metrics.in_words(column.removeprefix("last_").removeprefix("best_")).removeprefix(CONFIG)
 
 
 def title_of(column: str) -> str:

@@ -28,6 +28,7 @@ assert (summary["last_distance"], summary["best_distance"]) == (20, 10), summary
 assert "distance" in frames.ROUNDS and {"last_distance", "best_distance"} <= set(frames.TRIALS)
 assert "distance" in metrics.figures(rows[-1])
 assert plot_tools.in_words("last_distance") == "way [km]"
+assert plot_tools.in_words("config/seconds") == "seconds", "a hyperparameter, whatever its name"
 """
 
 
