@@ -30,7 +30,7 @@ Differs from the paper:
   they are within S_C of the first one (linkage="ball").
 - In a round with an event, clients train, fit and upload; the server fuses; clients download P_G and retrain on it.  In
   algorithm 2, every local step is followed by a step on B draws from the P_G of the last event (order="interleaved").
-  order="stale" makes one pass over those draws.
+  order="stale" retrains on that P_G, too, but after training.
 - Components of different architectures are fused separately, because their features differ.
 
 S_C is summed over D dimensions.  S_C = 300 means 6 per dimension at D = 50, and 0.6 at D = 512.
