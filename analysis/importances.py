@@ -140,9 +140,9 @@ def comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Froz
     return there, f"n = {several(len(there), 'trial')} of {every}, {by}"
 
 
-def alike(study: optuna.Study, share: float = FEW) -> optuna.Study:
+def alike(study: optuna.Study) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
-    return _study_of(_valued(comparable(study, share)[0]), study.directions[:1])
+    return _study_of(_valued(comparable(study)[0]), study.directions[:1])
 
 
 def grown_on(study: optuna.Study) -> optuna.Study:
@@ -240,6 +240,6 @@ def lacks(study: optuna.Study | None, figure: str) -> str:
     return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
 
 
-def described(study: optuna.Study, share: float = FEW) -> str:
+def described(study: optuna.Study) -> str:
     """Which trials can be compared, in words."""
-    return comparable(study, share)[1]
+    return comparable(study)[1]
