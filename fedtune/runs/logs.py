@@ -21,8 +21,13 @@ def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
     results: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(run.glob("*/result.json")):
         for row in reading.rows(file):
-            results.setdefault(row["trial_id"], []).append(row)
+            results.setdefault(row["trial_id"], []).append(_compact(row))
     return results
+
+
+def _compact(row: Row) -> Row:
+    """The same row, its names shared with all others: a parser makes new ones in each line."""
+    return {sys.intern(name): value for name, value in row.items()}
 
 
 class _Read(NamedTuple):
@@ -80,7 +85,7 @@ class Followed:
         kept = {len(rows) - 1, *trained[-1:], *[i for i in trained if "test_acc" in rows[i]][-1:]}
         for rung in self._rungs:
             kept |= {*[i for i in trained if rows[i].get(self._attribute, 0) >= rung][:1]}
-        return [{sys.intern(name): value for name, value in rows[i].items()} for i in sorted(kept)]
+        return [_compact(rows[i]) for i in sorted(kept)]
 
 
 def _end(file: Path, start: int) -> bytes:
