@@ -20,7 +20,7 @@ MOST_POINTS = 4000  # what a browser can bear
 def best_so_far(
     rounds: pd.DataFrame, against: str = "rounds", trials: pd.DataFrame | None = None, objective: Objective = ACCURACY
 ) -> go.Figure:
-    """The best value of the objective so far, against what all trials of the search together had used.
+    """The best value of the objective so far, against the rounds, MB or seconds that all trials together had used.
 
     against: rounds, mb or seconds (of training and evaluation, summed over all trials).  Rounds are ordered by the
     column `timestamp` if there is one, otherwise trial after trial in the order in which they began (that of `trials`,

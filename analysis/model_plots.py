@@ -128,7 +128,9 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
 
 
 def communication_by(costs: pd.DataFrame) -> go.Figure:
-    """Numbers sent and received per client and round against n, m and w̄ (GFPL's Figure 7); a formula without fusion.
+    """Numbers a client of GFPL sends and receives in a round, measured and by a formula, against n, m, w̄ (Figure 7).
+
+    The formula assumes that nothing fuses.
 
     costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
 

@@ -103,9 +103,9 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
         _rounds(experiment, config, small, "loop", again)
         if other := watched.other_than(again):
             raise UserError(
-                f"the same rounds must give the same numbers, but client code at {watched.whose} trains {other} to "
-                "other values when they run again; it must keep nothing that outlives a trial, and read neither the "
-                "time nor a file that changes"
+                f"the same rounds must give the same numbers, but when they run again, {watched.whose} trains {other} "
+                "to other values; it must keep nothing that outlives a trial, and read neither the time nor a file "
+                "that changes"
             )
         raise Unstackable(watched.whose, f"trains {name} to other values than alone", SAME)
     return next((why for net in stacked.nets for why in stacked_step.reasons(net)), "")

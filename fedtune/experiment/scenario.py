@@ -86,7 +86,9 @@ class Scenario:
         "as given",
     )
     x_as: str = setting(
-        "auto", "what the rows of your arrays are; numbers, tokens, series or image, if type and axes leave it open"
+        "auto",
+        "what the rows of your arrays are; auto: by their type and axes; if these leave it open: numbers, tokens, "
+        "series or images",
     )
     image_size: int = setting(
         0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size"
@@ -101,11 +103,13 @@ class Scenario:
     shots_spread: int = setting(1, "ŝ, the most by which that number varies")
     val_shots: int = setting(4, "validation rows per class")
     test_shots: int = setting(4, "test rows per class")
-    alpha: float = setting(0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; quantity: of clients' sizes")
+    alpha: float = setting(
+        0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; in quantity it acts on the clients' sizes only"
+    )
     floor: int = setting(
         10,
-        "fewest rows of a client; partitions dirichlet, quantity and power-law; fedgen: before validation is split "
-        "off, without test rows",
+        "fewest rows of a client; partitions dirichlet, quantity and power-law; in fedgen the fewest training and "
+        "validation rows together",
     )
     share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
     owners: int = setting(10, "owners whose rows a client has")

@@ -28,7 +28,9 @@ class Under(NamedTuple):
 
 
 def when(domain: Any, **others: Any) -> When:
-    """A range that counts only if other hyperparameters have these values; a tuple, list or array: one of these values.
+    """A range that counts only if each hyperparameter named here has the given value, or one of several given values.
+
+    Several values are a tuple, list or array.
 
     >>> from ray import tune
     >>> from fedtune import when

@@ -298,7 +298,7 @@ def test_code_that_gives_other_numbers_when_it_runs_again_is_refused(tmp_path: P
     more = "import math\ndef counted():\n    math.calls = getattr(math, 'calls', 0) + 1\n    return math.calls\n"
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
     name = user_files.take(str(tmp_path / "own.py"))[0]
-    with pytest.raises(UserError, match="client code at the algorithm trains .* to other values when they run again"):
+    with pytest.raises(UserError, match="when they run again, the algorithm trains .* to other values; it must keep"):
         settled(Experiment(name, SMALL), {}, DATA)
 
 
