@@ -75,7 +75,7 @@ class Artist:
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
         answer = self._read(process)
-        if answer["grown"]:
+        if answer["grown"] or "mattered" in request:  # the next forest needs the memory
             self.end()
         return answer | {"seconds": answer["seconds"] + grown}
 
