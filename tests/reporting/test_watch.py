@@ -33,8 +33,10 @@ from support.waiting import wait_for
 from analysis import importances
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.reporting.watch import drawing, server, together, trial_log
 from fedtune.reporting.watch.history import History, Runs
+from fedtune.runs import frames
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
 from fedtune.runs.overview import GONE, Reader
 
@@ -388,6 +390,30 @@ def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Pat
     artist.close()
     assert next(iter(told["shares"])) == "lr" and told["trials"] == 12
     assert told == json.loads(json.dumps(importances.mattered(importances.study(run))._asdict()))
+
+
+def test_tables_that_are_written_while_a_search_is_drawn_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, artist, begun = search(tmp_path), drawing.Artist(), []
+    studied(tmp_path)
+    start = artist._start
+    monkeypatch.setattr(artist, "_start", lambda *arguments: begun.append(arguments[-1:]) or start(*arguments))
+    request = {"links": {}, "together": False, "runs": {"r": str(tmp_path)}}
+    going = artist._answer(request)["html"]
+    assert "fANOVA" in going and begun == [(str(tmp_path),), (drawing.NO_TABLES,)]
+
+    trials, rounds = frames._logs(tmp_path, BY_ACCURACY)
+    trials.to_parquet(files.trials_file)
+    rounds.to_parquet(files.rounds_file)
+    files.write("finished", **RECORD)
+    whole = artist._answer(request)
+    assert begun[2:] == [(str(tmp_path),), ()]
+    monkeypatch.setattr(drawing, "_has_tables", lambda run: False)  # it looked before they were written
+    late = artist._answer(request)
+    assert begun[4:] == [(str(tmp_path),), (drawing.NO_TABLES,), ()]
+    artist.close()
+    assert "error" not in late and len(late["html"]) == len(whole["html"])
 
 
 @pytest.mark.parametrize("error", [UserError("damaged"), KeyError("lr"), TypeError("not a number")])

@@ -33,6 +33,9 @@ LONGEST = 300.0  # seconds of a drawing
 GROWN = 190e6  # bytes of memory from which on it ends with its answer; the figures of 200 trials take less
 
 
+NO_TABLES = "--no-tables"  # nothing that is drawn lies in a parquet file
+
+
 class Artist:
     """The process that draws.  It starts when it is needed, and ends when it has had nothing to do for a while."""
 
@@ -60,30 +63,38 @@ class Artist:
         return str(answer["html"]), float(answer["seconds"])
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        grown = 0.0
-        if not request["together"]:
-            [run] = request["runs"].values()
-            if RunFiles(run).study_file.exists():
-                self.end()
-                told = self._read(self._start(run))
-                self.end()
-                request, grown = request | {"mattered": told["mattered"]}, told["seconds"]
+        [run, *others] = map(Path, request["runs"].values())
+        if request["together"] or others or not RunFiles(run).study_file.exists():
+            return self._drawn(request)
+        self.end()  # the forest needs the memory
+        told = self._read(self._start(str(run)))
+        self.end()
+        request = request | {"mattered": told["mattered"]}
+        without = not _has_tables(run)
+        answer = self._drawn(request, *[NO_TABLES] * without)
+        self.end()
+        if without and "error" in answer:  # the search may have ended meanwhile, and have tables now
+            answer = self._drawn(request)
+            self.end()
+        return answer | {"seconds": answer["seconds"] + told["seconds"]}
+
+    def _drawn(self, request: dict[str, Any], *arguments: str) -> dict[str, Any]:
         process = self._process
         if process is None or process.poll() is not None:
-            process = self._start()
+            process = self._start(*arguments)
         assert process.stdin
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
         answer = self._read(process)
-        if answer["grown"] or "mattered" in request:  # the next forest needs the memory
+        if answer["grown"]:
             self.end()
-        return answer | {"seconds": answer["seconds"] + grown}
+        return answer
 
-    def _start(self, *run: str) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         if self._over:
             raise EOFError
         self._process = process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, *run],
+            [sys.executable, "-P", "-m", __name__, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -122,6 +133,11 @@ class Artist:
         self._thread.shutdown(wait=False)
 
 
+def _has_tables(run: Path) -> bool:
+    """Whether the run has a parquet file, or the comparison that it belongs to; one that goes on has none."""
+    return any(run.glob("**/*.parquet")) or (RunFiles(run.parent).is_comparison and any(run.parent.glob("*.parquet")))
+
+
 def _environment() -> dict[str, str]:
     """One thread; PyArrow without memory in store, which is 7 MB; and fedtune as it is here, wherever that lies."""
     paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
@@ -142,9 +158,10 @@ def main() -> None:
         answers.write(len(text).to_bytes(8, "big") + text)
         answers.flush()
 
-    run = sys.argv[1:]
-    # Optuna imports these where they are installed, which takes 28 and 65 MB
-    sys.meta_path.insert(0, Without("matplotlib", *["pandas"] * bool(run)))
+    run = [argument for argument in sys.argv[1:] if argument != NO_TABLES]
+    # Optuna and pandas import these where they are installed, which takes 28, 65 and 36 MB
+    unused = ["matplotlib", *["pandas"] * bool(run), *["pyarrow"] * (NO_TABLES in sys.argv)]
+    sys.meta_path.insert(0, Without(*unused))
     if run:
         write({"mattered": _mattered(*run), "seconds": time.process_time()})
         return
