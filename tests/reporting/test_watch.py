@@ -395,6 +395,7 @@ def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Pat
 def test_tables_that_are_written_while_a_search_is_drawn_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("FEDTUNE_FORKS", raising=False)  # a fork has PyArrow already
     files, artist, begun = search(tmp_path), drawing.Artist(), []
     studied(tmp_path)
     start = artist._start
