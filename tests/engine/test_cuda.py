@@ -16,9 +16,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU he
 EARLY = {"gfpl": {"start": 2, "every": 2}}
 
 
-def assert_close(gpu, cpu):
-    for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
-        assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
+def assert_gpu_equals(here, data):
+    there, config = dataclasses.replace(here, device="cuda"), EARLY.get(here.algorithm, {})
+    rows = [list(simulation.train(e, config, data, torch.float64)) for e in (here, there)]
+    for cpu, gpu in zip(*rows, strict=True):
+        for key in ("train_loss", "val_loss", "val_acc", "test_acc", "up_floats", "down_bytes"):
+            assert cpu[key] == pytest.approx(gpu[key], rel=1e-9), key
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -27,10 +30,7 @@ def test_gpu_equals_cpu(name, executor):
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
     data = partitioning.make(setting, 0)
     here = Experiment(name, setting, executor=executor)
-    there = dataclasses.replace(here, device="cuda")
-    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
-    for cpu, gpu in zip(*rows, strict=True):
-        assert_close(gpu, cpu)
+    assert_gpu_equals(here, data)
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -40,10 +40,7 @@ def test_gpu_equals_cpu_with_the_nets_that_people_use(net, name, executor, tmp_p
     scenario = setting(net, tmp_path).override(rounds=3)
     data = partitioning.make(scenario, 0)
     here = Experiment(name, scenario, executor=executor)
-    there = dataclasses.replace(here, device="cuda")
-    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
-    for cpu, gpu in zip(*rows, strict=True):
-        assert_close(gpu, cpu)
+    assert_gpu_equals(here, data)
 
 
 @pytest.mark.parametrize("name", ["fedproto", "gfpl", "fedkd", "lgfedavg", "local"])
@@ -51,10 +48,7 @@ def test_gpu_equals_cpu_with_clients_of_several_nets(name):
     scenario = scenarios.find("digits-w4").override(clients=5, rounds=3, model="htmini3")
     data = partitioning.make(scenario, 0)
     here = Experiment(name, scenario)
-    there = dataclasses.replace(here, device="cuda")
-    rows = [list(simulation.train(e, EARLY.get(name, {}), data, torch.float64)) for e in (here, there)]
-    for cpu, gpu in zip(*rows, strict=True):
-        assert_close(gpu, cpu)
+    assert_gpu_equals(here, data)
 
 
 def test_memory_returns_to_the_same_level_after_each_run():

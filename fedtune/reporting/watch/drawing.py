@@ -31,8 +31,6 @@ from fedtune.runs.files import RunFiles
 NICE = 19  # as Ray's dashboard: training comes first
 LONGEST = 300.0  # seconds of a drawing
 GROWN = 190e6  # bytes of memory from which on it ends with its answer; the figures of 200 trials take less
-
-
 NO_TABLES = "--no-tables"  # nothing that is drawn lies in a parquet file
 
 
@@ -69,14 +67,15 @@ class Artist:
         self.end()  # the forest needs the memory
         told = self._read(self._start(str(run)))
         self.end()
-        request = request | {"mattered": told["mattered"]}
+        seconds = told.pop("seconds")
+        request = request | told
         without = not _has_tables(run)
         answer = self._drawn(request, *[NO_TABLES] * without)
         self.end()
         if without and "error" in answer:  # the search may have ended meanwhile, and have tables now
             answer = self._drawn(request)
             self.end()
-        return answer | {"seconds": answer["seconds"] + told["seconds"]}
+        return answer | {"seconds": answer["seconds"] + seconds}
 
     def _drawn(self, request: dict[str, Any], *arguments: str) -> dict[str, Any]:
         process = self._process
@@ -163,7 +162,7 @@ def main() -> None:
     unused = ["matplotlib", *["pandas"] * bool(run), *["pyarrow"] * (NO_TABLES in sys.argv)]
     sys.meta_path.insert(0, Without(*unused))
     if run:
-        write({"mattered": _mattered(*run), "seconds": time.process_time()})
+        write(_mattered(*run) | {"seconds": time.process_time()})
         return
     with quick_imports():
         from fedtune.reporting import sections  # noqa: F401  # before the first request counts
@@ -174,15 +173,15 @@ def main() -> None:
         write(answer | {"seconds": counted - began, "grown": _most_memory() > GROWN})
 
 
-def _mattered(run: str) -> dict[str, Any] | None:
-    """Which hyperparameters mattered; None if nothing can be said, or on an error: the one that draws says why."""
+def _mattered(run: str) -> dict[str, Any]:
+    """Which hyperparameters mattered, under that name; empty on an error, which the one that draws meets and tells."""
     from analysis import importances
 
     try:
         found = importances.mattered(importances.study(run))
     except Exception:  # a run in any state, as in `_answer`
-        return None
-    return found and found._asdict()
+        return {}
+    return {"mattered": found and found._asdict()}
 
 
 def _most_memory() -> int:
@@ -198,19 +197,22 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
 
             return {"html": together.html(runs)}
         [run] = runs.values()
-        return {"html": _of_one(run, request["links"], request.get("mattered"))}
+        return {"html": _of_one(run, request)}
     except Exception as error:  # a run in any state; the page says why
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return {"error": kind + " ".join(str(error).split())[:500]}
 
 
-def _of_one(run: Path, links: dict[str, str], mattered: dict[str, Any] | None) -> str:
-    """A run's part of a report.  links: where the trials' logs are.  mattered: which hyperparameters did."""
+def _of_one(run: Path, request: dict[str, Any]) -> str:
+    """A run's part of a report.  links: where the trials' logs are.  mattered: which hyperparameters did, if known."""
     from analysis.importances import Importance
     from fedtune.reporting import sections, templates
 
-    importance = Importance(**mattered) if mattered else None
-    part = sections.read(run, "run", with_searches=False, mattered=lambda _: importance)
+    links, known = request["links"], {}
+    if "mattered" in request:
+        importance = Importance(**request["mattered"]) if request["mattered"] else None
+        known = {"mattered": lambda _: importance}
+    part = sections.read(run, "run", with_searches=False, **known)
     if isinstance(part, sections.Search):
         table = json.loads(part.table)
         table["links"] = [links.get(row[0]) for row in table["rows"]]
