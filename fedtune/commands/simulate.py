@@ -155,6 +155,8 @@ def _show_judged(found: pd.DataFrame, name: str) -> None:
         cells = [f"{row['searches']}", f"{row['seeds']}", f"{row['cost']:g}", f"{100 * row['spread']:.2f}"]
         table.add_row(*cells, *(f"{row[c]:.1%}" for c in ("none", *shifts)))
     terminal.console().print(table)
+    reached, diverged = found[["reached", "diverged"]].iloc[0]
+    say(f"on fresh seeds its choices reach {100 * reached:.2f}; {diverged:.1%} of their runs diverge")
 
 
 def _list(file: Path, table: Tabulated, places: set[Place]) -> int:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from fedtune.core.errors import UserError
 from fedtune.programs.naming import is_program
+from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
 from fedtune.tuning.options.options import OF_ENGINE, ExperimentOptions, SearchOptions, canonical
 from fedtune.tuning.options.types import (
@@ -30,12 +31,15 @@ OURS = "ours"  # the defaults, among presets
 # what decides which runs
 BASELINES = "local,fedavgft"
 TOP_K = 3
+CHOOSE_SEEDS = 3  # in a comparison; a search alone has its own default
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
 @dataclass(frozen=True)
 class ComparisonOptions(SearchOptions):
     """A comparison: the options that all its searches share, and how their findings are tested."""
+
+    OLDER: ClassVar[dict[str, Any]] = SearchOptions.OLDER | {"searches": 1}
 
     algo: str = ""  # each search has its own
     final_seeds: int = 0  # fresh seeds come after all searches
@@ -52,14 +56,21 @@ class ComparisonOptions(SearchOptions):
         group=WHAT,
     )
     searches: int = option(
-        1,
-        "searches of each algorithm (default 1); each on seeds of its own, several give a verdict",
+        3,
+        "searches of each algorithm (default 3); each on seeds of its own; one gives no verdict",
         "K",
         small_int,
         group=LENGTH,
     )
     seeds: int = option(
-        5, "fresh seeds of each search (default 5); each has its own partition", "N", small_int, group=LENGTH
+        3, "fresh seeds of each search (default 3); each has its own partition", "N", small_int, group=LENGTH
+    )
+    choose_seeds: int = option(
+        CHOOSE_SEEDS,
+        f"seeds that decide between the best {TOP} of a search (default {CHOOSE_SEEDS}); 1: fresh seeds decide",
+        "K",
+        small_int,
+        group=HOW,
     )
     margin: float = option(
         0.005, "difference that matters (default 0.005); in the metric's unit: half a point", "N", above_zero, group=HOW
@@ -75,8 +86,7 @@ class ComparisonOptions(SearchOptions):
     )
     top_k: int | None = option(
         None,
-        f"best trials to run on fresh seeds (default {TOP_K}); the best of them is compared; with --choose-seeds, "
-        "each search names one itself",
+        f"best trials on fresh seeds, if these choose (default {TOP_K}); they do with --choose-seeds 1",
         "N",
         small_int,
         group=HOW,

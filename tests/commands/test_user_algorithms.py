@@ -324,7 +324,7 @@ def test_resume_and_replay_refuse_a_changed_file_before_anything_else(kept, fold
 
 def test_a_comparison_is_resumed_with_the_files_it_was_made_of(folder):
     options = ComparisonOptions(
-        algos="local,good.py:Mine", storage_path=str(folder), name="both", trials=2, baselines="none"
+        algos="local,good.py:Mine", storage_path=str(folder), name="both", trials=2, searches=1, baselines="none"
     )
     with terminal.silent():
         planned = comparison_plan.make(options)

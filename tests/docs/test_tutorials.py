@@ -24,12 +24,11 @@ RUN = {  # words of a page -> what the tests run instead: for time, and so that 
     "your-data": {"--trials 12": "--trials 4 --max-concurrent 2 --final-seeds 2"},
     "your-algorithm": {
         "--rounds 10 --trials 8 --name fair": "--rounds 3 --trials 2 --final-seeds 0 --name fair",
-        "--rounds 10 --trials 8 --seeds 3": "--rounds 3 --trials 2 --seeds 2",
+        "--rounds 10 --trials 8 --name against": "--rounds 3 --trials 2 --seeds 2 --name against",
     },
     "program": {"--trials 12": "--trials 4 --final-seeds 2"},
     "comparison": {
-        "--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1",
-        "--searches 2 --seeds 3": "--seeds 2 --no-control",
+        "--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1 --searches 2 --seeds 2 --choose-seeds 1 --no-control",
     },
     "cluster": {
         "6399": str(free_port()),

@@ -15,7 +15,7 @@ from fedtune.commands import simulate, tabulate
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.studies.simulation import against_itself, tabulated
+from fedtune.studies.simulation import against_itself, tabulated, tabulation
 from fedtune.studies.simulation.against_itself import Pool, Procedure, judge
 from fedtune.studies.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 
@@ -134,6 +134,17 @@ def test_fresh_seeds_of_another_experiment_are_refused() -> None:
         Fresh(other.file, other.frame.drop(index=1)).of(table)
 
 
+def test_what_choices_reach_on_fresh_seeds_and_how_many_of_their_runs_diverge() -> None:
+    """Of four searches one chose nothing, and one run of another's choice diverged: 3 of 8 runs."""
+    worth = {(0,): np.array([0.5, 0.7]), (1,): np.array([0.9, np.nan])}
+    pool = Pool([[(0,), None], [(0,), (1,)]], worth)
+    assert pool.on_fresh() == pytest.approx(((0.5 + 0.7 + 0.5 + 0.7 + 0.9) / 5, 3 / 8))
+    assert judge(pool, [Procedure(1, 2)], [], 3, played=2)[["reached", "diverged"]].iloc[0].tolist() == [
+        pytest.approx(0.66),
+        3 / 8,
+    ]
+
+
 GRID = 'from ray import tune\nSPACE = {"lr": tune.choice([0.01, 0.1, 0.3]), "momentum": tune.choice([0.0, 0.5])}\n'
 
 
@@ -150,6 +161,7 @@ def test_from_a_table_to_its_judgement(
     assert "configurations of 6 that searches choose: chosen.py" in capsys.readouterr().out
     more = f"{what} --space chosen.py --more-of t.parquet --seeds 4 --name more"
     assert tabulate.main(f"{more} -o more.parquet".split()) == 0
+    assert "a CPU with" not in capsys.readouterr().err
     table = tabulated.read(Path("t.parquet"))
     worth = tabulated.read_fresh(Path("more.parquet")).of(table)
     assert {len(of) for of in worth.values()} == {4}
@@ -157,7 +169,8 @@ def test_from_a_table_to_its_judgement(
     assert simulate.main(line.split()) == 0
     judged = pd.read_csv("judged.csv")
     assert judged[["searches", "seeds", "cost"]].values.tolist() == [[1, 2, 5], [2, 2, 10]]
-    assert "called different at 5%" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "called different at 5%" in said and "on fresh seeds its choices reach" in said
     for line, why in (
         (play, "takes one table, and --fresh, or --chosen"),
         (f"{play} --fresh more.parquet", "so 50 are needed, but there are 4"),
@@ -167,3 +180,14 @@ def test_from_a_table_to_its_judgement(
         assert why in capsys.readouterr().err
     assert tabulate.main(f"{what} --space grid.py --more-of t.parquet --rounds 3 --name x -o x.parquet".split()) == 2
     assert "goes on with the table's 2 rounds of local, but got 3 rounds" in capsys.readouterr().err
+
+
+def test_that_a_tables_cpu_rounds_otherwise_is_said_before_its_seeds_are_trained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table, about = ({"hardware": {"instructions": of}} for of in ("AVX2", "AVX512"))
+    tabulation._note_machine(table, table)
+    tabulation._note_machine({}, about)
+    assert not capsys.readouterr().err
+    tabulation._note_machine(table, about)
+    assert "trained by a CPU with AVX2, this one has AVX512" in capsys.readouterr().err

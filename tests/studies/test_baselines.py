@@ -17,7 +17,7 @@ NOISE = {"gfpl": (0.01, 0.03, 0.02), "fedper": (0.02, 0.02, 0.01), "local": (0.0
 
 
 def planned(words):
-    args = compare.parser().parse_args(words.split())
+    args = compare.parser().parse_args(["--searches", "1", *words.split()])  # one has no control
     return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
 
 

@@ -137,7 +137,7 @@ def test_the_outcome_counts_verdicts_or_says_that_there_is_none() -> None:
 
 WORDS = (
     "--algos local --baselines fedavg --scenario digits-w4 --clients 4 --rounds 2 --trials 2 --searcher random "
-    "--scheduler none --max-concurrent 1 --seeds 2 --top-k 2 --no-dashboard --name many --searches 2"
+    "--scheduler none --max-concurrent 1 --seeds 2 --choose-seeds 1 --top-k 2 --no-dashboard --name many --searches 2"
 ).split()
 
 
@@ -163,6 +163,15 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     assert list(alone.plans) == names[:2] and not alone.control
     assert not planned(*words, "--searches", "1").control, "one search has no verdict to control"
     assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
+
+
+def test_by_default_a_comparison_is_what_was_found_to_keep_its_level() -> None:
+    """Three searches, whose choices stand, on three fresh seeds: the page on simulated searches measured it."""
+    default = planned("--algos", "fedavg,fedprox", "--baselines", "none")
+    assert [len(default.searches), default.options.seeds, default.options.choose_seeds] == [3, 3, 3]
+    assert default.control and default.options.candidates == 1
+    older = {"options": {}, "algorithms": [], "defaults_of": {}}
+    assert ComparisonOptions.from_record(older).searches == 1, "a record without the option is of one search"
 
 
 @pytest.mark.long

@@ -222,7 +222,7 @@ def _require_comparable(options: ComparisonOptions) -> None:
     if options.choose_seeds > 1 and options.candidates > 1:
         raise UserError(
             f"with --choose-seeds {options.choose_seeds} each search names one configuration, but --top-k "
-            f"{options.top_k} lets fresh seeds choose among several; leave one of the two out"
+            f"{options.top_k} lets fresh seeds choose among several; give --choose-seeds 1, or no --top-k"
         )
     if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(

@@ -69,6 +69,12 @@ class Pool:
                 "give fewer --compare-searches or --fresh-seeds, or make more with fedtune tabulate --more-of"
             )
 
+    def on_fresh(self) -> tuple[float, float]:
+        """What choices reach on fresh seeds, the mean of the runs that do not diverge; and the share that does."""
+        runs = np.array([self.worth.get(place, np.full(self.fresh, np.nan)) for of in self.places for place in of])
+        diverged = np.isnan(runs)
+        return float(runs[~diverged].mean()) if not diverged.all() else np.nan, float(diverged.mean())
+
     def differences(self, how: Procedure, stream: np.random.Generator) -> np.ndarray:
         """One comparison of the algorithm with itself: differences [K, S] in what choices reach."""
         fresh = stream.permutation(self.fresh)[: how.searches * how.seeds].reshape(how.searches, how.seeds)
@@ -96,7 +102,8 @@ def judge(
 
     shifts: what one side is better by, in accuracy; 0 is the algorithm against itself.
     Columns: searches, seeds, cost, spread (standard deviation of the difference of the algorithm with itself), none
-    (no verdict: a run diverged, or all differences are equal), and `found SHIFT` for each shift.
+    (no verdict: a run diverged, or all differences are equal), `found SHIFT` for each shift, and what all choices do
+    on fresh seeds, whatever the procedure: reached, diverged (`Pool.on_fresh`).
     """
     pool.require(plans)
     rows = []
@@ -111,7 +118,8 @@ def judge(
                 row["none"] = float(np.isnan(p).mean())
             row[f"found {shift:g}"] = float((p < LEVEL).mean())
         rows.append(row)
-    return pd.DataFrame(rows)
+    reached, diverged = pool.on_fresh()
+    return pd.DataFrame(rows).assign(reached=reached, diverged=diverged)
 
 
 def procedures(searches: Sequence[int], seeds: Sequence[int]) -> list[Procedure]:

@@ -47,8 +47,10 @@ def run(options: TabulationOptions, output: Path) -> int:
     trains = trainer(workload)
     data = trains.load(workload, options.data_dir, options.download)
     seeds = [workload.seed + i for i in range(options.seeds)]
+    about = provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()}
     if grid:
         _require_on(grid, points, workload)
+        _note_machine(grid.about, about)
         seeds = [grid.seeds[-1], *(grid.seeds[-1] + 1 + i for i in range(options.seeds))]  # the first as a check
     trains.require(workload, data, seeds)
     trains.report(workload, data)
@@ -56,7 +58,6 @@ def run(options: TabulationOptions, output: Path) -> int:
     log = RunFiles(options.folder).ray_log_file
     with ray_start.connected(options.address, *shared, options.dashboard, log=log):
         outcomes = _outcomes(options, workload, points, seeds, data)
-    about = provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()}
     if grid:
         tabulated.write_list(output, _rows(outcomes, workload.rounds), about)
         tabulated.read_fresh(output).of(grid)
@@ -100,6 +101,17 @@ def _require_on(grid: tabulated.Tabulated, points: Sequence[Config], workload: W
         raise UserError(
             f"--more-of goes on with the table's {several(grid.rounds, 'round')} of {grid.about['algorithm']}, but got "
             f"{several(workload.rounds, 'round')} of {workload.name}"
+        )
+
+
+def _note_machine(table: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Say that this CPU rounds otherwise than that of the table, so that its seed may end otherwise here."""
+    then, now = (provenance.trained_by(record).get("instructions") for record in (table, about))
+    if then and now and then != now:
+        say(
+            f"note: the table was trained by a CPU with {then}, this one has {now} and rounds otherwise, so the seed "
+            "that shows that both are one experiment may end otherwise; where this CPU has both, ATEN_CPU_CAPABILITY, "
+            "ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS choose"
         )
 
 
