@@ -67,7 +67,7 @@ class ComparisonOptions(SearchOptions):
     )
     choose_seeds: int = option(
         CHOOSE_SEEDS,
-        f"seeds that decide between the best {TOP} of a search (default {CHOOSE_SEEDS}); 1: fresh seeds decide",
+        f"seeds that decide between the best {TOP} (default {CHOOSE_SEEDS}); 1: fresh seeds decide",
         "K",
         small_int,
         group=HOW,
@@ -86,7 +86,7 @@ class ComparisonOptions(SearchOptions):
     )
     top_k: int | None = option(
         None,
-        f"best trials on fresh seeds, if these choose (default {TOP_K}); they do with --choose-seeds 1",
+        f"trials that fresh seeds choose among (default {TOP_K}); only with --choose-seeds 1",
         "N",
         small_int,
         group=HOW,
