@@ -8,8 +8,9 @@ shows medians of the CPU seconds (on a GPU: seconds) that a round of all seeds t
 the largest difference between figures of the stack and of single runs, over all rounds, in float32
 (tests/engine/test_seed_stack.py: in float64).
 
---candidates trains what `compare` does on fresh seeds: all seeds of each algorithm's default and, twice, of the
-configuration that analysis/results/compare-digits-w4.md found.  The ratio over all algorithms is shown, too.
+--candidates trains what `compare --choose-seeds 1` does on fresh seeds: all seeds of each algorithm's default and,
+twice, of the configuration that analysis/results/compare-digits-w4.md found.  The ratio over all algorithms is shown,
+too.
 """
 
 from __future__ import annotations

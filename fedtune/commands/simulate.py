@@ -156,7 +156,7 @@ def _show_judged(found: pd.DataFrame, name: str) -> None:
         table.add_row(*cells, *(f"{row[c]:.1%}" for c in ("none", *shifts)))
     terminal.console().print(table)
     reached, diverged = found[["reached", "diverged"]].iloc[0]
-    say(f"on fresh seeds its choices reach {100 * reached:.2f}; {diverged:.1%} of their runs diverge")
+    say(f"what searches choose reaches {100 * reached:.2f} % on fresh seeds; {diverged:.1%} of its runs diverge")
 
 
 def _list(file: Path, table: Tabulated, places: set[Place]) -> int:

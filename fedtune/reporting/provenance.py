@@ -100,7 +100,9 @@ def _seeds(r: dict[str, Any], f: Findings | None) -> str:
         end = first + count + more - 1
         used += f"; the best {TOP} also on {first + count}" + (f" to {end}" if more > 1 else "")
     if f is None:
-        return f"searches on {used}; {r.get('seeds')} fresh ones"
+        block = count + more + int(r.get("seeds") or 0)
+        others = f"; each further search on the next {block}" if int(r.get("searches") or 1) > 1 else ""
+        return f"{'the first search' if others else 'searches'} on {used}; {r.get('seeds')} fresh ones{others}"
     fresh = f"; check on {', '.join(str(s) for s in sorted(set(f.check.runs['seed'])))}" if f.check else ""
     return f"search on {used}{fresh}"
 

@@ -31,7 +31,7 @@ OURS = "ours"  # the defaults, among presets
 # what decides which runs
 BASELINES = "local,fedavgft"
 TOP_K = 3
-CHOOSE_SEEDS = 3  # in a comparison; a search alone has its own default
+CHOSEN_BY = 3  # so many seeds in a comparison; a search alone has its own default
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
@@ -66,8 +66,9 @@ class ComparisonOptions(SearchOptions):
         3, "fresh seeds of each search (default 3); each has its own partition", "N", small_int, group=LENGTH
     )
     choose_seeds: int = option(
-        CHOOSE_SEEDS,
-        f"seeds that decide between the best {TOP} (default {CHOOSE_SEEDS}); 1: fresh seeds decide",
+        CHOSEN_BY,
+        f"seeds that decide between the best {TOP} (default {CHOSEN_BY}); these finished trials are trained on K - 1 "
+        "more at a search's end; 1: fresh seeds decide",
         "K",
         small_int,
         group=HOW,
@@ -76,7 +77,7 @@ class ComparisonOptions(SearchOptions):
         0.005, "difference that matters (default 0.005); in the metric's unit: half a point", "N", above_zero, group=HOW
     )
     control: bool = option(
-        True, "leave out the control, a second search of FedAvg; without FedAvg: of the plainest algorithm", group=HOW
+        True, "leave out the control, FedAvg under a second name; without FedAvg: the plainest algorithm", group=HOW
     )
     widen: bool = option(
         False,
@@ -86,7 +87,8 @@ class ComparisonOptions(SearchOptions):
     )
     top_k: int | None = option(
         None,
-        f"trials that fresh seeds choose among (default {TOP_K}); only with --choose-seeds 1",
+        f"best trials that fresh seeds judge (default 1); with --choose-seeds 1 they choose among these (default "
+        f"{TOP_K})",
         "N",
         small_int,
         group=HOW,

@@ -280,7 +280,7 @@ def _require_choosable(options: SearchOptions, goal: Goal, moves: bool) -> None:
     if options.seeds_per_trial > 1 and "seconds" in (options.budget_unit, *goal.names):
         raise UserError(
             "--choose-seeds trains single seeds, but a trial's seconds are those of all its seeds, with "
-            f"--seeds-per-trial {options.seeds_per_trial}; leave one of the two out"
+            f"--seeds-per-trial {options.seeds_per_trial}; take --choose-seeds 1, or one seed per trial"
         )
 
 

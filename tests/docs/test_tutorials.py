@@ -28,7 +28,7 @@ RUN = {  # words of a page -> what the tests run instead: for time, and so that 
     },
     "program": {"--trials 12": "--trials 4 --final-seeds 2"},
     "comparison": {
-        "--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1 --searches 2 --seeds 2 --choose-seeds 1 --no-control",
+        "--rounds 20 --trials 16": "--clients 4 --rounds 2 --trials 1 --searches 2 --seeds 2 --no-control",
     },
     "cluster": {
         "6399": str(free_port()),

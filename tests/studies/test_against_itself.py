@@ -170,7 +170,7 @@ def test_from_a_table_to_its_judgement(
     judged = pd.read_csv("judged.csv")
     assert judged[["searches", "seeds", "cost"]].values.tolist() == [[1, 2, 5], [2, 2, 10]]
     said = capsys.readouterr().out
-    assert "called different at 5%" in said and "on fresh seeds its choices reach" in said
+    assert "called different at 5%" in said and "what searches choose reaches " in said
     for line, why in (
         (play, "takes one table, and --fresh, or --chosen"),
         (f"{play} --fresh more.parquet", "so 50 are needed, but there are 4"),

@@ -108,7 +108,12 @@ ALGO = "--algo fedavg --storage-path {tmp}"
         (
             search,
             f"{ALGO} --choose-seeds 2 --seeds-per-trial 2 --budget-unit seconds --budget 9",
-            "a trial's seconds are those of all its seeds, with --seeds-per-trial 2; leave one of the two out",
+            "those of all its seeds, with --seeds-per-trial 2; take --choose-seeds 1, or one seed per trial",
+        ),
+        (
+            compare,
+            "--algos fedavg --seeds-per-trial 2 --objective seconds --storage-path {tmp}",
+            "with --seeds-per-trial 2; take --choose-seeds 1, or one seed per trial",
         ),
         (
             compare,

@@ -27,8 +27,8 @@ from fedtune.tuning.options import arguments
 
 ARGUMENTS = (
     "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 3 --searcher random --scheduler none "
-    "--max-concurrent 1 --searches 1 --seeds 2 --choose-seeds 1 --top-k 2 --test-every 3 --set local_epochs=2 --baselines local --no-dashboard "
-    "--name both"
+    "--max-concurrent 1 --searches 1 --seeds 2 --choose-seeds 1 --top-k 2 --test-every 3 --set local_epochs=2 "
+    "--baselines local --no-dashboard --name both"
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -233,8 +233,9 @@ def test_a_comparison_whose_search_has_another_format_is_refused_in_one_line(bot
 
 
 WIDENING = (
-    "--algos fedprox,local --scenario digits-w4 --clients 4 --rounds 2 --trials 1 --searches 1 --seeds 2 --choose-seeds 1 --top-k 1 "
-    "--baselines none --scheduler none --max-concurrent 1 --ranges lr=0.01..0.1,momentum=0.5..0.9 --widen --no-dashboard --name wide"
+    "--algos fedprox,local --scenario digits-w4 --clients 4 --rounds 2 --trials 1 --searches 1 --seeds 2 "
+    "--choose-seeds 1 --top-k 1 --baselines none --scheduler none --max-concurrent 1 "
+    "--ranges lr=0.01..0.1,momentum=0.5..0.9 --widen --no-dashboard --name wide"
 ).split()
 
 

@@ -67,7 +67,7 @@ def test_the_method_of_several_searches(tmp_path: Path) -> None:
     assert "compared by the 3 differences between searches" in said and "Against a margin of 0.5 points, given" in said
     assert "corrected by Holm's method over 3 pairs" in said
     assert "and a paired t-test whose variance is shrunk towards that of all pairs." in said
-    assert "As a control, fedavg is searched twice" in said and "The tests against local are corrected" in said
+    assert "As a control, fedavg takes part twice" in said and "The tests against local are corrected" in said
     assert "trials count in the order in which they ran" in said and "no verdict" not in said
     assert said.endswith("Versions: fedtune 0.3.0, ray 2.60.0, optuna 5.0.0; fedtune's commit is 0123456789+.")
     search, judged = (

@@ -200,7 +200,7 @@ def test_a_comparison_of_several_searches_from_end_to_end(
         alike.append(one["config/lr"].equals(other["config/lr"]))
         assert alike[-1] == one["test_loss"].equals(other["test_loss"])
     assert not all(alike)
-    assert "control: fedavg was searched twice under two names, and fedavg" in said
+    assert "control: fedavg took part twice under two names, and fedavg" in said
     pairs = pd.read_csv(folder / "pairs.csv")
     assert pairs[["algorithm", "other"]].to_numpy().size == 2, "the control is no algorithm that is compared"
     assert set(pairs["verdict"]) <= {"larger", "within the margin", "cannot be told", "not tested"}
@@ -239,7 +239,7 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert report.main([str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
-    assert "was searched twice under two names" in page
+    assert "took part twice under two names" in page
     assert "The method, for a paper" in page and "tuned by 2 searches of 2 trials" in page
     assert "paired by search, with verdicts against a margin of 0.5 points" in page
     assert "Best validation accuracy in the searches, against their number of trials" in page
@@ -248,7 +248,7 @@ def test_a_comparison_of_several_searches_from_end_to_end(
 def test_a_control_that_differs_from_itself_is_a_warning() -> None:
     found = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.6, 1e-4)})
     (said,) = text.control(found, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
-    assert said.startswith("control: fedavg was searched twice") and "not to be trusted" in said
+    assert said.startswith("control: fedavg took part twice") and "not to be trusted" in said
     same = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.7, 1e-4)})
     (said,) = text.control(same, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
     assert said.endswith("(within the margin)") and not text.control(same, [], ACCURACY, 0.005)

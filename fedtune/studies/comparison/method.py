@@ -232,7 +232,7 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
     if len(tested.against):
         found.append(f"The tests against {_listed(c.baselines)} are corrected once more by themselves.")
     if c.control:
-        found.append(f"As a control, {printable(c.control[0])} is searched twice, on the same seeds with other draws.")
+        found.append(f"As a control, {printable(c.control[0])} takes part twice, on the same seeds with other draws.")
     return found
 
 

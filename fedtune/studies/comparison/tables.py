@@ -31,7 +31,7 @@ COLUMNS: dict[str, str] = {
     "default_half": "its ±",
     "tuned": "test accuracy of the configuration that was found",
     "tuned_half": "its ±",
-    "gain": "tuned − default, paired by seed",
+    "gain": "tuned − default, paired by search, or by seed if there is one search",
     "gain_half": "its ±",
     "clients_std": "standard deviation over clients, tuned",
     "worst10": "mean over the worst tenth of the clients, tuned",

@@ -153,7 +153,7 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
 
 
 def control(evaluations: pd.DataFrame, names: Sequence[str], objective: Objective, margin: float) -> list[str]:
-    """A line on an algorithm that was searched twice under two names: how far it is from itself; none without."""
+    """A line on an algorithm that took part twice under two names: how far it is from itself; none without."""
     if len(names) < 2:
         return []
     of = evaluations[evaluations["algorithm"].isin(names)]
@@ -162,7 +162,7 @@ def control(evaluations: pd.DataFrame, names: Sequence[str], objective: Objectiv
     wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
     unit = " points" if in_percent(pair) else ""
     return [
-        f"control: {names[0]} was searched twice under two names, and {text['pair']} is {text['difference']}{unit} "
+        f"control: {names[0]} took part twice under two names, and {text['pair']} is {text['difference']}{unit} "
         f"({row['verdict']}){wrong}"
     ]
 

@@ -70,8 +70,12 @@ class Pool:
             )
 
     def on_fresh(self) -> tuple[float, float]:
-        """What choices reach on fresh seeds, the mean of the runs that do not diverge; and the share that does."""
-        runs = np.array([self.worth.get(place, np.full(self.fresh, np.nan)) for of in self.places for place in of])
+        """What choices reach on fresh seeds, the mean of the runs that do not diverge; and the share that does.
+
+        A search that chooses nothing, as all of its trials diverged, counts as diverged on every seed.
+        """
+        none = np.full(self.fresh, np.nan)
+        runs = np.array([none if place is None else self.worth[place] for of in self.places for place in of])
         diverged = np.isnan(runs)
         return float(runs[~diverged].mean()) if not diverged.all() else np.nan, float(diverged.mean())
 
