@@ -105,7 +105,8 @@ def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
                 for name, of in runs.groupby("algorithm")
             }
         }
-        for metric in MEASURES
+        for metric in map(str, runs)
+        if metric in METRICS and metric.startswith("test_")
     }
 
 

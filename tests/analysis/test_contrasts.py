@@ -13,6 +13,7 @@ from analysis.papers import contrasts
 from analysis.papers.verdicts import NOTHING, UNTOLD
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT
+from fedtune.core.metrics import METRICS
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, write_json
 from fedtune.studies.reproduction.paper_tables import GRIDS
@@ -105,9 +106,9 @@ def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path)
 
 
 def algorithms_of(study: str) -> set[str]:
-    """Those that the command of a comparison names."""
+    """Those that the command of a comparison names; of a program file its name."""
     words = contrasts.studies()[study]["command"].split()
-    return set(words[words.index("--algos") + 1].split(","))
+    return {name.removesuffix(".toml") for name in words[words.index("--algos") + 1].split(",")}
 
 
 @pytest.mark.parametrize("study", contrasts.studies())
@@ -131,7 +132,9 @@ def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
             later = study.startswith("field")  # than these studies some algorithms are
             assert ours <= set(registry.names()) and len(ours) == (30 if later else len(registry.names()))
     assert names <= there
-    assert {c["metric"] for c in asked["contrasts"]} <= set(contrasts.MEASURES)
+    metrics = {c["metric"] for c in asked["contrasts"]}
+    assert metrics <= {name for name in METRICS if name.startswith("test_")}
+    assert metrics <= set(contrasts.MEASURES) or words[1] == "compare", "a reproduction has these measures only"
 
 
 def test_a_page_says_what_was_asked_after_a_look_at_the_seeds() -> None:

@@ -133,6 +133,28 @@ def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: 
     }
 
 
+def test_what_a_program_has_not_is_fixed_for_the_built_in_algorithms_beside_it(tmp_path: Path) -> None:
+    own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
+    beside = {
+        "algos": f"{own},fedavg",
+        "trials": 2,
+        "baselines": "none",
+        "scenario": "digits-w4",
+        "fields": {"rounds": 5},
+    }
+    c = compared(**beside, set={"momentum": 0, "lr": 0.02}, ranges="local_epochs=1..3")
+    spaces = {"own": {"batch": "1 … 8"}, "fedavg": {"local_epochs": "1 … 3"}, "fedavg-again": {"local_epochs": "1 … 3"}}
+    assert [{n: p.space.text() for n, p in of.items()} for of in c.searches] == [spaces] * 3
+    with pytest.raises(UserError, match="unknown hyperparameter of fedavg 'momentun'"):
+        compared(**beside, set={"momentun": 0})
+    two = f"{file(tmp_path)},{file(tmp_path, 'other')}"
+    assert "lr" not in compared(algos=two, trials=2, set={"lr": 0.1}).plans["other"].space.names
+    with pytest.raises(UserError, match="unknown hyperparameter of own 'momentum'"):
+        compared(algos=two, trials=2, set={"momentum": 0})
+    with pytest.raises(UserError, match=r"--ranges takes ranges of the space \(lr, batch\), but got momentum"):
+        compared(algos=two, trials=2, ranges="momentum=0..1")
+
+
 def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
     own, other = file(tmp_path), file(tmp_path, "other", "[metrics.val_acc]\n[metrics.test_acc]")
     with pytest.raises(UserError, match="one figure of all on fresh seeds, but there are own val_acc, other test_acc"):

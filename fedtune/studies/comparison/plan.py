@@ -129,14 +129,15 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     _require_comparable(options)
     names = _algorithms(options)
     folder = folder or _new_folder(options, names)
-    searches = {algo: options.of_search(typed, folder) for algo, typed in names.items()}
+    searches = {algo: _search(options, typed, folder) for algo, typed in names.items()}
+    _require_taken(options, searches)
     with terminal.silent():  # it is planned again below, and reports the error then
         first = {algo: _planned(search) for algo, search in searches.items()}
     spaces_of, trials = {algo: p.space for algo, p in first.items()}, {p.trials for p in first.values()}
     common = {algo: p.workload.common for algo, p in first.items()}
     baselines = _baselines(options, names)
     for algo, typed in baselines.items():
-        if algo not in names and (p := _plan_of_baseline(search := options.of_search(typed, folder), trials)):
+        if algo not in names and (p := _plan_of_baseline(search := _search(options, typed, folder), trials)):
             searches[algo], spaces_of[algo], common[algo] = search, p.space, p.workload.common
     if joined := [algo for algo in baselines if algo in searches and algo not in names]:
         say(f"note: also tuned, as baselines for the others: {', '.join(joined)} (--baselines none leaves them out)")
@@ -172,7 +173,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         )
     plans = _with_common_grace(plans)
     again = [
-        {n: _again(p, options.of_search(searches[n].algo, folder, k)) for n, p in plans.items()}
+        {n: _again(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
     made = ComparisonPlan(options, folder, plans, tuple(again), baselines=tuple(b for b in baselines if b in plans))
@@ -286,6 +287,34 @@ def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
     return storage.absolute() / name
 
 
+def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
+    """The options of a search; a program takes of --set and --ranges what names hyperparameters of its own.
+
+    The rest is for the built-in algorithms, as is what is said of the setting.
+    """
+    search = options.of_search(typed, folder, number, called)
+    if not is_program(typed):
+        return search
+    own = dataclasses.replace(search, set={}, ranges=None).workload().knobs()
+    ranges = ",".join(text for text in (search.ranges or "").split(",") if text.partition("=")[0] in own)
+    return dataclasses.replace(
+        search, set={n: value for n, value in search.set.items() if n in own}, ranges=ranges or None
+    )
+
+
+def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOptions]) -> None:
+    """UserError if all are programs and --set or --ranges has a name that none of them has."""
+    taken = {n for s in searches.values() for n in s.set} | {n for s in searches.values() for n in _ranged(s)}
+    if all(is_program(s.algo) for s in searches.values()) and not {*options.set, *_ranged(options)} <= taken:
+        first = next(iter(searches.values()))
+        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # which refuses it in words
+
+
+def _ranged(options: SearchOptions) -> list[str]:
+    """What --ranges names."""
+    return [text.partition("=")[0] for text in (options.ranges or "").split(",") if text]
+
+
 def _planned(search: SearchOptions) -> Plan:
     """A search's plan; one that has begun is planned as it was."""
     run = Path(search.storage_path) / str(search.name)
@@ -309,7 +338,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
     name = f"{plainest}-again"
 
     def twice(k: int, of: dict[str, Plan]) -> dict[str, Plan]:
-        search = c.options.of_search(of[plainest].options.algo, c.folder, k, name)
+        search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
         return {**of, name: dataclasses.replace(_again(of[plainest], search), draws=OTHER_DRAWS)}
 
     plans, *again = (twice(k, of) for k, of in enumerate(c.searches))
