@@ -57,7 +57,7 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches:
     rows: list[dict[str, Any]] = []
     for c in contrasts:
         for setting in settings:
-            of = values[c["metric"]].get(setting, {})
+            of = values.get(c["metric"], {}).get(setting, {})
             row: dict[str, Any] = {"one": c["one"], "other": c["other"], "setting": setting, "metric": c["metric"]}
             row["expected"] = c["expected"]
             if c["one"] not in of or c["other"] not in of:

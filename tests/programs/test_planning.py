@@ -133,7 +133,9 @@ def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: 
     }
 
 
-def test_what_a_program_has_not_is_fixed_for_the_built_in_algorithms_beside_it(tmp_path: Path) -> None:
+def test_what_a_program_has_not_is_fixed_for_the_built_in_algorithms_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
     beside = {
         "algos": f"{own},fedavg",
@@ -143,6 +145,8 @@ def test_what_a_program_has_not_is_fixed_for_the_built_in_algorithms_beside_it(t
         "fields": {"rounds": 5},
     }
     c = compared(**beside, set={"momentum": 0, "lr": 0.02}, ranges="local_epochs=1..3")
+    said = "note: own has no local_epochs, momentum: --set and --ranges of it are for the others"
+    assert capsys.readouterr().err.count(said) == 1
     spaces = {"own": {"batch": "1 … 8"}, "fedavg": {"local_epochs": "1 … 3"}, "fedavg-again": {"local_epochs": "1 … 3"}}
     assert [{n: p.space.text() for n, p in of.items()} for of in c.searches] == [spaces] * 3
     with pytest.raises(UserError, match="unknown hyperparameter of fedavg 'momentun'"):

@@ -165,11 +165,14 @@ def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(
     assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
 
 
-def test_by_default_a_comparison_is_what_was_found_to_keep_its_level() -> None:
+def test_by_default_a_comparison_is_what_was_found_to_keep_its_level(tmp_path: Path) -> None:
     """Three searches, whose choices stand, on three fresh seeds: the page on simulated searches measured it."""
     default = planned("--algos", "fedavg,fedprox", "--baselines", "none")
     assert [len(default.searches), default.options.seeds, default.options.choose_seeds] == [3, 3, 3]
     assert default.control and default.options.candidates == 1
+    (tmp_path / "grid.py").write_text('SPACE = [{"lr": 0.01}, {"lr": 0.1}]')
+    grid = planned("--algos", "fedavg,fedprox", "--baselines", "none", "--space", str(tmp_path / "grid.py"))
+    assert len(grid.searches) == 3 and not grid.control, "a grid has no draws that could differ"
     older = {"options": {}, "algorithms": [], "defaults_of": {}}
     assert ComparisonOptions.from_record(older).searches == 1, "a record without the option is of one search"
 

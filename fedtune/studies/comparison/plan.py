@@ -303,11 +303,15 @@ def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 
 
 
 def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOptions]) -> None:
-    """UserError if all are programs and --set or --ranges has a name that none of them has."""
-    taken = {n for s in searches.values() for n in s.set} | {n for s in searches.values() for n in _ranged(s)}
-    if all(is_program(s.algo) for s in searches.values()) and not {*options.set, *_ranged(options)} <= taken:
+    """Say which names of --set and --ranges a program does not have; UserError if all are programs without one."""
+    asked = {*options.set, *_ranged(options)}
+    lacks = {name: asked - {*s.set, *_ranged(s)} for name, s in searches.items()}
+    if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
         plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # which refuses it in words
+    for name, missing in lacks.items():
+        if missing:
+            say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --ranges of it are for the others")
 
 
 def _ranged(options: SearchOptions) -> list[str]:
