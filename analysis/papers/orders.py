@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.papers.twins import of_their_own
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import number
 from fedtune.experiment.experiment import Experiment
@@ -39,7 +40,8 @@ COLUMNS = {
 
 ABOUT = """By `python -m analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
 ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  Across the kinds τ is that
-of the pairs of one of each, and has no p.  An algorithm counts where both tables have the figure."""
+of the pairs of one of each, and has no p.  An algorithm counts where both tables have the figure, and the control, or
+FedBN where it is FedAvg, in none."""
 
 
 def kinds(names: list[str]) -> dict[str, str]:
@@ -68,6 +70,11 @@ def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> di
     return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in found.items()}
 
 
+def _counted(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the algorithms that are another one there."""
+    return table[table["algorithm"].isin(of_their_own(table.set_index("algorithm")[["default"]].T))]
+
+
 def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.DataFrame:
     """Kendall's τ between the two orders of each pair and its p: of all algorithms, of each kind, across the kinds."""
     rows = []
@@ -91,14 +98,14 @@ def _across(both: pd.DataFrame, kind_of: Mapping[str, str]) -> float:
 
 def text(one: Path, other: Path) -> str:
     """The page; UserError for tables that have too few algorithms in common."""
-    tables = comparison_files.table(one), comparison_files.table(other)
+    tables = [_counted(comparison_files.table(file)) for file in (one, other)]
     common = set(tables[0]["algorithm"]) & set(tables[1]["algorithm"])
     if len(common) < FEWEST:
         raise UserError(
             f"two tables need {FEWEST} algorithms in common, but {one} and {other} have {len(common)}; "
             "give tables of two comparisons of the same algorithms"
         )
-    pairs = orders(*tables, (one.stem, other.stem))
+    pairs = orders(tables[0], tables[1], (one.stem, other.stem))
     found = taus(pairs, kinds(sorted({name for both in pairs.values() for name in both.index})))
     shown = pd.DataFrame(
         {

@@ -20,6 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis import plots
+from analysis.papers.twins import of_their_own
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     import optuna
 
 SAMPLES = 2_000  # of the bootstrap
-TWINS = {"fedbn": "fedavg"}  # on a net without BatchNorm one is the other: a control, and no algorithm of its own
 RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has
 
 
@@ -53,7 +53,7 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
 
     Where each algorithm has several searches, a row per search.
 
-    Without an algorithm that is another one here: whose default figures are that one's on every seed (`TWINS`).
+    Without an algorithm that is another one here (`twins`).
     """
 
     def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -64,10 +64,8 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
     default = table(evaluations[evaluations["configuration"] == DEFAULT])
     tuned = table(evaluations[evaluations["chosen"]])
     sound = (default.notna() & tuned.notna()).all()
-    for name, twin in TWINS.items():
-        if name in default and twin in default and default[name].equals(default[twin].rename(name)):
-            sound[name] = False
-    return default.loc[:, sound], tuned.loc[:, sound]
+    counted = [name for name in of_their_own(default) if sound[name]]
+    return default[counted], tuned[counted]
 
 
 def gains(default: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import select
 import sys
 import tempfile
 import traceback
@@ -120,11 +121,15 @@ def _known_as_driver() -> None:
 def _reader_is_gone() -> bool:
     """Whether nobody reads our output any more, as after `| head`; if so, further output is discarded."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        out = sys.stdout.fileno()
+    except OSError:  # a notebook's, or one that a caller collects
+        return False
+    poll = select.poll()
+    poll.register(out, 0)  # to flush is no test: after a large text that failed nothing may be left to write
+    gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out)
+    return gone
 
 
 def _folder_is_gone() -> bool:

@@ -111,6 +111,12 @@ def algorithms_of(study: str) -> set[str]:
     return {name.removesuffix(".toml") for name in words[words.index("--algos") + 1].split(",")}
 
 
+def controls_of(study: str) -> set[str]:
+    """The second name under which a comparison of several searches has its plainest algorithm."""
+    command = contrasts.studies()[study]["command"]
+    return {"fedavg-again"} if "--searches" in command and "--no-control" not in command else set()
+
+
 @pytest.mark.parametrize("study", contrasts.studies())
 def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
     asked = contrasts.studies()[study]
@@ -120,7 +126,7 @@ def test_a_study_asks_for_what_its_command_runs(study: str) -> None:
         there = {r.label for panel in GRIDS[study].panels for column in panel.columns for r in rows_of(panel, column)}
         assert asked["columns"] == [c.label.partition(", ")[2] for c in GRIDS[study].panels[0].columns]
     else:
-        there = algorithms_of(study)
+        there, names = algorithms_of(study), names - controls_of(study)
         assert words[-1] == study
         if whole := asked.get("part_of"):
             assert there < algorithms_of(whole)

@@ -7,6 +7,7 @@ import pytest
 
 from analysis.papers import orders
 from fedtune.core.errors import UserError
+from fedtune.studies.comparison.tables import COLUMNS
 
 RESULTS = Path(orders.__file__).parents[1] / "results"
 ONE = pd.DataFrame(
@@ -40,6 +41,23 @@ def test_who_diverged_or_is_in_one_table_alone_does_not_count() -> None:
     found = orders.taus(orders.orders(ONE, other, BOTH), {}).set_index("order")
     assert found["algorithms"].to_dict()["tuned, own classes: one, other"] == 3
     assert found["tau"]["tuned, own classes: one, other"] == pytest.approx(-1 / 3)
+
+
+def test_a_control_and_a_twin_do_not_count(tmp_path) -> None:
+    names, files = ["fedavg", "fedavg-again", "fedbn", "gfpl", "local"], []
+    for name, of_fedbn in (("one", 0.1), ("other", 0.15)):  # in the other setting FedBN is no FedAvg
+        figures = [0.1, 0.1, of_fedbn, 0.3, 0.2]
+        files.append(tmp_path / f"{name}.csv")
+        pd.DataFrame({"algorithm": names, "default": figures, "tuned": figures}, columns=list(COLUMNS)).to_csv(
+            files[-1]
+        )
+    rows = [line.split(" | ") for line in orders.text(*files).splitlines() if "| all |" in line]
+    assert {row[0].strip("| "): int(row[2]) for row in rows} == {
+        "by defaults, own classes: one, other": 3,
+        "tuned, own classes: one, other": 3,
+        "one: by defaults, tuned": 3,
+        "other: by defaults, tuned": 4,
+    }
 
 
 def test_two_kinds_far_apart_are_an_order_that_neither_has_within() -> None:

@@ -85,6 +85,12 @@ def test_fedbn_leaves_where_it_is_fedavg_and_stays_where_it_is_not() -> None:
     assert "fedbn" not in worth.by_seed(runs(same, tuned))[0] and "fedbn" in worth.by_seed(runs(other, tuned))[0]
 
 
+def test_a_control_is_no_algorithm_of_its_own() -> None:
+    again = {"fedavg-again": DEFAULT["fedavg"]}
+    table = runs(DEFAULT | again, TUNED | {"fedavg-again": 0.73})
+    assert set(worth.by_seed(table)[0]) == set(DEFAULT)
+
+
 def test_families_are_by_what_is_sent() -> None:
     found = worth.families(["fedavg", "fedper", "fedproto", "gfpl"])
     assert list(found.values()) == ["the model", "a part of it", "something else", "something else"]

@@ -255,3 +255,12 @@ def test_a_control_that_differs_from_itself_is_a_warning() -> None:
     same = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.7, 1e-4)})
     (said,) = text.control(same, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
     assert said.endswith("(within the margin)") and not text.control(same, [], ACCURACY, 0.005)
+
+
+def test_a_control_is_judged_by_the_variance_that_the_verdicts_are_judged_by() -> None:
+    found = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.71, 0.001)}, gfpl=(0.8, 0.02), local=(0.6, 0.01))
+    every = tables.pairs(found).set_index(["algorithm", "other"])
+    (control,) = tables.control(found, "fedavg", "fedavg-again").itertuples()
+    same = every.loc[("fedavg-again", "fedavg")]
+    assert (control.difference, control.half, control.p) == pytest.approx(tuple(same[["difference", "half", "p"]]))
+    assert control.p_holm == control.p != tables.pairs(found[found["algorithm"].str.startswith("fedavg")])["p"][0]

@@ -122,12 +122,13 @@ def test_what_is_shown_is_bounded_and_plain() -> None:
     assert printable("é\n\t ü 東") == "é\n\t ü 東" and printable("\x1b\x07\r\ud800") == r"\x1b\x07\r\ud800"
 
 
-def test_a_reader_that_has_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("characters", [1, 10**6])
+def test_a_reader_that_has_gone_is_no_error(characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `fedtune list | head -1`."""
     read, write = os.pipe()
     os.close(read)
     monkeypatch.setattr("sys.stdout", os.fdopen(write, "w"))
-    assert guarded(lambda argv=None: print("x", flush=True) or 0)([]) == 1
+    assert guarded(lambda argv=None: print("x" * characters, flush=True) or 0)([]) == 1
 
 
 @pytest.mark.parametrize("place", ["loop", "nowhere", "there", "none/x", "x" * 300, "/proc/x", "x.csv"])

@@ -150,6 +150,16 @@ def against(
     return _family(evaluations, objective, margin, wanted)
 
 
+def control(
+    evaluations: pd.DataFrame, name: str, again: str, objective: Objective = ACCURACY, margin: float = 0.0
+) -> pd.DataFrame:
+    """An algorithm's second name against its first, tuned: one row, judged as the pairs are, but not corrected.
+
+    evaluations: of the control and of all that is compared, whose variances count.
+    """
+    return _family(evaluations, objective, margin, lambda order: [(again, name)])
+
+
 def _family(
     evaluations: pd.DataFrame,
     objective: Objective,

@@ -153,11 +153,13 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
 
 
 def control(evaluations: pd.DataFrame, names: Sequence[str], objective: Objective, margin: float) -> list[str]:
-    """A line on an algorithm that took part twice under two names: how far it is from itself; none without."""
+    """A line on an algorithm that took part twice under two names: how far it is from itself; none without.
+
+    evaluations: of all that is compared, and of the control.
+    """
     if len(names) < 2:
         return []
-    of = evaluations[evaluations["algorithm"].isin(names)]
-    pair = comparison_tables.pairs(of, objective, margin)
+    pair = comparison_tables.control(evaluations, names[0], names[1], objective, margin)
     row, text = pair.iloc[0], shown_pairs(pair).iloc[0]
     wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
     unit = " points" if in_percent(pair) else ""
