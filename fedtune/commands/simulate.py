@@ -54,10 +54,24 @@ def parser() -> argparse.ArgumentParser:
     own = p.add_argument_group(
         "an algorithm against itself", "How often a comparison finds a difference where there is none, and where it is."
     )
-    own.add_argument("--against-itself", action="store_true", help="play comparisons of one table with itself")
-    own.add_argument("--fresh", type=Path, metavar="FILE.parquet", help="fresh seeds (fedtune tabulate --more-of)")
+    own.add_argument(
+        "--against-itself",
+        action="store_true",
+        help="play comparisons of a table with itself; of several tables: of their algorithms, made equal on average",
+    )
+    own.add_argument(
+        "--fresh",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE.parquet",
+        help="fresh seeds (fedtune tabulate --more-of), a file for each table",
+    )
     own.add_argument("--chosen", type=Path, metavar="FILE.py", help="write the configurations that need fresh seeds")
     own.add_argument("--shift", default="0.25,0.5,1,2", metavar="A,…", help="what one side is better by, in points")
+    own.add_argument(
+        "--margin", type=float, default=0.5, metavar="POINTS", help="of the verdicts on several tables (default 0.5)"
+    )
     own.add_argument("--compare-searches", default="1,3,5", metavar="K,…", help="searches of either side")
     own.add_argument("--fresh-seeds", default="1,2,3,5,10", metavar="S,…", help="fresh seeds of every search")
     return p
@@ -100,43 +114,76 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
-    """Play comparisons of a table with itself, or list the configurations that they need on fresh seeds."""
+    """Play comparisons on tables of one setting, or list the configurations that they need on fresh seeds."""
     import pandas as pd
 
     from fedtune.studies.simulation import against_itself, search_regret, tabulated
 
-    if len(tables) != 1 or (args.fresh is None) == (args.chosen is None):
+    alone = len(tables) == 1
+    if bool(args.fresh) == bool(args.chosen) or (args.chosen and not alone) or len(args.fresh) not in (0, len(tables)):
         raise UserError(
-            "--against-itself takes one table, and --fresh, or --chosen to list what needs fresh seeds, but got "
-            f"{several(len(tables), 'table')} and {'both' if args.fresh else 'neither'}"
+            "--against-itself takes a file of --fresh for each table, or one table and --chosen to list what needs "
+            f"fresh seeds, but got {several(len(tables), 'table')}, {several(len(args.fresh), 'file')} of fresh seeds "
+            f"and {'a' if args.chosen else 'no'} --chosen"
         )
     require_new("--chosen", args.chosen, ".py")
     require_new("--output", args.output, ".csv")
-    (table,) = tables
+    seeds = min(len(table.seeds) for table in tables)
     plans = search_regret.strategies(
         _names(args.searcher),
         _names(args.scheduler),
-        _numbers("--grace", args.grace, 1, table.rounds) if args.grace else [0],
-        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, len(table.seeds)),
-        _numbers("--choose-seeds", args.choose_seeds, 1, len(table.seeds)),
+        _numbers("--grace", args.grace, 1, min(table.rounds for table in tables)) if args.grace else [0],
+        _numbers("--seeds-per-trial", args.seeds_per_trial, 1, seeds),
+        _numbers("--choose-seeds", args.choose_seeds, 1, seeds),
     )
     procedures = against_itself.procedures(
-        _numbers("--compare-searches", args.compare_searches, 1, 100),
+        _numbers("--compare-searches", args.compare_searches, 1 if alone else 2, 100),
         _numbers("--fresh-seeds", args.fresh_seeds, 1, 1000),
     )
     shifts = [float(x) / 100 for x in _names(args.shift)]
-    worth = tabulated.read_fresh(args.fresh).of(table) if args.fresh else {}
+    fresh = [tabulated.read_fresh(file) for file in args.fresh]
+    against_itself.require_one_setting(tables, fresh)
+    worth = [f.of(t) for f, t in zip(fresh, tables, strict=True)] if fresh else [{}]
     sizes = args.budget, args.slots, args.searches, args.processes
-    pools = {str(s.on(table)): against_itself.Pool(search_regret.all_chosen(table, s, *sizes), worth) for s in plans}
+    pools = [
+        [against_itself.Pool(search_regret.all_chosen(t, s, *sizes), w) for t, w in zip(tables, worth, strict=True)]
+        for s in plans
+    ]
     if args.chosen:
-        return _list(args.chosen, table, {p for of in pools.values() for turn in of.places for p in turn if p})
-    found = []
-    for name, of in pools.items():
-        found.append(against_itself.judge(of, procedures, shifts, args.budget).assign(table=table.name, strategy=name))
-        _show_judged(found[-1], f"{table.name}, {name}, {several(args.budget, 'trial')} a search")
+        return _list(args.chosen, tables[0], {p for (of,) in pools for turn in of.places for p in turn if p})
+    found, names = [], ", ".join(table.name for table in tables)
+    for strategy, of in zip(plans, pools, strict=True):
+        name = f"{strategy.on(tables[0])}" if alone else f"{strategy}"
+        title = f"{names}, {name}, {several(args.budget, 'trial')} a search"
+        if alone:
+            judged = against_itself.judge(of[0], procedures, shifts, args.budget)
+            _show_judged(judged, title)
+        else:
+            judged = against_itself.judge_equals(of, procedures, shifts, args.margin / 100)
+            _show_equals(judged, title, args.margin)
+        found.append(judged.assign(table=names, strategy=name))
     if args.output:
         pd.concat(found).to_csv(args.output, index=False)
     return 0
+
+
+def _show_equals(found: pd.DataFrame, name: str, margin: float) -> None:
+    """How often algorithms that are equal on average are called different, as a table."""
+    from rich.table import Table
+
+    from fedtune.studies.simulation.against_itself import LEVEL, PLAYED
+
+    title = f"{name}: of {PLAYED:,} comparisons of these algorithms, made equal on average"
+    table = Table(title=title, title_justify="left", box=None)
+    shifts = [c for c in found if str(c).startswith("found ")]
+    better = [f"first {100 * float(str(c).removeprefix('found ')):g} better, found" for c in shifts]
+    wrong = f"pairs with p < {LEVEL:.0%}", "any pair, after Holm", f"any larger than {margin:g}"
+    for column in ("searches", "fresh seeds each", "no verdict", *wrong, *better):
+        table.add_column(column, overflow="fold", justify="right")
+    for row in found.to_dict("records"):
+        cells = (f"{row[c]:.1%}" for c in ("none", "each", "any", "larger", *shifts))
+        table.add_row(f"{row['searches']}", f"{row['seeds']}", *cells)
+    terminal.console().print(table)
 
 
 def _show_judged(found: pd.DataFrame, name: str) -> None:

@@ -70,3 +70,35 @@ def test_an_algorithm_against_itself(name: str, capsys: pytest.CaptureFixture[st
     assert len(rows) == 7 and FALSE[name] == [row[1] for row in of]
     assert FOUND[name] == [row[-1] for row in of] and NONE[name] == [row[0] for row in of]
     assert REACHED[name] == [float(x) for x in reached[1:]]
+
+
+EQUALS = told("The columns are the share of pairs with p < 5 %")
+
+
+def test_what_is_said_of_equals() -> None:
+    pairs, any_, larger, one, two = zip(*EQUALS.values(), strict=True)
+    assert f"a nominal 5 % is {min(pairs)} to {max(pairs)} % of pairs" in PAGE
+    three = {name: of for name, of in EQUALS.items() if "3 × 3" in name}
+    assert f"three searches are wrong in at most {max(of[2] for of in three.values())} % of comparisons" in PAGE
+    few = {n: of[-1] for n, of in EQUALS.items() if n.startswith("few rows")}
+    assert abs(few["few rows, 3 × 3, chosen by three seeds"] - 50) < 5
+    assert abs(few["few rows, 5 × 3, chosen by three seeds"] - 90) < 5
+    default = [of for name, of in three.items() if "chosen" in name]
+    said = " ".join((ROOT / "docs" / "how-to" / "compare.md").read_text().split())
+    each, comparisons, wrong = (f"{min(of)} to {max(of)} %" for of in list(zip(*default, strict=True))[:3])
+    assert f"{each} of the pairs had p below 5 %. After Holm's correction {comparisons} of the comparisons" in said
+    assert f"had such a pair, and {wrong} called a difference larger than half a point" in said
+    assert max(of[0] for of in default) <= 7  # as the defaults of `compare` were chosen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["digits", "few rows"])
+def test_equals(where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the commands that the page names."""
+    names = [file for name, file in OURS.items() if name.endswith(where)]
+    files = [[str(TABLES / f"{kind}{name}.parquet") for name in names] for kind in ("", "fresh-")]
+    words = "--against-itself --searches 30 --compare-searches 2,3,5 --fresh-seeds 3 --choose-seeds 1,3 --shift 1,2"
+    assert simulate.main([*files[0], *words.split(), "--fresh", *files[1]]) == 0
+    rows = re.findall(r"^ +[235] +3 +[\d.]+% .*%.*$", capsys.readouterr().out, re.M)
+    found = [[float(x) for x in re.findall(r"([\d.]+)%", row)[1:]] for row in rows]
+    assert found == [of for name, of in EQUALS.items() if name.startswith(where)]

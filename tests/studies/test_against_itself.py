@@ -15,16 +15,17 @@ from fedtune.commands import simulate, tabulate
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
+from fedtune.studies.comparison import tables
 from fedtune.studies.simulation import against_itself, tabulated, tabulation
-from fedtune.studies.simulation.against_itself import Pool, Procedure, judge
+from fedtune.studies.simulation.against_itself import Pool, Procedure, judge, judge_equals
 from fedtune.studies.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 
 NEAR = 4 * (0.05 * 0.95 / 4000) ** 0.5  # of a share near 5 % of 4,000 comparisons
 
 
-def lucky(apart: float, noise: float = 1.0, fresh: int = 30, places: int = 400) -> Pool:
+def lucky(apart: float, noise: float = 1.0, fresh: int = 30, places: int = 400, seed: int = 1) -> Pool:
     """Searches whose choices differ by so much (a standard deviation), and seeds by noise of each choice's own."""
-    stream = np.random.default_rng(1)
+    stream = np.random.default_rng(seed)
     means = apart * stream.normal(size=(places, 1))
     worth = means + noise * stream.normal(size=(places, fresh))
     return Pool([[(i,) for i in range(places)]], {(i,): worth[i] for i in range(places)})
@@ -82,6 +83,64 @@ def test_what_was_not_trained_or_too_seldom_is_refused() -> None:
         judge(dataclasses.replace(pool, places=[[*pool.places[0], (9,)]]), [Procedure(1, 2)], [], 32)
     with pytest.raises(UserError, match="at least two numbers"):
         against_itself.procedures([1], [1])
+
+
+def test_two_equals_are_called_different_as_often_as_the_t_test_says_and_a_shift_is_found_with_its_power() -> None:
+    """However much better one of them is, as that is taken off; one pair alone is shrunk to nothing."""
+    one, other = lucky(1.0), lucky(1.0, seed=2)
+    other = dataclasses.replace(other, worth={place: of + 40 for place, of in other.worth.items()})
+    k, shift = 5, 1.0
+    found = judge_equals([one, other], [Procedure(k, 2)], [shift], margin=0.0).iloc[0]
+    assert found[["each", "any", "larger"]].tolist() == pytest.approx([0.05] * 3, abs=NEAR)
+    per_search = 1.0 + 1 / 2  # of the choices, and of the noise of two seeds; twice, as there are two sides
+    want = stats.nct.sf(stats.t.ppf(0.975, k - 1), k - 1, shift / np.sqrt(2 * per_search / k))
+    assert found[f"found {shift:g}"] == pytest.approx(want, abs=0.03)
+    assert judge_equals([one, other], [Procedure(k, 2)], [], margin=50.0, played=50)["larger"].tolist() == [0]
+
+
+def test_of_several_equals_a_comparison_is_judged_as_compare_judges_it() -> None:
+    """Each pair by variances shrunk to all, the family by Holm: with one comparison the shares are 0 or 1."""
+    pools, how = [lucky(1.0, fresh=4, places=3, seed=s) for s in range(4)], Procedure(3, 2)
+    for margin in (0.0, 0.3):
+        got = judge_equals(pools, [how], [3.0], margin, played=1).iloc[0]
+        stream = np.random.default_rng(how)
+        fresh, turn = stream.integers(4, size=how), int(stream.integers(1))
+        drawn = [pool.drawn(turn, fresh, 1, stream)[0] - pool.on_fresh()[0] for pool in pools]
+        rows = [
+            {"algorithm": name, "configuration": "top 1", "chosen": True, "search": k, "seed": s, "test_acc": v}
+            for name, of in zip("abcd", drawn, strict=True)
+            for k, seeds in enumerate(of)
+            for s, v in enumerate(seeds)
+        ]
+        pairs = tables.pairs(pd.DataFrame(rows), margin=margin)
+        assert got["each"] == pytest.approx((pairs["p"] < 0.05).mean())
+        assert got["any"] == (pairs["p_holm"] < 0.05).any() and got["larger"] == (pairs["verdict"] == "larger").any()
+        better = [row | {"test_acc": row["test_acc"] + 3.0 * (row["algorithm"] == "a")} for row in rows]
+        moved = tables.pairs(pd.DataFrame(better))
+        mine = moved[(moved[["algorithm", "other"]] == "a").any(axis=1)]
+        assert got["found 3"] == pytest.approx((mine["p_holm"] < 0.05).mean())
+
+
+def test_a_run_that_diverged_leaves_no_verdict_among_equals() -> None:
+    lost = Pool([[None] * 3], {(0,): np.zeros(4)})
+    found = judge_equals([lucky(1.0, fresh=4), lost, lucky(1.0, fresh=4, seed=3)], [Procedure(2, 2)], [], 0.0, 20)
+    assert found["none"].tolist() == pytest.approx([2 / 3])
+
+
+def test_equals_have_one_setting_and_one_set_of_seeds() -> None:
+    table = flat(np.linspace(0, 1, 5))
+    given = fresh(table, [2, 3, 4])
+    against_itself.require_one_setting([table, table], [given, given])
+    for others, why in (
+        (
+            (dataclasses.replace(table, about={"scenario_name": "x"}), given),
+            "one setting, but the tables have .* and x",
+        ),
+        ((dataclasses.replace(table, seeds=[7, 8, 9]), given), "one set of seeds"),
+        ((table, fresh(table, [2, 3])), r"one set of fresh seeds, but the tables have \[2, 3, 4\] and \[2, 3\]"),
+    ):
+        with pytest.raises(UserError, match=why):
+            against_itself.require_one_setting([table, others[0]], [given, others[1]])
 
 
 def test_p_of_a_mean_is_students() -> None:
@@ -171,8 +230,13 @@ def test_from_a_table_to_its_judgement(
     assert judged[["searches", "seeds", "cost"]].values.tolist() == [[1, 2, 5], [2, 2, 10]]
     said = capsys.readouterr().out
     assert "called different at 5%" in said and "what searches choose reaches " in said
+    twice = line.replace("t.parquet", "t.parquet t.parquet", 1).replace("more.parquet", "more.parquet more.parquet")
+    assert simulate.main(twice.replace("judged", "equals").replace("1,2", "2").split()) == 0
+    assert pd.read_csv("equals.csv")[["searches", "seeds"]].values.tolist() == [[2, 2]]
+    assert "any larger than 0.5" in " ".join(capsys.readouterr().out.split())
     for line, why in (
-        (play, "takes one table, and --fresh, or --chosen"),
+        (play, "takes a file of --fresh for each table, or one table and --chosen"),
+        (f"{play} --fresh more.parquet more.parquet", "got 1 table, 2 files of fresh seeds and no --chosen"),
         (f"{play} --fresh more.parquet", "so 50 are needed, but there are 4"),
         (f"{play} --fresh t.parquet", "t.parquet has the seeds 0, 1"),
     ):

@@ -3,7 +3,7 @@
 The procedure of `fedtune compare` is played on a table: either side makes K searches with draws of their own, the k-th
 of both on the same seed; the choice of every search is trained on S fresh seeds, the same for both sides; and the
 differences are tested.  Both sides search the same table, so a significant difference is a false alarm, or a find once
-one side is shifted.
+one side is shifted.  Different algorithms can be played against each other, too, once they are made equal on average.
 
 Bouthillier et al., MLSys 2021, arXiv:2103.03098: in each repetition of an experiment all is varied that varies, the
 search too.
@@ -22,7 +22,7 @@ import pandas as pd
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.studies.simulation.tabulated import Place
+from fedtune.studies.simulation.tabulated import SEED, Fresh, Place, Tabulated
 
 LEVEL = 0.05  # of the test, two-sided
 PLAYED = 4000  # comparisons of each procedure
@@ -79,16 +79,23 @@ class Pool:
         diverged = np.isnan(runs)
         return float(runs[~diverged].mean()) if not diverged.all() else np.nan, float(diverged.mean())
 
+    def drawn(self, turn: int, fresh: np.ndarray, count: int, stream: np.random.Generator) -> np.ndarray:
+        """What searches reach, [count, K, S]: so many different ones on each of K seeds, the first of which is a turn.
+
+        fresh: the numbers of the fresh seeds that each of the K is trained on, [K, S].
+        """
+        none, found = np.full(self.fresh, np.nan), []
+        for k, seeds in enumerate(fresh):
+            of = self.places[(turn + k) % len(self.places)]
+            picked = stream.choice(len(of), count, replace=False)
+            found.append([self.worth.get(of[i], none)[seeds] for i in picked])
+        return np.array(found).swapaxes(0, 1)
+
     def differences(self, how: Procedure, stream: np.random.Generator) -> np.ndarray:
         """One comparison of the algorithm with itself: differences [K, S] in what choices reach."""
         fresh = stream.permutation(self.fresh)[: how.searches * how.seeds].reshape(how.searches, how.seeds)
-        turn, none = int(stream.integers(len(self.places))), np.full(self.fresh, np.nan)
-        found = []
-        for k, seeds in enumerate(fresh):
-            of = self.places[(turn + k) % len(self.places)]
-            a, b = (of[i] for i in stream.choice(len(of), 2, replace=False))
-            found.append(self.worth.get(a, none)[seeds] - self.worth.get(b, none)[seeds])
-        return np.array(found)
+        one, other = self.drawn(int(stream.integers(len(self.places))), fresh, 2, stream)
+        return np.asarray(one - other)
 
 
 def p_value(d: np.ndarray) -> float:
@@ -124,6 +131,67 @@ def judge(
         rows.append(row)
     reached, diverged = pool.on_fresh()
     return pd.DataFrame(rows).assign(reached=reached, diverged=diverged)
+
+
+def judge_equals(
+    pools: Sequence[Pool], plans: Sequence[Procedure], shifts: Sequence[float], margin: float, played: int = PLAYED
+) -> pd.DataFrame:
+    """For each procedure how often algorithms that are equal on average are called different in one comparison.
+
+    It is judged as `fedtune compare` does: paired by search, by variances that are shrunk to those of all pairs.  The
+    algorithms have the same seeds, and what each reaches on average is taken off.  Fresh seeds are drawn anew in each
+    comparison, with replacement: were they the same in all, none could be lucky.
+    shifts: what the first algorithm is better by, in accuracy.
+    Columns: searches, seeds, none (share of pairs without a verdict), each (of pairs with p < 5 %), any (of comparisons
+    with such a pair after Holm's correction), larger (of those with a difference that is called larger than the
+    margin), and `found SHIFT`: of the first algorithm's pairs those with p < 5 % after the correction.
+    """
+    for pool in pools:
+        pool.require([Procedure(1, 1)])
+    rows, pairs = [], list(itertools.combinations(range(len(pools)), 2))
+    mine = [i for i, (a, _) in enumerate(pairs) if a == 0]
+    means = np.array([pool.on_fresh()[0] for pool in pools])[:, None]
+    for how in plans:
+        stream = np.random.default_rng((how.searches, how.seeds))
+        p, corrected, larger = (np.empty((played, len(pairs))) for _ in range(3))
+        finds = {shift: np.empty((played, len(mine))) for shift in shifts}
+        for i in range(played):
+            fresh = stream.integers(pools[0].fresh, size=how)
+            turn = int(stream.integers(len(pools[0].places)))
+            reached = np.array([pool.drawn(turn, fresh, 1, stream)[0].mean(1) for pool in pools]) - means
+            apart = [reached[a] - reached[b] for a, b in pairs]
+            spreads = statistics.moderated(apart)
+            p[i] = [statistics.paired_by(d, s).p for d, s in zip(apart, spreads, strict=True)]
+            corrected[i] = statistics.holm(p[i].tolist())
+            beyond = [statistics.beyond(d, margin, s) for d, s in zip(apart, spreads, strict=True)]
+            larger[i] = statistics.holm(beyond)
+            for shift, found in finds.items():
+                moved = [d + shift if j in mine else d for j, d in enumerate(apart)]
+                each = [statistics.paired_by(d, s).p for d, s in zip(moved, spreads, strict=True)]
+                found[i] = np.array(statistics.holm(each))[mine]
+        rows.append(
+            {
+                **how._asdict(),
+                "none": float(np.isnan(p).mean()),
+                "each": float((p < LEVEL).mean()),
+                "any": float((corrected < LEVEL).any(1).mean()),
+                "larger": float((larger < LEVEL).any(1).mean()),
+                **{f"found {shift:g}": float((found < LEVEL).mean()) for shift, found in finds.items()},
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def require_one_setting(tables: Sequence[Tabulated], fresh: Sequence[Fresh]) -> None:
+    """UserError unless algorithms could be compared on these tables: one setting, one set of seeds, fresh ones too."""
+    for what, of in (
+        ("setting", [t.about.get("scenario_name") for t in tables]),
+        ("number of rounds", [t.rounds for t in tables]),
+        ("set of seeds", [list(t.seeds) for t in tables]),
+        ("set of fresh seeds", [sorted(set(f.frame[SEED])) for f in fresh]),
+    ):
+        if any(x != of[0] for x in of[1:]):
+            raise UserError(f"algorithms are compared on one {what}, but the tables have {' and '.join(map(str, of))}")
 
 
 def procedures(searches: Sequence[int], seeds: Sequence[int]) -> list[Procedure]:
