@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
@@ -12,13 +13,16 @@ from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
 from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.types import bounded_int
+from fedtune.tuning.options.types import above_zero, bounded_int
 from fedtune.user_code.command import require_new
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedtune.studies.simulation.tabulated import Place, Tabulated
+
+T = TypeVar("T")
+MARGIN = 0.5  # points; compare's
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,7 +74,10 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--chosen", type=Path, metavar="FILE.py", help="write the configurations that need fresh seeds")
     own.add_argument("--shift", default="0.25,0.5,1,2", metavar="A,…", help="what one side is better by, in points")
     own.add_argument(
-        "--margin", type=float, default=0.5, metavar="POINTS", help="of the verdicts on several tables (default 0.5)"
+        "--margin",
+        type=arguments.above_zero,
+        metavar="POINTS",
+        help=f"of the verdicts on several tables (default {MARGIN:g})",
     )
     own.add_argument("--compare-searches", default="1,3,5", metavar="K,…", help="searches of either side")
     own.add_argument("--fresh-seeds", default="1,2,3,5,10", metavar="S,…", help="fresh seeds of every search")
@@ -126,6 +133,9 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
             f"fresh seeds, but got {several(len(tables), 'table')}, {several(len(args.fresh), 'file')} of fresh seeds "
             f"and {'a' if args.chosen else 'no'} --chosen"
         )
+    if alone and args.margin:
+        raise UserError("--margin is of the verdicts on several tables, but got one table; leave it out")
+    margin = args.margin or MARGIN
     require_new("--chosen", args.chosen, ".py")
     require_new("--output", args.output, ".csv")
     seeds = min(len(table.seeds) for table in tables)
@@ -140,7 +150,7 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
         _numbers("--compare-searches", args.compare_searches, 1 if alone else 2, 100),
         _numbers("--fresh-seeds", args.fresh_seeds, 1, 1000),
     )
-    shifts = [float(x) / 100 for x in _names(args.shift)]
+    shifts = [x / 100 for x in _parsed("--shift", args.shift, above_zero)]
     fresh = [tabulated.read_fresh(file) for file in args.fresh]
     against_itself.require_one_setting(tables, fresh)
     worth = [f.of(t) for f, t in zip(fresh, tables, strict=True)] if fresh else [{}]
@@ -159,8 +169,8 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
             judged = against_itself.judge(of[0], procedures, shifts, args.budget)
             _show_judged(judged, title)
         else:
-            judged = against_itself.judge_equals(of, procedures, shifts, args.margin / 100)
-            _show_equals(judged, title, args.margin)
+            judged = against_itself.judge_equals(of, procedures, shifts, margin / 100)
+            _show_equals(judged, title, margin)
         found.append(judged.assign(table=names, strategy=name))
     if args.output:
         pd.concat(found).to_csv(args.output, index=False)
@@ -220,8 +230,12 @@ def _names(text: str) -> list[str]:
 
 
 def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
+    return _parsed(flag, text, bounded_int(low, high))
+
+
+def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:
     try:
-        return [bounded_int(low, high)(part) for part in _names(text)]
+        return [parse(part) for part in _names(text)]
     except UserError as error:
         raise UserError(f"{flag} {error}") from None
 
