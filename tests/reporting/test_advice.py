@@ -231,7 +231,11 @@ def pairs(*rows: tuple[str, str, float, float, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "verdict"])
 
 
-COMPARED = {"command": ["python", "-m", "fedtune", "compare", "--algos", "a,b,c", "--searches", "3"], "searches": 3}
+COMPARED = {
+    "command": ["python", "-m", "fedtune", "compare", "--algos", "a,b,c", "--searches", "3", "--seed=7"],
+    "searches": 3,
+    "seed": 7,
+}
 
 
 def test_a_comparison_of_one_search_each_asks_for_three():
@@ -252,8 +256,18 @@ def test_a_comparison_asks_for_the_searches_that_would_tell():
     spread = 0.03 * math.sqrt(3) / stats.t.ppf(0.975, 2)
     halves = {n: stats.t.ppf(1 - 0.025 / 3, n - 1) * spread / math.sqrt(n) for n in range(4, 20)}
     needed = min(n for n, half in halves.items() if half < 0.025 - 0.005)
-    assert found.todo == f"Search each algorithm {needed} times to tell a and b apart" and 4 < needed < 10
-    assert found.command == f"python -m fedtune compare --algos a,b,c --searches {needed}"
+    assert 4 < needed < 10
+    assert found.todo == f"Search each algorithm {needed} times, from other seeds, to tell a and b apart"
+    assert found.command == f"python -m fedtune compare --algos a,b,c --searches {needed} --seed 100007"
+
+
+def test_variances_that_are_shared_are_known_better():
+    """The interval of three searches is by Student's t of so many degrees of freedom as all pairs share."""
+    untold = pairs(("a", "b", 0.025, 0.03, "cannot be told"), ("a", "c", 0.09, 0.02, "larger")).assign(freedom=30.0)
+    (found,) = advice.more_searches(COMPARED | {"margin": 0.005}, untold)
+    spread = 0.03 * math.sqrt(3) / stats.t.ppf(0.975, 30)
+    needed = min(n for n in range(4, 20) if stats.t.ppf(1 - 0.025 / 2, 27 + n) * spread / math.sqrt(n) < 0.025 - 0.005)
+    assert f" {needed} times" in found.todo and needed > 6
 
 
 def test_what_twenty_searches_would_not_tell_stays_undecided():

@@ -26,7 +26,7 @@ def table(file: Path) -> pd.DataFrame:
 
 def pairs(file: Path) -> pd.DataFrame:
     """A pairs.csv; UserError that names it if it is damaged."""
-    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*PAIRS, "verdict")}
+    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*PAIRS, "freedom", "verdict")}
     return reading.text_table(file, PAIRS, kinds)
 
 

@@ -178,10 +178,11 @@ def _family(
     spreads = statistics.moderated([apart[pair] for pair in every]) if several_searches else [None] * len(every)
     spread = {frozenset(pair): of for pair, of in zip(every, spreads, strict=True)}
     compared = list(wanted(order))
-    rows = [(*pair, *statistics.paired_by(apart[pair], spread[frozenset(pair)])) for pair in compared]
-    frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p"])
+    judged = [(*pair, apart[pair], spread[frozenset(pair)]) for pair in compared]
+    rows = [(a, b, *statistics.paired_by(d, of), of.freedom if of else d.size - 1) for a, b, d, of in judged]
+    frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p", "freedom"])
     if several_searches:
-        found = _verdicts([(apart[pair], spread[frozenset(pair)]) for pair in compared], margin)
+        found = _verdicts([(d, of) for *_, d, of in judged], margin)
     else:  # nothing is known of what another search would find
         found = [""] * len(compared)
     frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=found)
