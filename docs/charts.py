@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from drawing import Picture, extent
+from drawing import Picture
 from scipy import stats
 
+from analysis.papers.twins import of_their_own
 from fedtune.core import statistics
 
 ROOT = Path(__file__).parents[1]
@@ -47,9 +48,10 @@ def called(algorithm: str) -> str:
 
 
 @cache
-def measured(file: str = "field-few") -> pd.DataFrame:
-    """A field by algorithm, in percent: those without a diverged run, and without FedBN, which is FedAvg there."""
-    frame = pd.read_csv(RESULTS / f"{file}.csv").set_index("algorithm").dropna(subset=["gain"]).drop("fedbn")
+def measured(study: str = "tuned-few") -> pd.DataFrame:
+    """A field by algorithm, in percent, the best first: those without a diverged run, and none of them twice."""
+    frame = pd.read_csv(RESULTS / f"{study}.csv").set_index("algorithm")
+    frame = frame.loc[of_their_own(frame[["default"]].T)].dropna(subset=["gain"])
     numbers = ["default", "tuned", "gain", "all", "foreign"]
     return frame[[*numbers, *(f"{n}_half" for n in numbers)]] * 100
 
@@ -85,8 +87,9 @@ def up(p: Picture, y: Axis, ticks: Ticks, left: float, right: float, unit: str =
 
 
 def interval(p: Picture, x: Axis, y: float, mean: float, half: float, colour: str) -> None:
-    """A mean with its interval."""
-    p.line([(x(mean - half), y), (x(mean + half), y)], colour, 2)
+    """A mean with its interval, if that is known."""
+    if not math.isnan(half):
+        p.line([(x(mean - half), y), (x(mean + half), y)], colour, 2)
     p.dot(x(mean), y, colour)
 
 
@@ -163,92 +166,121 @@ def rungs() -> Picture:
     return p
 
 
+BESIDE = {"right": (8, 4, "start"), "left": (-8, 4, "end"), "above": (0, -9, "middle"), "below": (0, 18, "middle")}
+
+
+def named(p: Picture, at: tuple[float, float], algorithm: str, side: str) -> None:
+    """An algorithm's name on one side of its dot."""
+    dx, dy, anchor = BESIDE[side]
+    p.text(at[0] + dx, at[1] + dy, called(algorithm), anchor=anchor)
+
+
+FIELD = {  # the named, and where names stand
+    "dbe": "right", "fedavg": "left", "fedavgft": "right", "fedpft": "left", "fedsa": "right", "moon": "right",
+    "pfedme": "right",
+}  # fmt: skip
+
+
 def field() -> Picture:
-    """Test accuracy of 25 algorithms by default and when tuned, with 95 % intervals: tuning changes most of them by
-    more than the gap between the best tuned one and the median."""
-    frame = measured().sort_values("tuned", ascending=False)
+    """Test accuracy of every algorithm by default against that when tuned: tuning gains most for those that are weak by
+    default."""
+    frame = measured()
+    tau = stats.kendalltau(frame["default"], frame["tuned"]).statistic
+    p = Picture(
+        352, f"{len(frame)} algorithms gain {frame['gain'].mean():.1f} points by tuning, on average",
+        f"test accuracy, mean of nine runs on fresh seeds; τ of the two rankings is {tau:.2f}",
+    )  # fmt: skip
+    ticks = range(30, 100, 10)
+    x, y = Axis(*_span(frame["default"]), 62, 450), Axis(*_span(frame["tuned"]), 300, 50)
+    up(p, y, [t for t in ticks if y.low <= t <= y.high], 58, 474, " %")
+    across(p, x, [t for t in ticks if x.low <= t <= x.high], 50, 300, "by default", " %")
+    p.text(12, 175, "tuned", "note", "middle", turn=True)
+    low, high = max(x.low, y.low), min(x.high, y.high)
+    p.line([(x(low), y(low)), (x(high), y(high))], "axis", 1, "5 4")
+    ends = {str(frame["default"].idxmax()): "above", str(frame["tuned"].idxmax()): "left"}
+    for algorithm, row in frame.iterrows():
+        at = x(row["default"]), y(row["tuned"])
+        p.dot(*at, "blue", 4.5, opacity=0.8)
+        if side := (ends | FIELD).get(str(algorithm)):
+            named(p, at, str(algorithm), side)
+    return p
+
+
+def _span(values: pd.Series) -> tuple[float, float]:
+    """From a multiple of five points below values to one above them."""
+    return 5 * math.floor(values.min() / 5), 5 * math.ceil(values.max() / 5)
+
+
+def tuned() -> Picture:
+    """Test accuracy of every algorithm by default and when tuned, with 95 % intervals over three searches: most gain
+    more by tuning than lies between neighbours in the ranking."""
+    frame = measured()
     p = Picture(
         ROW * len(frame) + 108,
-        f"{len(frame)} algorithms gain {frame['gain'].mean():.1f} points by tuning, on average",
-        "test accuracy; tuned: mean of ten fresh seeds with 95 % interval",
+        f"{len(frame)} algorithms, each tuned by three searches",
+        "test accuracy; tuned: mean of three searches with 95 % interval",
     )
     p.legend(54, [("axis", "default"), ("blue", "tuned")], hollow=["default"])
-    x, top = Axis(50, 82, 92, 470), 62
-    across(p, x, (50, 60, 70, 80), top, top + ROW * len(frame), unit=" %")
+    low, high = _span(pd.concat([frame["default"], frame["tuned"]]))
+    x, top = Axis(low, high, 108, 460), 62
+    across(p, x, range(int(low), int(high) + 1, 10), top, top + ROW * len(frame), unit=" %")
     for i, (algorithm, row) in enumerate(frame.iterrows()):
         y = top + ROW * (i + 0.5)
         p.text(0, y + 4, called(str(algorithm)))
         p.line([(x(row["default"]), y), (x(row["tuned"]), y)], "axis", 1, opacity=0.6)
         p.dot(x(row["default"]), y, "axis", 3.5, hollow=True)
-        interval(p, x, y, row["tuned"], row["tuned_half"], "blue")
+        half = min(row["tuned_half"], high - row["tuned"], row["tuned"] - low)
+        interval(p, x, y, row["tuned"], half, "blue")
     p.text(281, p.height - 12, "Fashion-MNIST, 20 clients with few rows", "note", "middle")
     return p
 
 
-def gain() -> Picture:
-    """What tuning gains for each algorithm, with 95 % intervals: where clients have few rows, and
-    where they have many."""
-    few, many = measured()["gain"], measured("field-dir0.3")["gain"]
-    both = pd.DataFrame({"few": few, "many": many}).dropna().sort_values("few", ascending=False)
-    p = Picture(ROW * len(both) + 108, "How many points tuning gains", "mean of ten fresh seeds with 95 % interval")
-    p.legend(54, [("blue", "few rows a client"), ("red", "many rows")])
-    x, top = Axis(-1, 23, 92, 470), 62
-    across(p, x, (0, 5, 10, 15, 20), top, top + ROW * len(both), "points of test accuracy")
-    for i, algorithm in enumerate(both.index):
-        y = top + ROW * (i + 0.5)
-        p.text(0, y + 4, called(algorithm))
-        for file, colour, at in (("field-few", "blue", -3), ("field-dir0.3", "red", 3)):
-            row = measured(file).loc[algorithm]
-            interval(p, x, y + at, row["gain"], row["gain_half"], colour)
+LINES = {"fedavgft": "red", "gfpl": "amber", "fedproto": "pink", "fedavg": "axis", "local": "ink"}
+
+
+def budget() -> Picture:
+    """Validation accuracy of what searches have found by their number of trials, for the leader and five others: their
+    order changes in the first trials, and all still gain after eight."""
+    frame = pd.read_csv(RESULTS / "tuned-few-budget.csv")
+    most = int(frame["trials"].max())
+    leader = frame[(frame["trials"] == most) & (frame["rank"] == 1)]["algorithm"].iloc[0]
+    lines = frame[frame["algorithm"].isin([leader, *LINES])].assign(score=frame["score"] * 100)
+    p = Picture(310, "What a search has found, by its number of trials", "validation accuracy, mean of three searches")
+    x, y = Axis(1, most, 58, 375, log=True), Axis(*_span(lines["score"]), 262, 50)
+    up(p, y, range(int(y.low), int(y.high) + 1, 10), 50, 380, " %")
+    across(p, x, [*(2**i for i in range(most.bit_length()) if 1.2 * 2**i < most), most], 50, 262, "trials, as begun")
+    lowest = 0.0  # of the names so far, which must not cover each other
+    last = lines[lines["trials"] == most].sort_values("score", ascending=False)
+    for algorithm, end in zip(last["algorithm"], last["score"], strict=True):
+        colour = LINES.get(algorithm, "blue")
+        mine = lines[lines["algorithm"] == algorithm].sort_values("trials")
+        p.line([(x(n), y(s)) for n, s in zip(mine["trials"], mine["score"], strict=True)], colour, 2)
+        lowest = max(y(end) + 4, lowest + 15)
+        p.text(388, lowest, called(algorithm), colour, bold=True)
     return p
 
 
-def ranks() -> Picture:
-    """The places of 25 algorithms by default and when tuned, joined by lines: many cross."""
-    frame = measured()
-    tau = stats.kendalltau(frame["default"], frame["tuned"]).statistic
-    before, after = (frame[n].rank(ascending=False, method="first") for n in ("default", "tuned"))
-    p = Picture(
-        ROW * len(frame) + 74,
-        f"Who leads by default need not lead when tuned (τ = {tau:.2f})",
-        "places by test accuracy; coloured: moves of eight places and more",
-    )
-    p.text(130, 58, "default", anchor="end", bold=True)
-    p.text(350, 58, "tuned", bold=True)
-    for algorithm in frame.index:
-        moved = before[algorithm] - after[algorithm]
-        colour = "green" if moved >= 8 else "red" if moved <= -8 else "axis"
-        a, b = (68 + ROW * (place[algorithm] - 0.5) for place in (before, after))
-        p.line([(136, a), (344, b)], colour, 2.5 if colour != "axis" else 1)
-        bold = colour != "axis"
-        p.text(130, a + 4, f"{called(algorithm)}  {before[algorithm]:.0f}", anchor="end", bold=bold)
-        p.text(350, b + 4, f"{after[algorithm]:.0f}  {called(algorithm)}", bold=bold)
-    return p
-
-
-BESIDE = {"right": (8, 4, "start"), "left": (-8, 4, "end"), "above": (0, -9, "middle"), "below": (0, 18, "middle")}
 NAMED = {  # and where a name stands
     "fedrep": "right", "fedavgft": "right", "feddyn": "right", "local": "below", "fedavg": "below", "fedproto": "above",
-    "ditto": "right", "fedpft": "right", "fesem": "left",
+    "ditto": "right", "fedpft": "above", "fesem": "left", "fedbabu": "right",
 }  # fmt: skip
 
 
 def own_all() -> Picture:
-    """Tuned accuracy on a client's own classes against that on all classes: personal models lead on the first
-    and fail on the second, and shared models do about as well on both."""
+    """Tuned accuracy on a client's own classes against that on all classes: the leader on one is not that on the other,
+    models that know no foreign classes fail on the second, and shared models do about as well on both."""
     frame = measured()
     p = Picture(352, "Own classes and all classes are two questions", f"test accuracy of {len(frame)} tuned algorithms")
     p.legend(54, [("blue", "at most 1 % right on foreign classes"), ("red", "more")])
-    x, y = Axis(65, 82, 62, 450), Axis(40, 80, 300, 66)
-    up(p, y, (40, 50, 60, 70, 80), 58, 474, " %")
-    across(p, x, (65, 70, 75, 80), 66, 300, "on each client's own classes", " %")
+    x, y = Axis(*_span(frame["tuned"]), 62, 450), Axis(*_span(frame["all"]), 300, 66)
+    up(p, y, range(int(y.low), int(y.high) + 1, 10), 58, 474, " %")
+    across(p, x, range(int(x.low), int(x.high) + 1, 5), 66, 300, "on each client's own classes", " %")
     p.text(12, 183, "on all classes", "note", "middle", turn=True)
     for algorithm, row in frame.iterrows():
         at = x(row["tuned"]), y(row["all"])
         p.dot(*at, "blue" if row["foreign"] <= 1 else "red", 4.5, opacity=0.8)
         if side := NAMED.get(str(algorithm)):
-            dx, dy, anchor = BESIDE[side]
-            p.text(at[0] + dx, at[1] + dy, called(str(algorithm)), anchor=anchor)
+            named(p, at, str(algorithm), side)
     return p
 
 
@@ -257,49 +289,23 @@ VERDICTS = {"above": "blue", "below": "red", "no effect above 0.5 points": "gree
 
 
 def contrasts() -> Picture:
-    """Differences that were asked for beforehand, with 95 % intervals and verdicts: seven go the other way."""
-    frame = pd.read_csv(RESULTS / "field-few-contrasts.csv").dropna(subset=["difference"])
+    """Differences that were asked for beforehand, with 95 % intervals and verdicts: most are
+    undecided, and more are below than above."""
+    frame = pd.read_csv(RESULTS / "tuned-few-contrasts.csv").dropna(subset=["difference"])
     p = Picture(
         ROW * len(frame) + 108,
         "What was asked beforehand, and what came out",
         "first less second algorithm, tuned alike; all were expected to be above 0",
     )
     p.legend(54, [("blue", "above"), ("red", "below"), ("green", "no effect"), ("axis", "undecided")])
-    x, top = Axis(-4.6, 5, 196, 474), 62
-    across(p, x, (-4, -2, 0, 2, 4), top, top + ROW * len(frame), "points of test accuracy")
+    ends = (frame["difference"] - frame["half"]).min(), (frame["difference"] + frame["half"]).max()
+    x, top = Axis(*_span(pd.Series(ends)), 196, 468), 62
+    across(p, x, range(int(x.low), int(x.high) + 1, 5), top, top + ROW * len(frame), "points of test accuracy")
     p.line([(x(0), top), (x(0), top + ROW * len(frame))], "axis", 1.5)
     for i, row in enumerate(frame.sort_values("difference", ascending=False).itertuples()):
         y = top + ROW * (i + 0.5)
         p.text(0, y + 4, f"{called(row.one)} − {called(row.other)}{OWN[row.metric]}")
         interval(p, x, y, row.difference, row.half, VERDICTS[row.verdict])
-    return p
-
-
-def settings() -> Picture:
-    """Places of tuned algorithms with few rows against those with many: they agree only in part."""
-    files = (RESULTS / "field-few.csv", RESULTS / "field-dir0.3.csv")
-    both = pd.concat([pd.read_csv(f).set_index("algorithm")["tuned"] for f in files], axis=1).dropna()
-    tau = stats.kendalltau(*both.to_numpy().T).statistic
-    place = both.rank(ascending=False, method="first")
-    p = Picture(
-        400,
-        f"A ranking holds in another setting only in part (τ = {tau:.2f})",
-        "places of tuned algorithms by accuracy on own classes; 1 is best",
-    )
-    n = len(place)
-    x, y = Axis(1, n, 60, 420), Axis(1, n, 56, 345)
-    up(p, y, (1, 5, 10, 15, 20, n), 48, 432)
-    across(p, x, (1, 5, 10, 15, 20, n), 48, 355, "place with few rows a client")
-    p.text(14, 200, "place with many rows", "note", "middle", turn=True)
-    p.line([(x(1), y(1)), (x(n), y(n))], "axis", 1, "5 4")
-    for algorithm, (few, many) in place.iterrows():
-        far = abs(few - many) >= 10
-        p.dot(x(few), y(many), "red" if far else "blue", 4.5, opacity=0.85)
-        if far or algorithm in ("fedrep", "gfpl", "fedproto", "fedavg"):
-            right = x(few) + 9 + extent(called(str(algorithm))) < 480
-            p.text(
-                x(few) + (9 if right else -9), y(many) + 4, called(str(algorithm)), anchor="start" if right else "end"
-            )
     return p
 
 
@@ -503,6 +509,6 @@ def driver() -> Picture:
 
 
 CHARTS: Sequence[Any] = (
-    report, rungs, field, gain, ranks, own_all, contrasts, settings, dose, transfer, regret, speed, who_holds_what,
+    report, rungs, field, tuned, budget, own_all, contrasts, dose, transfer, regret, speed, who_holds_what,
     asha, driver,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Judge the preregistered contrasts of analysis/contrasts.yaml by their runs.
 
-    python -m analysis.contrasts runs/field-few runs/reproduce-gfpl-few … [--write analysis/results]
+    python -m analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
 
 A folder is a comparison's, whose name is the study's, or that of `fedtune reproduce` of it.  Each contrast is the mean
 of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is corrected by Holm over all
@@ -27,6 +27,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.provenance import provenance_line
+from fedtune.runs.reading import commits_of
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.user_code.command import Parser, guarded
@@ -128,7 +129,7 @@ def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
         study = folder.absolute().name
         if study not in known:
             raise unknown("study", study, known, str(FILE.name))
-        made = provenance_line(files.record, [files.record.get("git_commit")])
+        made = provenance_line(files.record, commits_of(files.record))
         values, searches = of_comparison(folder, known[study]["reads"]), files.record.get("searches", 1) > 1
         return study, made, judged(known[study]["contrasts"], values, searches)
     found = Reproduced.read(folder)
@@ -162,7 +163,6 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
         made,
         "",
         f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} are significant.",
-        *(["", f"Post hoc: {asked}."] if (asked := studies()[study].get("post_hoc")) else []),
         "",
         comparison_text.markdown(shown),
     ]

@@ -1,6 +1,6 @@
 """Whether the order of algorithms in one setting holds in another, and that by defaults when tuned, by two tables.
 
-    python -m analysis.orders analysis/results/field-few.csv analysis/results/field-dir0.3.csv
+    python -m analysis.orders runs/few/table.csv runs/many/table.csv
 
 Global algorithms (one model for all clients) and personal ones lie far apart in most tables, whatever the setting.
 So τ is also reported within each kind, and across the two.

@@ -1,6 +1,6 @@
 """What tuning is worth: gains, orders and the hyperparameters behind them, of one comparison.
 
-    python -m analysis.worth runs/field-few [--write analysis/results]
+    python -m analysis.worth runs/tuned-few [--write analysis/results]
 
 Gains are tuned − default test accuracy, paired by fresh seed, or by search where each algorithm has several, with 95 %
 intervals by Student's t.  Kendall's τ (1 for one order, 0 for unrelated ones) is between the order of the algorithms by
@@ -28,6 +28,7 @@ from fedtune.core.terminal import several
 from fedtune.experiment import registry
 from fedtune.runs.files import COMPARISON, RunFiles, search_of, searches_of
 from fedtune.runs.provenance import provenance_line
+from fedtune.runs.reading import commits_of
 from fedtune.runs.tables import DEFAULT
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
@@ -176,7 +177,7 @@ def text(folder: Path) -> str:
     lines = [
         f"# What tuning is worth: {folder.absolute().name}",
         "",
-        provenance_line(record, [record.get("git_commit")]),
+        provenance_line(record, commits_of(record)),
         "",
         f"{len(default.columns)} algorithms, {len(default)} {each}, test accuracy on each client's own rows "
         "where the setting's rule is personal.",

@@ -10,6 +10,7 @@ from fedtune.core.terminal import several
 from fedtune.reporting import words
 from fedtune.reporting.findings import Findings
 from fedtune.runs.choice import TOP
+from fedtune.runs.reading import commits_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
         "program": _program(r.get("program") or {}),
         "own files": ", ".join(f"{o['name']} ({o['sha256'][:10]})" for o in r.get("own") or []),
-        "commit": " and ".join(dict.fromkeys(map(_commit, [*(r.get("earlier_commits") or []), r.get("git_commit")]))),
+        "commit": " and ".join(dict.fromkeys(map(_commit, commits_of(r)))),
         "versions": ", ".join(f"{n} {v}" for n, v in versions.items()),
     }
     scenario = r.get("scenario")

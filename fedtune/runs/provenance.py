@@ -18,6 +18,7 @@ import torch
 from fedtune.core.about import VERSION
 from fedtune.core.workload import Workload
 from fedtune.data import flwr_partitions
+from fedtune.runs import reading
 
 PARTITIONERS = "flwr-datasets"
 PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "pandas")
@@ -74,8 +75,7 @@ def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
 def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
     """The entries to keep in the record of a resumed run: its start, its resume times, and the entries `more`."""
     began = {n: record[n] for n in ("options", "command", "started", *more) if n in record}
-    commits = dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")])
-    return began | {"resumed": [*record.get("resumed", []), _now()], "earlier_commits": list(commits)}
+    return began | {"resumed": [*record.get("resumed", []), _now()], "earlier_commits": reading.commits_of(record)}
 
 
 def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) -> str:

@@ -228,3 +228,8 @@ def _parsed_line(line: bytes, check: Callable[[Any], dict[str, Any]]) -> dict[st
 def rounds_of(record: Mapping[str, Any]) -> int:
     """The rounds of a whole run, from the record of a search."""
     return int(record.get("rounds") or record["scenario"]["rounds"])
+
+
+def commits_of(record: Mapping[str, Any]) -> list[str | None]:
+    """The commits of the code that a run was made by, the first one first; None where it is unknown."""
+    return list(dict.fromkeys([*(record.get("earlier_commits") or []), record.get("git_commit")]))

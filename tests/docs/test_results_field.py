@@ -1,34 +1,348 @@
-"""What the page of results says of the field is what the kept tables hold."""
+"""What the pages say of the field, all algorithms tuned alike, is what the kept tables hold."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 from scipy import stats
-from support.results_page import PAGE as FILE
-from support.results_page import RESULTS
+from support import field
+from support.field import called, counts, difference, led, named
+from support.results_page import RESULTS, ROOT, contrasts, listed, require, section, span
 
-PAGE = FILE.read_text()
+from analysis.papers.worth import by_seed
+from fedtune.core import statistics
+from fedtune.core.objectives import ACCURACY
+from fedtune.core.statistics import interval, number
+from fedtune.experiment import registry
+from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison.tables import LARGER, UNTOLD
+
+STUDIES = ("tuned-few",)
+FEW = field.read("tuned-few")
+ASKED = yaml.safe_load((ROOT / "analysis" / "contrasts.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("name", "gain", "rates"),
-    [
-        ("field-few", "without it, 25 algorithms gain {gain:.1f}", "Without these five it is {rates:.0f} %"),
-        ("field-dir0.3", "and {gain:.1f} without FedBN", "had nothing else to search it is {rates:.0f} %"),
-    ],
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_kept_tables_are_those_of_the_kept_runs(study: str) -> None:
+    runs = field.runs(study)
+    kept = {kind: pd.read_csv(RESULTS / f"{study}{kind}.csv") for kind in ("", "-pairs", "-against")}
+    compared = runs[~runs["algorithm"].str.endswith("-again")]
+    made = tables.table(runs, {n: {} for n in kept[""]["algorithm"]}, {})
+    other = ["published", *(c for c in made if c.startswith("search_") and c != "search_score")]
+    found = {
+        "": made.drop(columns=other),
+        "-pairs": tables.pairs(compared, ACCURACY, 0.005),
+        "-against": tables.against(compared, ["local", "fedavgft"], ACCURACY, 0.005),
+    }
+    for kind, frame in found.items():
+        pd.testing.assert_frame_equal(frame, kept[kind][list(frame)], check_dtype=False, rtol=1e-9)
+
+
+def test_the_setting_of_few_rows() -> None:
+    trials = int(re.findall(r"--trials (\d+)", ASKED["tuned-few"]["command"])[0])
+    more = int(FEW.budget["trials"].max()) - trials
+    assert set(FEW.table.index) == {*registry.names()} - {"fedensemble", "fedbn"}
+    assert (FEW.table["runs"] == 9).all() and (FEW.budget["searches"] == 3).all()
+    text = section("## The field, tuned alike").partition(" ### ")[0]
+    require(
+        text,
+        [
+            "6 ± 1 classes, and 10 ± 2 training rows of each class",
+            *setting(trials, more),
+        ],
+    )
+
+
+def setting(trials: int, more: int) -> list[str]:
+    defaults = FEW.runs[FEW.runs["configuration"] == "default"].drop_duplicates("algorithm")
+    lr, momentum = (defaults[f"config/{name}"].value_counts(normalize=True) for name in ("lr", "momentum"))
+    assert lr.iloc[0] > 0.5 and momentum.iloc[0] > 0.5
+    return [
+        f"{len(registry.names()) - 1} algorithms",
+        f"{trials} trials",
+        f"{more} more",
+        f"the same learning rate ({lr.index[0]:g}) and momentum ({momentum.index[0]:g})",
+    ]
+
+
+def test_the_field_in_short() -> None:
+    require(section("# What has been measured with fedtune?").partition(" Each row ")[0], in_short())
+
+
+def in_short() -> list[str]:
+    tuned = FEW.field["tuned"]
+    told, again, kept, turned = re.findall(r"\b\d+\b", " ".join(earlier()[:3]))[:4]
+    return [
+        f"{FEW.field['gain'].mean():.1f} points on average",
+        f"{tuned.max() - tuned.median():.1f} points above the median algorithm",
+        f"{against_baselines()[2]}",
+        f"Of {told} contrasts that were significant in an earlier study with one search, {again} are with three",
+        f"{kept} more keep their sign, and {turned} change it",
+    ]
+
+
+def test_tuning_few_rows() -> None:
+    require(section("### What tuning is worth"), worth())
+
+
+def worth() -> list[str]:
+    of, (default, tuned) = FEW.field, by_seed(FEW.runs)
+    assert [*tuned.mean().sort_values(ascending=False).index] == [*of.index]
+    gain, most = statistics.mean((tuned - default).mean(axis=1)), of["gain"].nlargest(3)
+    assert (of["gain"] > 0).all() and {*most.index} == {*of["default"].nsmallest(3).index}
+    taus = [stats.kendalltau(default.loc[n], tuned.loc[n]).statistic for n in tuned.index]
+    by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", FEW.worth, re.MULTILINE))
+    shares = {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
+    chosen, first = (choices(which) for which in ("chosen", "default"))
+    return [
+        f"{len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
+        f"{of['gain'].median():.1f} in the median",
+        f"Gains are largest for {gains(most)}",
+        f"Without these three the mean is {of['gain'].drop(most.index).mean():.1f}",
+        f"{(of['gain'] < of['gain_half']).sum()} intervals contain zero",
+        f"by default the best is {of['default'].max() - of['default'].median():.1f} points above the median algorithm",
+        f"{of['tuned'].max() - of['tuned'].median():.1f} when tuned",
+        f"By default {led(of['default'], 3)} lead; when tuned, these have the places "
+        f"{listed(str(of.index.get_loc(n) + 1) for n in of['default'].nlargest(3).index)}",
+        f"Kendall's τ is {min(taus):.2f} to {max(taus):.2f} between the ranking by defaults and the tuned one",
+        f"Between the tuned rankings of two searches it is {between(tuned):.2f}",
+        f"between those by defaults {between(default):.2f}",
+        f"{shares['all']} % of the importance",
+        f"that search more it is {shares['all that search more']} %",
+        f"in {(chosen['config/lr'] > first['config/lr']).mean():.0%}".replace("%", " %"),
+    ]
+
+
+def choices(which: str) -> pd.DataFrame:
+    """The configurations that searches chose, or the default ones, by algorithm and search."""
+    runs = FEW.runs[FEW.runs["algorithm"].isin(FEW.table.index)]
+    of = runs[runs["chosen"] if which == "chosen" else runs["configuration"] == which]
+    return of.drop_duplicates(["algorithm", "search"]).set_index(["algorithm", "search"]).filter(like="config/")
+
+
+def between(figures: pd.DataFrame) -> float:
+    """Kendall's τ between the rankings of two searches, the mean of all pairs of searches."""
+    rows = figures.to_numpy()
+    return float(np.mean([stats.kendalltau(a, b).statistic for a, b in itertools.combinations(rows, 2)]))
+
+
+def gains(rows: pd.Series) -> str:
+    """A (+9.1 ± 2.0), B (+8.0 ± 1.0) and C (+7.0 ± 1.5)."""
+    return listed(
+        f"{called(str(n))} ({interval(FEW.field['gain'][n], FEW.field['gain_half'][n], '+.1f')})" for n in rows.index
+    )
+
+
+def test_who_leads_with_few_rows() -> None:
+    require(section("### Who leads"), leads())
+
+
+def leads() -> list[str]:
+    of, pairs, best = FEW.field, counts(FEW.pairs), str(FEW.field.index[0])
+    mine = counts(FEW.pairs.xs(best))
+    size = FEW.pairs["difference"].abs().groupby(FEW.pairs["verdict"])
+    assert not pairs["within"]
+    assert {"fedrod", "gpfl", "fedas"} <= {*found("fedavgft", -1)}
+    personal = of["foreign"] <= 1
+    return [
+        f"{led(of['tuned'], 5)} have the highest accuracy",
+        f"{called(best)} is above {mine['above']} of the other {sum(mine.values())} by more than the margin",
+        f"cannot be told from {mine['untold']}",
+        f"Of all {len(FEW.pairs):,} pairs {pairs['above'] + pairs['below']} differ by more than the margin",
+        f"{pairs['untold']} cannot be told",
+        f"{pairs['diverged']} have a diverged run",
+        f"half an interval is {FEW.pairs['half'].median():.1f} points in the median",
+        f"The smallest difference that is called larger is {size.min()[LARGER]:.1f} points",
+        f"the largest that cannot be told {size.max()[UNTOLD]:.1f}",
+        *against_baselines(),
+        f"On all classes {led(of['all'], 5)} have the highest accuracy",
+        f"FedAvg has {of['all']['fedavg']:.1f}",
+        f"The {personal.sum()} that classify at most 1 % of the rows of foreign classes correctly reach at most "
+        f"{of['all'][personal].max():.1f}",
+    ]
+
+
+def against_baselines() -> list[str]:
+    """How many are above and below Local and FedAvg-FT, and how many epochs FedAvg-FT adds."""
+    local, tuned = (FEW.against.xs(b, level="other") for b in ("local", "fedavgft"))
+    epochs = choices("chosen").loc["fedavgft", "config/tune_epochs"].astype(int)
+    assert not found("fedavgft", 1)
+    assert FEW.pairs["verdict"][("fedavgft", "local")] == LARGER
+    return [
+        f"Local ({FEW.field['tuned']['local']:.1f}) has {counts(local)['above']} algorithms above it "
+        f"({named(found('local', 1))}) and {counts(local)['below']} below",
+        f"add {listed(map(str, sorted(epochs)))} epochs",
+        f"{counts(tuned)['below']} of {tuned['difference'].notna().sum()} tested algorithms are below",
+    ]
+
+
+def found(baseline: str, sign: int) -> list[str]:
+    """Those above (1) or below (−1) a baseline by more than the margin, the best first."""
+    of = FEW.against.xs(baseline, level="other")
+    return [str(n) for n in of.index if of["verdict"][n] == LARGER and sign * of["difference"][n] > 0]
+
+
+def test_who_leads_at_which_budget() -> None:
+    require(section("### At which budget"), budget())
+
+
+def budget() -> list[str]:
+    leaders, most = budgets.leaders(FEW.budget), int(FEW.budget["trials"].max())
+    last = FEW.budget[FEW.budget["trials"] == most].set_index("algorithm")
+    ends = last["score"] * 100
+    gained = 100 * FEW.budget.pivot(index="trials", columns="algorithm", values="score").mean(axis=1)
+    said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in leaders]
+    return [
+        f"The leader is {listed(said)} trials",
+        f"After {most} trials {led(ends, 3)} have the highest means",
+        f"The mean over all algorithms is {listed(f'{gained[n]:.1f}' for n in (*AFTER, most))} % "
+        f"after {listed(map(str, (*AFTER, most)))} trials",
+    ]
+
+
+AFTER = 1, 2, 4, 8, 12  # trials
+
+
+def test_what_was_asked_beforehand_of_few_rows() -> None:
+    require(section("### What was asked beforehand"), asked())
+
+
+def asked() -> list[str]:
+    rows, before = FEW.contrasts, field.EARLIER.query("study == 'field-few'").set_index(["one", "other", "metric"])
+    other, metric = (rows.index.get_level_values(n) for n in ("other", "metric"))
+    of = {
+        "own classes, against FedAvg-FT": (metric == "test_acc") & (other == "fedavgft"),
+        "own classes, the others": (metric == "test_acc") & (other != "fedavgft"),
+        "all classes": metric == "test_acc_all",
+        "foreign classes": metric == "test_acc_foreign",
+    }
+    drift, proto = (
+        rows.loc[key] for key in (("feddyn", "fedavg", "test_acc_all"), ("fedproto", "fedavgft", "test_acc"))
+    )
+    return [
+        f"{len(rows)} contrasts",
+        f"{len(before)} were on the list of an earlier study of this setting",
+        f"for {before['difference'].notna().sum()} of them the outcome was known",
+        *(
+            f"| {what} | {some.sum()} | {' | '.join(str((rows['verdict'][some] == v).sum()) for v in VERDICTS)} |"
+            for what, some in of.items()
+        ),
+        f"FedDyn − FedAvg is {difference(drift)} points on all classes, with p = {number(drift['p_holm'], '.2f')}",
+        f"FedProto − FedAvg-FT is {difference(proto)} on own classes, with p = {number(proto['p_holm'], '.5f')}",
+    ]
+
+
+VERDICTS = "above", "below", "no effect above 0.5 points", "undecided here", "diverged on a seed"
+
+
+def test_what_is_left_of_the_earlier_verdicts() -> None:
+    require(section("### What is left of the earlier verdicts"), earlier())
+
+
+def earlier() -> list[str]:
+    before = {study: of.set_index(["one", "other", "metric"]) for study, of in field.EARLIER.groupby("study")}
+    few, many = before["field-few"], before["field-dir0.3"]
+    both, now = few.index[significant(few) & significant(many)], FEW.contrasts.loc[few.index]
+    told = few.index[significant(few)]
+    kept = few["verdict"][told] == now["verdict"][told]
+    turned = [key for key in told if few["difference"][key] * now["difference"][key] < 0]
+    nominal = now.loc[told].query("p < 0.05").index
+    assert (few["difference"][nominal] * now["difference"][nominal] > 0).all()
+    moved = (now["difference"] - few["difference"]).dropna().xs("test_acc", level="metric")
+    of_ft = moved[["fedavgft" in key for key in moved.index]].drop(("fedbabu", "fedavgft"))
+    sign = of_ft * [1 if one == "fedavgft" else -1 for one, _ in of_ft.index]
+    rest = moved.drop([*of_ft.index, ("fedbabu", "fedavgft")]).abs()
+    return [
+        f"Of the {len(told)} significant contrasts of few rows {kept.sum()} are significant again",
+        f"{(~kept).sum() - len(turned)} keep their sign without being significant",
+        f"{len(turned)} change it ({listed(f'{called(a)} − {called(b)}' for a, b, _ in turned)})",
+        f"{len(nominal)} of the {len(told)} have p < 5 % before the correction",
+        f"half an interval was {few['half'].median():.1f} points in the median, and is {now['half'].median():.1f}",
+        f"The correction was for {few['difference'].notna().sum()} contrasts, and is for "
+        f"{FEW.contrasts['difference'].notna().sum()}",
+        f"The {len(of_ft)} contrasts with it on own classes, but for FedBABU's, moved by {sign.min():.1f} to "
+        f"{sign.max():.1f} points in its favour",
+        f"the {len(rest)} others on own classes by at most {rest.max():.1f}",
+        f"of the {len(both)} contrasts that were significant in both earlier settings, "
+        f"{(few['difference'][both] * many['difference'][both] < 0).sum()} differ in sign",
+        *(
+            f"| {called(key[0])} − {called(key[1])}{field.OF[key[2]]} | {cell(few.loc[key])} | {cell(many.loc[key])} "
+            f"| {cell(now.loc[key])} |"
+            for key in few.index
+        ),
+    ]
+
+
+def significant(rows: pd.DataFrame) -> pd.Series:
+    return rows["verdict"].isin(["above", "below"])
+
+
+def cell(row: pd.Series) -> str:
+    """A contrast's difference, in bold if it is significant."""
+    mark = "**" * (row["verdict"] in ("above", "below"))
+    return f"{mark}{difference(row)}{mark}"
+
+
+def test_how_far_to_trust_it() -> None:
+    require(section("### How far to trust this"), trust())
+
+
+def trust() -> list[str]:
+    runs = {name: field.runs(name) for name in ("tuned-few", *AGAIN)}
+    rows = {name: tables.control(of, "fedavg", "fedavg-again", ACCURACY, 0.005).iloc[0] for name, of in runs.items()}
+    twin = tables.control(runs["tuned-few"], "fedavg", "fedbn", ACCURACY, 0.005).iloc[0]
+    ft = [contrasts(name).droplevel("setting").loc[("fedavgft", "local", "test_acc")] for name in runs]
+    assert {of["verdict"] for of in ft} == {"above"}
+    of_search = FEW.runs[FEW.runs["chosen"]].pivot(index=["search", "seed"], columns="algorithm", values="test_acc")
+    assert (of_search["fedbn"] == of_search["fedavg"]).groupby("search").all().sum() == 1
+    lost = FEW.table[FEW.table["gain"].isna()]
+    assert (lost["tuned_diverged"] == 1).all()
+    rest = 100 * FEW.runs[FEW.runs["chosen"]].groupby("algorithm")["test_acc"].mean()[lost.index]
+    sure = FEW.contrasts[significant(FEW.contrasts)].index
+    chosen, first = (choices(which).astype("string").fillna("") for which in ("chosen", "default"))
+    draws = choices("chosen").groupby("search")["config/lr"].value_counts().groupby("search").max()
+    return [
+        *(
+            f"| {what} | {in_points(row)} | {number(row['p'], '.2f')} | {row['verdict']} |"
+            for what, row in zip(CONTROLS, (rows["tuned-few"], twin, *(rows[a] for a in AGAIN)), strict=True)
+        ),
+        f"by {listed(difference(of).removeprefix('+') for of in ft)} points",
+        f"called different from itself in {span(field.ONE_SEARCH)} % of comparisons, at {100 * tables.LEVEL:g} %",
+        f"in {span(field.THREE_SEARCHES)} %",
+        f"{span(field.AMONG_EQUALS[0])} % of the pairs of different algorithms that are equal on average had p < "
+        f"{100 * tables.LEVEL:g} %",
+        f"in {span(field.AMONG_EQUALS[2])} % of the comparisons",
+        f"on few rows, two points were found in {field.FOUND_ON_FEW:.0f} %",
+        f"here there are {len(FEW.table)}",
+        f"Of the {len(sure)} significant contrasts {sum(alone(*key) < tables.LEVEL for key in sure)} have p < "
+        f"{100 * tables.LEVEL:g} % by a paired t test over their own three searches alone",
+        f"{len(lost)} algorithms have no tuned figure",
+        f"The other {int(FEW.table['runs'].iloc[0]) - 1} runs have the means {led(rest, len(rest))}",
+        f"in {(chosen == first).all(axis=1).sum()} of {len(chosen)} searches the default was chosen",
+        f"In the three searches {listed(map(str, sorted(draws)))} algorithms chose the very same learning rate",
+    ]
+
+
+def alone(one: str, other: str, metric: str) -> float:
+    """p of a contrast by a paired t test over its searches, which shares no variance with others."""
+    runs = FEW.runs[FEW.runs["chosen"]].groupby(["algorithm", "search"])[metric].mean()
+    return float(stats.ttest_rel(runs[one], runs[other]).pvalue)
+
+
+AGAIN = "again-1000", "again-2000"
+CONTROLS = (
+    "FedAvg's control − FedAvg",
+    "FedBN − FedAvg, which it is here",
+    "FedAvg's control − FedAvg, from seed 1000 on",
+    "FedAvg's control − FedAvg, from seed 2000 on",
 )
-def test_what_tuning_is_worth_without_the_control_and_without_searches_of_rates_alone(
-    name: str, gain: str, rates: str
-) -> None:
-    """FedBN is FedAvg here; FedAvg, FedBN, FedPer, LG-FedAvg and Local searched learning rate and momentum alone."""
-    worth = (RESULTS / f"{name}-worth.md").read_text()
-    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \|", worth, re.MULTILINE)
-    default, tuned = (np.array([float(row[i]) for row in rows if row[0] != "fedbn"]) for i in (1, 2))
-    assert len(default) == 25 and gain.format(gain=(tuned - default).mean()) in PAGE
-    assert f"and {stats.kendalltau(default, tuned).statistic:.2f} without FedBN" in PAGE
-    ((lr, momentum, searches),) = re.findall(r"^\| all \| (\d+) % \| (\d+) % .*? \| (\d+) \|  \|$", worth, re.MULTILINE)
-    every, n = int(lr) + int(momentum), int(searches)
-    assert f"{every} %" in PAGE and rates.format(rates=(n * every - 5 * 100) / (n - 5)) in PAGE
+
+
+def in_points(row: pd.Series) -> str:
+    """A difference of accuracies, in points."""
+    return interval(100 * row["difference"], 100 * row["half"], "+.1f")

@@ -15,6 +15,7 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import one_line, printable, several
 from fedtune.programs.naming import is_program
 from fedtune.runs.choice import TOP
+from fedtune.runs.reading import commits_of
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
@@ -261,6 +262,6 @@ def _by_budget(c: ComparisonPlan) -> list[str]:
 def _versions(record: Mapping[str, Any]) -> str:
     """The versions and the commits of what ran."""
     found = [f"{name} {version}" for name, version in (record.get("versions") or {}).items()]
-    commits = [str(n) for n in dict.fromkeys([*record.get("earlier_commits", []), record.get("git_commit")]) if n]
-    at = f"; fedtune's commit is {_listed([n[:10] + '+' * n.endswith('+') for n in commits])}" if commits else ""
+    known = [n for n in commits_of(record) if n]
+    at = f"; fedtune's commit is {_listed([n[:10] + '+' * n.endswith('+') for n in known])}" if known else ""
     return f"Versions: {', '.join(map(printable, found))}{at}."

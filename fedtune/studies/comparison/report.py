@@ -16,6 +16,7 @@ from fedtune.experiment.scenarios import find
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
+from fedtune.runs.reading import commits_of
 from fedtune.studies import published
 from fedtune.studies.comparison import budgets, citations, method
 from fedtune.studies.comparison import tables as comparison_tables
@@ -105,8 +106,7 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
     """Which command made it, with what code, and how long that took."""
     of_searches = [RunFiles(run).record for run in searches]
-    commits = [c for r in of_searches for c in (*r.get("earlier_commits", []), r.get("git_commit"))]
-    origin = provenance_line(record, [*commits, *(o.commit for o in fresh)])
+    origin = provenance_line(record, [*(c for r in of_searches for c in commits_of(r)), *(o.commit for o in fresh)])
     spent = sum(o.seconds for o in fresh)
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
