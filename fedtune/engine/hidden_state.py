@@ -213,8 +213,9 @@ def _parts_of(value: Any, of: Callable[[Any], str]) -> str:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return "at its end" if frame is None else f"{frame.f_lasti} {of(frame.f_locals)}"
-    own = {n: v for n, v in getattr(value, "__dict__", {}).items() if not isinstance(value, nn.Module) or n != _MODE}
-    said = [f"{n!r}: {of(v)}" for n, v in own.items()]
+    of_pandas = type(value).__module__.partition(".")[0] == "pandas"
+    unseen = _MODE if isinstance(value, nn.Module) else _LOOKED_UP if of_pandas else ""
+    said = [f"{n!r}: {of(v)}" for n, v in getattr(value, "__dict__", {}).items() if n != unseen]
     if isinstance(value, dict):
         said += [f"{k!r}: {of(v)}" for k, v in value.items()]
     elif isinstance(value, list | tuple | set | frozenset):
@@ -222,11 +223,21 @@ def _parts_of(value: Any, of: Callable[[Any], str]) -> str:
     elif isinstance(value, MethodType):
         said += map(of, (value.__self__, value.__func__))
     elif not said or type(value).__reduce__ is not object.__reduce__:
-        said += map(of, _reduced(value))
+        said += map(of, _given(_reduced(value)) if of_pandas else _reduced(value))
     return ", ".join(said)
 
 
 _MODE = "training"
+_LOOKED_UP = "_cache"  # what an index has worked out from its values, when it was first asked
+
+
+def _given(saved: Any) -> Any:
+    """What pickle would save of an object of pandas, without what it has looked up."""
+    if isinstance(saved, dict):
+        return {name: _given(part) for name, part in saved.items() if name != _LOOKED_UP}
+    if isinstance(saved, list | tuple):
+        return [_given(part) for part in saved if not (isinstance(part, dict) and {*part} == {_LOOKED_UP})]
+    return saved
 
 
 def _reduced(value: Any) -> list[Any]:
