@@ -189,7 +189,7 @@ def text(folder: Path) -> str:
         f"The best lies {by_default:.2f} points above the median algorithm by defaults and {when_tuned:.2f} when "
         f"tuned; above the worst {most_default:.2f} and {most_tuned:.2f}.",
         "",
-        "Share of the variance between an algorithm's trials (fANOVA), mean over algorithms, by what is sent:",
+        "Importance of single hyperparameters (fANOVA, shares of 1), mean over algorithms, by what is sent:",
         "",
         comparison_text.markdown(percent) if len(of) else "no algorithm has enough trials",
     ]

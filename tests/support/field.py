@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
 
 import pandas as pd
+from scipy.stats import kendalltau
 
 from analysis.papers.twins import of_their_own
+from analysis.papers.worth import by_seed
 from fedtune.core.statistics import interval, number
 from fedtune.studies.comparison.tables import LARGER, UNTOLD, WITHIN
 from support.results_page import RESULTS, ROOT, contrasts, listed
@@ -79,6 +82,22 @@ def asked(study: str) -> list[str]:
         f"| {row['verdict']} |"
         for (one, other, metric), row in contrasts(study).droplevel("setting").iterrows()
     ]
+
+
+def rankings(of: SimpleNamespace) -> tuple[list[float], float, float]:
+    """Kendall's τ of each search between the rankings by defaults and tuned; then, the mean over pairs of searches,
+    between two tuned rankings, and between two by defaults.
+    """
+    default, tuned = by_seed(of.runs)
+
+    def tau(a: pd.Series, b: pd.Series) -> float:
+        return float(kendalltau(a, b).statistic)
+
+    agreed = [
+        sum(tau(a, b) for (_, a), (_, b) in pairs) / len(pairs)
+        for pairs in ([*itertools.combinations(figures.iterrows(), 2)] for figures in (tuned, default))
+    ]
+    return [tau(default.loc[n], tuned.loc[n]) for n in tuned.index], *agreed
 
 
 def led(ranking: pd.Series, count: int) -> str:
