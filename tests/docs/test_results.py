@@ -133,7 +133,7 @@ def readmes_field() -> list[str]:
     gain, apart = of["gain"].mean(), [of[which].max() - of[which].min() for which in ("default", "tuned")]
     taus, agreed, _ = field.rankings(field.read("tuned-few"))
     return [
-        f"of {len(of)} of {len(table)} algorithms",
+        f"of the {len(of)} of {len(table)} algorithms of which no run diverged",
         f"{gain:.1f} points on average. The ranking",
         f"Kendall's τ is {min(taus):.2f} to {max(taus):.2f}",
         f"agree by {agreed:.2f}",

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from analysis.papers.twins import of_their_own
 from analysis.papers.worth import by_seed
-from fedtune.core.statistics import interval, number
+from fedtune.core.statistics import interval
 from fedtune.studies.comparison.tables import LARGER, UNTOLD, WITHIN
 from support.results_page import RESULTS, ROOT, contrasts, listed
 
@@ -73,15 +73,6 @@ def _of_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(difference=100 * frame["difference"], half=100 * frame["half"]).set_index(
         ["algorithm", "other"]
     )
-
-
-def asked(study: str) -> list[str]:
-    """A line of a table for each contrast of a study: what, the difference, p after Holm, the verdict."""
-    return [
-        f"| {called(one)} − {called(other)}{OF[metric]} | {difference(row)} | {number(row['p_holm'], '.2g')} "
-        f"| {row['verdict']} |"
-        for (one, other, metric), row in contrasts(study).droplevel("setting").iterrows()
-    ]
 
 
 def rankings(of: SimpleNamespace) -> tuple[list[float], float, float]:
