@@ -108,9 +108,9 @@ def counts(pairs: pd.DataFrame) -> dict[str, int]:
     }
 
 
-def difference(row: pd.Series, sign: int = 1) -> str:
+def difference(row: pd.Series) -> str:
     """+1.2 ± 0.3."""
-    return interval(sign * row["difference"], row["half"], "+.1f")
+    return interval(row["difference"], row["half"], "+.1f")
 
 
 def simulated(question: str, column: int, having: str = "") -> list[float]:
