@@ -153,7 +153,8 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
     searches = int(table["searches"].iloc[0])
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands
-    if since := budgets.settled(table, objective, margin):
+    since = budgets.settled(table, objective, margin)
+    if since and since < most:  # otherwise it changed with the last trial
         figure.add_vline(x=since, line={"dash": "dot", "width": 1})
         beyond = f" of those that end more than {margin:g} apart" * bool(margin)
         note += f"; dotted: from here on the order{beyond} stays as it is"

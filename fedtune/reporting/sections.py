@@ -30,6 +30,7 @@ from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies.comparison import files as comparison_files
+from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.text import shown_pairs
 from fedtune.user_code import user_files
@@ -249,7 +250,8 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     state, evaluations = findings.state(run, record), _evaluations(run)
     first, budget = Goal.from_record(record).first, _by_budget(run)
     leading = "" if budget is None else comparison_text.by_budget(budget, first, margin)
-    said_first = [_outcome(run), leading] if state == "finished" else []
+    twice = list(record.get("control", []))
+    said_first = [_outcome(run, twice), leading] if state == "finished" else []
     lead = " ".join(filter(None, [*said_first, _lead(record, state, evaluations is not None)]))
     numbers = range(searches)
     begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
@@ -262,8 +264,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         for f in of_searches:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        twice = record.get("control", [])
-        said += comparison_text.control(evaluations, twice, first, margin)
+        said += comparison_text.control(comparison_tables.control(evaluations, twice, first, margin))
         compared = evaluations[~evaluations["algorithm"].isin(twice[1:])]
         said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
         warnings += [findings.sentence(line, algorithms) for line in said]
@@ -272,13 +273,13 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     return Comparison(
         anchor,
         run.absolute().name,
-        f"{comparison_text.who(algorithms)} on {where}",
+        f"{comparison_text.who([a for a in algorithms if a not in twice[1:]])} on {where}",
         state,
         lead,
         provenance.again(record),
         warnings,
-        _tables(run, budget, searches, margin),
-        _winner(run),
+        _tables(run, budget, twice, searches, margin),
+        _winner(run, twice),
         [] if evaluations is None else report_figures.of_comparison(evaluations, first, budget, margin),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
         provenance.of(record),
@@ -306,7 +307,9 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> lis
     return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
 
 
-def _tables(run: Path, budget: pd.DataFrame | None, searches: int, margin: float) -> list[TextTable]:
+def _tables(
+    run: Path, budget: pd.DataFrame | None, control: Sequence[str], searches: int, margin: float
+) -> list[TextTable]:
     """A comparison's tables for readers, as far as they exist.  budget: what its searches had found by trials."""
     files, shown, pairs = RunFiles(run), [], _pairs(run)
     paired = "" if pairs is None else comparison_text.paired(pairs, searches, margin)
@@ -323,7 +326,7 @@ def _tables(run: Path, budget: pd.DataFrame | None, searches: int, margin: float
     ):
         if file.exists():
             of_pairs = file in (files.pairs_file, files.against_file)
-            whole = (comparison_files.pairs if of_pairs else comparison_files.table)(file)
+            whole = comparison_files.pairs(file) if of_pairs else _table(file, control)
             part = readable(whole)
             some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
             if "metric" in whole and len(whole):
@@ -334,6 +337,11 @@ def _tables(run: Path, budget: pd.DataFrame | None, searches: int, margin: float
         of = comparison_text.of_budget(budget)
         shown.append(_plain(of[0].upper() + of[1:], comparison_text.against_budget(budget)))
     return shown
+
+
+def _table(file: Path, control: Sequence[str]) -> pd.DataFrame:
+    """A comparison's table, the best algorithm first."""
+    return comparison_tables.control_last(comparison_files.table(file), control)
 
 
 def _by_budget(run: Path) -> pd.DataFrame | None:
@@ -347,19 +355,22 @@ def _pairs(run: Path) -> pd.DataFrame | None:
     return comparison_files.pairs(file) if file.exists() else None
 
 
-def _outcome(run: Path) -> str:
+def _outcome(run: Path, control: Sequence[str]) -> str:
     """A comparison's results as further sentences; "" if some of its tables do not exist yet."""
     files = RunFiles(run)
     if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
         return ""
     pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
-    return comparison_text.outcome(comparison_files.table(files.table_file), pairs, against)
+    return comparison_text.outcome(_table(files.table_file, control), pairs, against)
 
 
-def _winner(run: Path) -> tuple[str, str]:
-    """The algorithm of highest tuned accuracy with its figure, and that of its default, as a search's are written."""
+def _winner(run: Path, control: Sequence[str]) -> tuple[str, str]:
+    """The best algorithm with its tuned figure, and that of its default, as a search's are written."""
     file = RunFiles(run).table_file
-    table = comparison_files.table(file) if file.exists() else pd.DataFrame({"tuned": []})
+    if not file.exists():
+        return "", ""
+    table = comparison_files.table(file)
+    table = table[~table["algorithm"].isin(control[1:])]
     if table["tuned"].isna().all():
         return "", ""
     row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first
@@ -381,7 +392,8 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
 
     evaluated: whether there are runs on fresh seeds.
     """
-    trials, names = record.get("trials"), several(len(record["algorithms"]), "algorithm")
+    compared = [a for a in record["algorithms"] if a not in record.get("control", [])[1:]]
+    trials, names = record.get("trials"), several(len(compared), "algorithm")
     searches = record.get("searches", 1)
     if state != "finished":
         earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"

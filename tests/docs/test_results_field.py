@@ -312,8 +312,8 @@ def test_how_far_to_trust_it() -> None:
 
 def trust() -> list[str]:
     runs = {name: field.runs(name) for name in ("tuned-few", *AGAIN)}
-    rows = {name: tables.control(of, "fedavg", "fedavg-again", ACCURACY, 0.005).iloc[0] for name, of in runs.items()}
-    twin = tables.control(runs["tuned-few"], "fedavg", "fedbn", ACCURACY, 0.005).iloc[0]
+    rows = {name: tables.control(of, ["fedavg", "fedavg-again"], ACCURACY, 0.005).iloc[0] for name, of in runs.items()}
+    twin = tables.control(runs["tuned-few"], ["fedavg", "fedbn"], ACCURACY, 0.005).iloc[0]
     ft = [contrasts(name).droplevel("setting").loc[("fedavgft", "local", "test_acc")] for name in runs]
     assert {of["verdict"] for of in ft} == {"above"}
     of_search = FEW.runs[FEW.runs["chosen"]].pivot(index=["search", "seed"], columns="algorithm", values="test_acc")

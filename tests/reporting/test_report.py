@@ -593,6 +593,23 @@ def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) 
     assert "paired by seed (those with a0, of 20)" in text and text.count("a0 − local") == 10 and "a1 − " not in text
 
 
+def test_a_control_is_neither_the_best_nor_counted(comparison: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(comparison, tmp_path / "twice")
+    record = json.loads((run / "compare.json").read_text())
+    names = {"algorithms": [*record["algorithms"], "local-again"], "control": ["local", "local-again"]}
+    write_json(run / "compare.json", record | names)
+    runs = pd.read_parquet(run / "evaluations.parquet")
+    twice = runs[runs["algorithm"] == "local"].assign(algorithm="local-again")
+    pd.concat([runs, twice], ignore_index=True).to_parquet(run / "evaluations.parquet")
+    table = pd.read_csv(run / "table.csv")
+    again = table[:1].assign(algorithm="local-again", tuned=0.99)
+    pd.concat([again, table]).to_csv(run / "table.csv", index=False)
+    assert report.main([str(comparison), str(run), "-o", str(tmp_path / "x.html")]) == 0
+    page = told((tmp_path / "x.html").read_text())
+    assert "twice fedproto, local, fedavg on digits-w4" in page and page.count("finished local 0.7000") == 2
+    assert page.count("3 algorithms, each tuned") == 2 and "local-again ranks first" not in page
+
+
 def test_a_search_of_a_comparison_finds_its_check_there(
     comparison: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,8 +148,8 @@ def test_who_leads_is_said_of_means_and_of_one_search_with_a_warning(tmp_path: P
     assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY, 0.005) == ""
     near = of_means(a=[0.5, 0.7, 0.701, 0.703], b=[0.4, 0.69, 0.702, 0.702], c=[0.1, 0.1, 0.1, 0.1])
     assert text.by_budget(near, ACCURACY, 0.005).endswith(
-        "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means stays as it is from "
-        "4 trials on (by more than the margin: from 1 on)."
+        "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means changed with the "
+        "last trial (that of those that end more than the margin apart stays from 1 trial on)."
     )
 
 

@@ -34,8 +34,10 @@ def planned(folder: Path, words: str, status: str = "finished") -> comparison_pl
 
 def outcome_of(c: comparison_plan.ComparisonPlan, **more: Any) -> method.Tested:
     pairs = pd.DataFrame({"algorithm": ["x"] * (len(c.compared) * (len(c.compared) - 1) // 2)})
+    twice = {"algorithm": "again", "other": "x", "difference": 0.012, "half": 0.02, "p": 0.3, "p_holm": 0.3}
     values = {"pairs": pairs, "against": pairs[: len(c.baselines)], "reported": "test_acc", "unequal": []}
-    return method.Tested(**{**values, "record": RECORD, "records": [], **more})
+    control = pd.DataFrame([twice | {"verdict": "cannot be told"}])
+    return method.Tested(**{**values, "control": control, "record": RECORD, "records": [], **more})
 
 
 def told(folder: Path, words: str, status: str = "finished", **more: Any) -> tuple[str, list[str]]:
@@ -67,7 +69,9 @@ def test_the_method_of_several_searches(tmp_path: Path) -> None:
     assert "compared by the 3 differences between searches" in said and "Against a margin of 0.5 points, given" in said
     assert "corrected by Holm's method over 3 pairs" in said
     assert "and a paired t-test whose variance is shrunk towards that of all pairs." in said
-    assert "As a control, fedavg takes part twice" in said and "The tests against local are corrected" in said
+    assert "As a control, fedavg takes part twice, on the same seeds with other draws; it differs" in said
+    assert "it differs from itself by +1.20 ± 2.00 points (cannot be told)." in said
+    assert "The tests against local are corrected" in said
     assert "trials count in the order in which they ran" in said and "no verdict" not in said
     assert said.endswith("Versions: fedtune 0.3.0, ray 2.60.0, optuna 5.0.0; fedtune's commit is 0123456789+.")
     search, judged = (

@@ -22,6 +22,7 @@ from fedtune.runs import logs
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables, text
 from fedtune.studies.options import ComparisonOptions
+from fedtune.tuning import widening
 from fedtune.tuning.options import arguments
 
 SEARCHES = 4
@@ -129,6 +130,15 @@ def test_the_outcome_counts_verdicts_or_says_that_there_is_none() -> None:
     assert said.startswith(f"{best} ranks first on fresh seeds with ")
     assert f"of 3 other algorithms, 2 below {best}, 1 within the margin of {best}" in said
     assert said.endswith("of 3 algorithms, 3 above local.")
+    twice = {"local": (0.5, 1e-4), "fedavg": (0.7, 1e-4), "fedavg-again": (0.8, 1e-4)}
+    with_control = tables.table(frame(**twice), spent(twice), {})
+    assert with_control["algorithm"].tolist() == ["fedavg-again", "fedavg", "local"]
+    last = tables.control_last(with_control, ["fedavg", "fedavg-again"])
+    assert last["algorithm"].tolist() == ["fedavg", "local", "fedavg-again"]
+    of_two = frame(local=(0.5, 1e-4), fedavg=(0.7, 1e-4))
+    said = text.outcome(last, tables.pairs(of_two, margin=0.005), tables.against(of_two, ["local"], margin=0.005))
+    assert said.startswith("fedavg ranks first") and said.endswith("1 below fedavg; of 1 algorithms, 1 above local.")
+    assert not text.outcome(last[2:].assign(tuned=math.nan), tables.pairs(of_two[:0]), tables.pairs(of_two[:0]))
     one = found[found["search"] == 1]
     said = text.outcome(tables.table(one, spent([*"abc", "local"]), {}), tables.pairs(one), tables.pairs(one))
     assert "by one search of each algorithm: what another search would find is not known" in said.partition(". ")[0]
@@ -238,7 +248,12 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     cited = (folder / "method.tex").read_text()
     assert "tuned by 2 searches of 2 trials" in cited and r"\cite{tang2020}" in cited and "2.5 \\%" in cited
     assert "@article{holm1979," in (folder / "references.bib").read_text() and "for a paper: " in said
-    assert (folder / "table.tex").read_text().count(r"\begin{table}") == 6
+    assert (folder / "table.tex").read_text().count(r"\begin{table}") == 7
+    assert "differs from itself by" in cited
+    shown = (folder / "table.md").read_text()
+    assert shown.startswith("# local, fedavg on digits-w4") and text.in_markdown(record["outcome"]) in shown
+    assert pd.read_csv(folder / "table.csv")["algorithm"].iloc[-1] == "fedavg-again"
+    assert [(c["algorithm"], c["other"]) for c in record["control_contrast"]] == [("fedavg-again", "fedavg")]
     assert report.main([str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
@@ -248,19 +263,31 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "Best validation accuracy in the searches, against their number of trials" in page
 
 
+def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(tmp_path: Path) -> None:
+    c = planned(*WORDS, "--storage-path", str(tmp_path), "--ranges", "lr=0.01..0.1", "--widen")
+    spaces, workloads = ({n: getattr(p, of) for n, p in c.compared.items()} for of in ("space", "workload"))
+    found = widening.rule(spaces, workloads, {"fedavg": [{"lr": 0.1}], "local": []})
+    wider = comparison_plan.widened(c, found)
+    ranges = {n: p.space.text()["lr"] for n, p in wider.plans.items()}
+    assert ranges["fedavg-again"] == ranges["fedavg"] != c.plans["fedavg"].space.text()["lr"]
+    assert {p.trials for p in wider.every} == {1}
+
+
 def test_a_control_that_differs_from_itself_is_a_warning() -> None:
     found = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.6, 1e-4)})
-    (said,) = text.control(found, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
+    (said,) = text.control(tables.control(found, ["fedavg", "fedavg-again"], ACCURACY, 0.005))
     assert said.startswith("control: fedavg took part twice") and "not to be trusted" in said
     same = frame(fedavg=(0.7, 1e-4), **{"fedavg-again": (0.7, 1e-4)})
-    (said,) = text.control(same, ["fedavg", "fedavg-again"], ACCURACY, 0.005)
-    assert said.endswith("(within the margin)") and not text.control(same, [], ACCURACY, 0.005)
+    (said,) = text.control(tables.control(same, ["fedavg", "fedavg-again"], ACCURACY, 0.005))
+    assert said.endswith("(within the margin)") and not text.control(tables.control(same, [], ACCURACY, 0.005))
+    lost = same[(same["algorithm"] == "fedavg") | ~same["chosen"]]  # no search of the other found anything
+    assert tables.control(lost, ["fedavg", "fedavg-again"]).empty
 
 
 def test_a_control_is_judged_by_the_variance_that_the_verdicts_are_judged_by() -> None:
     found = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.71, 0.001)}, gfpl=(0.8, 0.02), local=(0.6, 0.01))
     every = tables.pairs(found).set_index(["algorithm", "other"])
-    (control,) = tables.control(found, "fedavg", "fedavg-again").itertuples()
+    (control,) = tables.control(found, ["fedavg", "fedavg-again"]).itertuples()
     same = every.loc[("fedavg-again", "fedavg")]
     assert (control.difference, control.half, control.p) == pytest.approx(tuple(same[["difference", "half", "p"]]))
     assert control.p_holm == control.p != tables.pairs(found[found["algorithm"].str.startswith("fedavg")])["p"][0]

@@ -117,8 +117,11 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
 
 def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     """The comparison with its second searches, if the best of some search lies at an end of a range that can go on."""
-    best = {n: [of.config for plans in c.searches for of in fresh_seeds.candidates(plans[n], 1)[1:]] for n in c.plans}
-    wider = widening.rule({n: p.space for n, p in c.plans.items()}, {n: p.workload for n, p in c.plans.items()}, best)
+    best = {
+        n: [of.config for plans in c.searches for of in fresh_seeds.candidates(plans[n], 1)[1:]] for n in c.compared
+    }
+    spaces = {n: p.space for n, p in c.compared.items()}
+    wider = widening.rule(spaces, {n: p.workload for n, p in c.compared.items()}, best)
     for reason in wider.reasons:
         say(f"widened: {reason}")
     if not any(wider.ranges.values()):

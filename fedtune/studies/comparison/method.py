@@ -44,6 +44,7 @@ class Tested:
     """What a comparison found, as far as its method depends on it.
 
     pairs, against  the tests of all pairs, and of those against the baselines
+    control         that of an algorithm that took part twice; empty without
     reported        the metric of runs on fresh seeds that is compared
     unequal         where budgets were not equal, in words
     record          the comparison's record: versions, commits
@@ -52,6 +53,7 @@ class Tested:
 
     pairs: pd.DataFrame
     against: pd.DataFrame
+    control: pd.DataFrame
     reported: str
     unequal: Sequence[str]
     record: Mapping[str, Any]
@@ -233,7 +235,11 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
     if len(tested.against):
         found.append(f"The tests against {_listed(c.baselines)} are corrected once more by themselves.")
     if c.control:
-        found.append(f"As a control, {printable(c.control[0])} takes part twice, on the same seeds with other draws.")
+        twice = f"As a control, {printable(c.control[0])} takes part twice, on the same seeds with other draws"
+        unit = " points" * comparison_text.in_percent(tested.control)
+        shown = comparison_text.shown_pairs(tested.control).itertuples()
+        differs = [f"; it differs from itself by {row.difference}{unit} ({row.verdict})" for row in shown]
+        found.append("".join([twice, *differs, "."]))
     return found
 
 

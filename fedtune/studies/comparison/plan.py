@@ -190,7 +190,9 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
     before = c.first.trials
 
     def wider(name: str, p: Plan) -> Plan:
-        ranges = ",".join(also_text(n, domain) for n, domain in found.ranges[name].items())
+        plainest, *again = c.control or ("",)  # which has no say in what is widened
+        of = found.ranges[plainest if name in again else name]
+        ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
         )

@@ -41,7 +41,7 @@ def report(
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
     spent, objective = {n: comparison_tables.spent(of) for n, of in runs.items()}, c.first.goal.first
-    table = comparison_tables.table(evaluations, spent, texts, objective)
+    table = comparison_tables.control_last(comparison_tables.table(evaluations, spent, texts, objective), c.control)
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
     pairs = comparison_tables.pairs(compared, objective, c.options.margin)
     against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)
@@ -57,18 +57,20 @@ def report(
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
     records = {name: RunFiles(of[0]).record for name, of in runs.items()}
     caveats = [f"ranges were widened: {why}" for why in c.widened]
-    caveats += comparison_text.control(evaluations, c.control, objective, c.options.margin)
+    twice = comparison_tables.control(evaluations, c.control, objective, c.options.margin)
+    caveats += comparison_text.control(twice)
     caveats += comparison_text.caveats(records, c.trials, compared)
-    titled = _titled(c, table, pairs, against, by_budget)
+    titled = _titled(c, table, pairs, against, twice, by_budget)
     answer = comparison_text.outcome(table, pairs, against)
     leading = comparison_text.by_budget(by_budget, objective, c.options.margin)
-    for line in filter(None, (answer, leading)):
+    said = [line for line in (answer, leading) if line]
+    for line in said:
         say(f"\n{line}")
     _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
-    _write(c, titled, [*warnings, *notes, *caveats], made)
+    _write(c, titled, said, [*warnings, *notes, *caveats], made)
     reported, every = objective.reported(evaluations), [RunFiles(run).record for run in each.values()]
-    tested = method.Tested(pairs, against, reported, unequal, record, every)
+    tested = method.Tested(pairs, against, twice, reported, unequal, record, every)
     _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)
@@ -79,6 +81,7 @@ def report(
         "unequal": unequal,
         "outcome": answer,
         "contrasts": _entries(pairs),
+        "control_contrast": _entries(twice),
         "by_budget": {
             "metric": objective.name,
             "leaders": [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(by_budget)],
@@ -116,7 +119,12 @@ def _metric(table: pd.DataFrame) -> str:
 
 
 def _titled(
-    c: ComparisonPlan, table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame, by_budget: pd.DataFrame
+    c: ComparisonPlan,
+    table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    against: pd.DataFrame,
+    twice: pd.DataFrame,
+    by_budget: pd.DataFrame,
 ) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
@@ -137,6 +145,7 @@ def _titled(
             f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
             comparison_text.shown_pairs(against, every=True),
         ),
+        (comparison_text.OF_CONTROL, comparison_text.shown_pairs(twice)),
         (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
         (
             f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each{_choice(c.first)}",
@@ -175,15 +184,18 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -
             say("\n".join(f"- {line}" for line in lines))
 
 
-def _write(c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], lines: list[str], made: str) -> None:
-    """table.md and table.tex.  lines: warnings and notes below the tables."""
-    heading = f"# {comparison_text.who(list(c.plans))} on {c.setting}\n\n{made}.\n"
+def _write(
+    c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], said: list[str], lines: list[str], made: str
+) -> None:
+    """table.md and table.tex.  said: the result in sentences.  lines: warnings and notes below the tables."""
+    title = f"# {comparison_text.who(list(c.compared))} on {c.setting}"
+    heading = "\n\n".join([title, f"{made}.", *map(comparison_text.in_markdown, said)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
     write_whole(RunFiles(c.folder).markdown_file, text)
     label = f"tab:{plain_name(c.folder.name)}"
     latex = [comparison_text.latex_float(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
-    notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *lines, made)]
+    notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *said, *lines, made)]
     write_whole(RunFiles(c.folder).latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
 
 

@@ -129,6 +129,15 @@ def table(
     return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
 
 
+def control_last(table: pd.DataFrame, control: Sequence[str]) -> pd.DataFrame:
+    """The table with the row of an algorithm's second name at its end, as it is compared with none of the others.
+
+    control: `ComparisonPlan.control`.
+    """
+    again = table["algorithm"].isin(list(control[1:]))
+    return table.iloc[np.argsort(again.to_numpy(), kind="stable")].reset_index(drop=True)
+
+
 def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: float = 0.0) -> pd.DataFrame:
     """Every two algorithms, tuned: difference, ±, p, p corrected for all pairs, and the verdict against a margin.
 
@@ -151,13 +160,15 @@ def against(
 
 
 def control(
-    evaluations: pd.DataFrame, name: str, again: str, objective: Objective = ACCURACY, margin: float = 0.0
+    evaluations: pd.DataFrame, names: Sequence[str], objective: Objective = ACCURACY, margin: float = 0.0
 ) -> pd.DataFrame:
     """An algorithm's second name against its first, tuned: one row, judged as the pairs are, but not corrected.
 
-    evaluations: of the control and of all that is compared, whose variances count.
+    evaluations: of the control and of all that is compared, whose variances count.  names: the algorithm and its second
+    name; no row without them, nor where a search of one found nothing.
     """
-    return _family(evaluations, objective, margin, lambda order: [(again, name)])
+    twice = [(names[1], names[0])] if len(names) > 1 else []
+    return _family(evaluations, objective, margin, lambda order: [pair for pair in twice if {*pair} <= {*order}])
 
 
 def _family(

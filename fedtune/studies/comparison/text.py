@@ -17,7 +17,6 @@ from fedtune.runs import tables
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison import budgets
-from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.tuning import caveats as tuning_caveats
 
@@ -41,8 +40,9 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     """Sentences on the best tuned algorithm, and on how many others differ from it, and from each baseline.
 
     The figures are those of the tables; "" where no algorithm has a tuned one.  With one search there is no verdict.
+    table: the best algorithm first, a control last.
     """
-    if table["tuned"].isna().all():
+    if not table["tuned"][:1].notna().any():
         return ""
     figures = shown(table)
     best, column = str(table["algorithm"].iloc[0]), next(c for c in figures if c.startswith("tuned"))
@@ -72,9 +72,11 @@ def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     found = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
     every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
     if every is not None:
-        none = " (no two end more than the margin apart)"
-        more = none if wide is None else f" (by more than the margin: from {wide} on)" if wide < every else ""
-        found.append(f"the order of the means stays as it is from {several(every, 'trial')} on{more}")
+        stays = f"stays as it is from {several(every, 'trial')} on" if every < most else "changed with the last trial"
+        apart = "of those that end more than the margin apart"
+        more = " (no two end more than the margin apart)" if wide is None else ""
+        more = f" (that {apart} stays from {several(wide, 'trial')} on)" if wide and wide < every else more
+        found.append(f"the order of the means {stays}{more}")
     if (table["searches"] == 1).all():
         found.append("with one search each, another may order them otherwise")
     said = "; ".join(found)
@@ -152,19 +154,21 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
     return [tables.plain({n: row.get(tables.CONFIG + n) for n in names}) for row in firsts.to_dict("records")]
 
 
-def control(evaluations: pd.DataFrame, names: Sequence[str], objective: Objective, margin: float) -> list[str]:
+OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p by itself"
+
+
+def control(pair: pd.DataFrame) -> list[str]:
     """A line on an algorithm that took part twice under two names: how far it is from itself; none without.
 
-    evaluations: of all that is compared, and of the control.
+    pair: `tables.control`.
     """
-    if len(names) < 2:
+    if pair.empty:
         return []
-    pair = comparison_tables.control(evaluations, names[0], names[1], objective, margin)
     row, text = pair.iloc[0], shown_pairs(pair).iloc[0]
     wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
     unit = " points" if in_percent(pair) else ""
     return [
-        f"control: {names[0]} took part twice under two names, and {text['pair']} is {text['difference']}{unit} "
+        f"control: {row['other']} took part twice under two names, and {text['pair']} is {text['difference']}{unit} "
         f"({row['verdict']}){wrong}"
     ]
 
