@@ -264,6 +264,7 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         for f in of_searches:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
+        said += comparison_text.unlike(record.get("unlike") or [])
         said += comparison_text.control(comparison_tables.control(evaluations, twice, first, margin))
         compared = evaluations[~evaluations["algorithm"].isin(twice[1:])]
         said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)

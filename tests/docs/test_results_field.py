@@ -208,6 +208,7 @@ def budget() -> list[str]:
     ends = last["score"] * 100
     gained = 100 * FEW.budget.pivot(index="trials", columns="algorithm", values="score").mean(axis=1)
     said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in leaders]
+    assert budgets.settled(FEW.budget, ACCURACY) == most
     return [
         f"The leader is {listed(said)} trials",
         f"After {most} trials {led(ends, 3)} have the highest means",

@@ -19,8 +19,8 @@ from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY
 from fedtune.runs import logs
+from fedtune.studies.comparison import method, tables, text
 from fedtune.studies.comparison import plan as comparison_plan
-from fedtune.studies.comparison import tables, text
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import widening
 from fedtune.tuning.options import arguments
@@ -261,6 +261,17 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "The method, for a paper" in page and "tuned by 2 searches of 2 trials" in page
     assert "paired by search, with verdicts against a margin of 0.5 points" in page
     assert "Best validation accuracy in the searches, against their number of trials" in page
+
+
+def test_what_a_preset_makes_unlike_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--algos ditto,fedbabu,fedavg --baselines none --scenario digits-w4 --searches 2".split()
+    c = planned(*words, "--storage-path", str(tmp_path), "--preset", "as_published")
+    assert "averaging is clients for ditto, fedbabu; rows for fedavg" in c.unlike
+    assert not any(line.startswith("lr is") for line in c.unlike), "what is searched is alike"
+    assert "note: not alike in all algorithms, by --preset: averaging is clients for" in capsys.readouterr().err
+    assert c.to_record()["unlike"] == c.unlike
+    assert "Not alike: averaging is clients for ditto, fedbabu; rows for fedavg." in method._compared(c)
+    assert not planned(*words, "--storage-path", str(tmp_path)).unlike
 
 
 def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(tmp_path: Path) -> None:

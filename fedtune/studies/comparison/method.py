@@ -88,7 +88,7 @@ def _compared(c: ComparisonPlan) -> list[str]:
         found.append(f"{_listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune.")
     if pinned := c.first.workload.pinned:
         found.append(f"Fixed, not searched: {_listed([f'{n} = {v}' for n, v in pinned.items()])}.")
-    return found
+    return [*found, *(f"Not alike: {printable(line)}." for line in c.unlike)]
 
 
 def _searched(c: ComparisonPlan, record: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import WIDENED, RunFiles
+from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -76,6 +77,20 @@ class ComparisonPlan:
         return self.before + self.first.trials
 
     @property
+    def unlike(self) -> list[str]:
+        """Hyperparameters of the setting that are not searched, and differ between algorithms by a preset, in words."""
+        values: dict[str, dict[str, list[str]]] = {}
+        for name, p in self.compared.items():
+            fixed = p.workload.configuration({})
+            for n in sorted(p.workload.common - {*p.space.domains} - {*p.workload.idle({})}):
+                values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
+        return [
+            f"{n} is {'; '.join(f'{value} for {terminal.few(names)}' for value, names in of.items())}"
+            for n, of in values.items()
+            if len(of) > 1
+        ]
+
+    @property
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
@@ -110,6 +125,7 @@ class ComparisonPlan:
             "control": list(self.control),
             "seeds": self.options.seeds,
             "margin": self.options.margin,
+            "unlike": self.unlike,
             "top_k": self.options.candidates,
             "grace": p.grace,
             "budget": p.budget._asdict(),
@@ -150,27 +166,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
                 "algorithms here do"
             )
         plans[algo] = _planned(search)
-    if len({p.trials for p in plans.values()}) > 1:
-        raise UserError(
-            "a fair comparison gives every algorithm the same number of trials, but their grids have "
-            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
-        )
-    if len({p.workload.rounds for p in plans.values()}) > 1 and options.budget_unit == "rounds":
-        raise UserError(
-            "a fair comparison gives every algorithm the same number of rounds, but there are "
-            f"{', '.join(f'{n} {p.workload.rounds}' for n, p in plans.items())}; give --rounds"
-        )
-    if len({str(p.goal) for p in plans.values()}) > 1:
-        raise UserError(
-            "a comparison needs one objective, but there are "
-            f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
-        )
-    figures = {n: p.goal.first.reported(p.workload.figures({})) for n, p in plans.items()}
-    if len(set(figures.values())) > 1:
-        raise UserError(
-            "a comparison needs one figure of all on fresh seeds, but there are "
-            f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
-        )
+    _require_alike(plans, options)
     plans = _with_common_grace(plans)
     again = [
         {n: _again(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
@@ -178,6 +174,8 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     ]
     made = ComparisonPlan(options, folder, plans, tuple(again), baselines=tuple(b for b in baselines if b in plans))
     made = _with_control(made) if options.control and again else made
+    for line in comparison_text.unlike(made.unlike):
+        say(f"note: {line}")
     user_files.register(made.own)
     return made
 
@@ -364,6 +362,31 @@ def _also(
         return []
     idle = workload.idle({})
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+
+
+def _require_alike(plans: Mapping[str, Plan], options: ComparisonOptions) -> None:
+    """UserError unless all have the same number of trials and of rounds, one objective, and one figure."""
+    if len({p.trials for p in plans.values()}) > 1:
+        raise UserError(
+            "a fair comparison gives every algorithm the same number of trials, but their grids have "
+            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
+        )
+    if len({p.workload.rounds for p in plans.values()}) > 1 and options.budget_unit == "rounds":
+        raise UserError(
+            "a fair comparison gives every algorithm the same number of rounds, but there are "
+            f"{', '.join(f'{n} {p.workload.rounds}' for n, p in plans.items())}; give --rounds"
+        )
+    if len({str(p.goal) for p in plans.values()}) > 1:
+        raise UserError(
+            "a comparison needs one objective, but there are "
+            f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
+        )
+    figures = {n: p.goal.first.reported(p.workload.figures({})) for n, p in plans.items()}
+    if len(set(figures.values())) > 1:
+        raise UserError(
+            "a comparison needs one figure of all on fresh seeds, but there are "
+            f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
+        )
 
 
 def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:

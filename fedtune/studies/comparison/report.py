@@ -56,7 +56,7 @@ def report(
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
     records = {name: RunFiles(of[0]).record for name, of in runs.items()}
-    caveats = [f"ranges were widened: {why}" for why in c.widened]
+    caveats = [*comparison_text.unlike(c.unlike), *(f"ranges were widened: {why}" for why in c.widened)]
     twice = comparison_tables.control(evaluations, c.control, objective, c.options.margin)
     caveats += comparison_text.control(twice)
     caveats += comparison_text.caveats(records, c.trials, compared)

@@ -148,6 +148,11 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     return found + _failed(evaluations) + _chosen_anew(evaluations, chosen)
 
 
+def unlike(settings: Sequence[str]) -> list[str]:
+    """A line on each hyperparameter of the setting that is fixed, but not alike (`ComparisonPlan.unlike`)."""
+    return [f"not alike in all algorithms, by --preset: {line}" for line in settings]
+
+
 def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
     """The configurations of runs, one of each search, in the order of searches."""
     firsts = runs.drop_duplicates(SEARCH) if SEARCH in runs else runs[:1]
