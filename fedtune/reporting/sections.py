@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from analysis import frames, plots
 from fedtune.core.metrics import limits
-from fedtune.core.objectives import ACCURACY, Goal
+from fedtune.core.objectives import ACCURACY, Goal, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
 from fedtune.experiment.scenarios import in_words
@@ -258,15 +258,16 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     folders = {search: of[-1] for search, of in begun.items() if of}
     there = {a for a, _ in folders}
     of_searches = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
+    own = [f for f, (a, _) in zip(of_searches, folders, strict=True) if a not in twice[1:]]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    if evaluations is not None and of_searches:
+    compared, pair = _without_control(evaluations, twice, first, margin)
+    if compared is not None and of_searches:
         records: dict[str, Any] = {}
         for f in of_searches:
             records.setdefault(f.record["algorithm"], f.record)
         said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        said += comparison_text.unlike(record.get("unlike") or [])
-        said += comparison_text.control(comparison_tables.control(evaluations, twice, first, margin))
-        compared = evaluations[~evaluations["algorithm"].isin(twice[1:])]
+        said += comparison_text.unlike(record.get("unlike") or [], (record.get("options") or {}).get("preset"))
+        said += comparison_text.control(pair)
         said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
         warnings += [findings.sentence(line, algorithms) for line in said]
     if lacking := [a for a in algorithms if a not in there]:
@@ -274,17 +275,17 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     return Comparison(
         anchor,
         run.absolute().name,
-        f"{comparison_text.who([a for a in algorithms if a not in twice[1:]])} on {where}",
+        f"{comparison_text.who(reading.compared_in(record))} on {where}",
         state,
         lead,
         provenance.again(record),
         warnings,
-        _tables(run, budget, twice, searches, margin),
+        [*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
         _winner(run, twice),
-        [] if evaluations is None else report_figures.of_comparison(evaluations, first, budget, margin),
+        [] if compared is None else report_figures.of_comparison(compared, first, budget, margin),
         [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
         provenance.of(record),
-        advice.of_comparison(record, _pairs(run), of_searches) if state == "finished" else [],
+        advice.of_comparison(record, _pairs(run), own) if state == "finished" else [],
         reading.text(files.method_file) if state == "finished" else "",
     )
 
@@ -293,6 +294,22 @@ def _evaluations(run: Path) -> pd.DataFrame | None:
     """The runs on fresh seeds; None if they have not all ended."""
     file = RunFiles(run).evaluations_file
     return reading.table(file, ("algorithm", "configuration", "seed")) if file.exists() else None
+
+
+def _without_control(
+    evaluations: pd.DataFrame | None, control: Sequence[str], objective: Objective, margin: float
+) -> tuple[pd.DataFrame | None, pd.DataFrame]:
+    """The runs on fresh seeds of all but the control; and how far it is from the algorithm that it is."""
+    if evaluations is None:
+        return None, pd.DataFrame()
+    compared = evaluations[~evaluations["algorithm"].isin(control[1:])]
+    return compared, comparison_tables.control(evaluations, control, objective, margin)
+
+
+def _of_control(pair: pd.DataFrame) -> list[TextTable]:
+    """The control's table; none without.  pair: `tables.control`."""
+    title = comparison_text.OF_CONTROL
+    return [] if pair.empty else [_plain(title[0].upper() + title[1:], comparison_text.of_control(pair))]
 
 
 def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> list[dict[str, Any]]:
@@ -393,8 +410,7 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
 
     evaluated: whether there are runs on fresh seeds.
     """
-    compared = [a for a in record["algorithms"] if a not in record.get("control", [])[1:]]
-    trials, names = record.get("trials"), several(len(compared), "algorithm")
+    trials, names = record.get("trials"), several(len(reading.compared_in(record)), "algorithm")
     searches = record.get("searches", 1)
     if state != "finished":
         earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"

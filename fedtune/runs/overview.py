@@ -18,7 +18,7 @@ from fedtune.runs import time_left
 from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
 from fedtune.runs.logs import Followed, Row
-from fedtune.runs.reading import rounds_of
+from fedtune.runs.reading import compared_in, rounds_of
 from fedtune.runs.trial_states import ALIVE, ended, trained
 from fedtune.user_code import user_files
 
@@ -205,7 +205,7 @@ class Reader:
         planned = len(names) * int(record.get("searches", 1)) * (1 + ("widened" in record))
         rest = [search.left for search in found if not search.over]
         left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
-        return ComparisonStatus(files.path, state, over, left, list(names), planned, evaluated, found)
+        return ComparisonStatus(files.path, state, over, left, compared_in(record), planned, evaluated, found)
 
     def search(self, run: Path) -> SearchStatus:
         """The status of a search; UserError if the folder has none."""

@@ -230,6 +230,11 @@ def rounds_of(record: Mapping[str, Any]) -> int:
     return int(record.get("rounds") or record["scenario"]["rounds"])
 
 
+def compared_in(record: Mapping[str, Any]) -> list[str]:
+    """The algorithms of a comparison's record, without the second name under which one takes part as a control."""
+    return [name for name in record["algorithms"] if name not in record.get("control", [])[1:]]
+
+
 def commits_of(record: Mapping[str, Any]) -> list[str | None]:
     """The commits of the code that a run was made by, the first one first; None where it is unknown."""
     return list(dict.fromkeys([*(record.get("earlier_commits") or []), record.get("git_commit")]))

@@ -189,6 +189,8 @@ class Record(TypedDict, total=False):
     seeds: Whole
     top_k: Whole
     unequal: list[Text]
+    unlike: list[Text]
+    control: list[Text]
     widened: list[Text]
     # the reproduction
     grid: Annotated[Grid, BeforeValidator(_flat)]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from fedtune.core.errors import UserError
 from fedtune.programs.naming import is_program
+from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
 from fedtune.tuning.options.options import OF_ENGINE, ExperimentOptions, SearchOptions, canonical
@@ -125,7 +126,7 @@ class ComparisonOptions(SearchOptions):
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
-        known, algorithms = super().from_record(content), content["algorithms"]
+        known, algorithms = super().from_record(content), reading.compared_in(content)
         known = dataclasses.replace(known, recorded={**known.recorded, "defaults_of": content["defaults_of"]})
         return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
 

@@ -146,6 +146,7 @@ def test_who_leads_is_said_of_means_and_of_one_search_with_a_warning(tmp_path: P
     one = text.by_budget(budgets.table(three(tmp_path / "one")[:1]), ACCURACY, 0.005)
     assert one.endswith("; with one search each, another may order them otherwise.")
     assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY, 0.005) == ""
+    assert "order" not in text.by_budget(of_means(a=[0.5], b=[0.4]), ACCURACY, 0.005), "of one trial nothing changes"
     near = of_means(a=[0.5, 0.7, 0.701, 0.703], b=[0.4, 0.69, 0.702, 0.702], c=[0.1, 0.1, 0.1, 0.1])
     assert text.by_budget(near, ACCURACY, 0.005).endswith(
         "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means changed with the "

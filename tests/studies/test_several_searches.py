@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY
 from fedtune.runs import logs
-from fedtune.studies.comparison import method, tables, text
+from fedtune.runs.files import RunFiles
+from fedtune.studies.comparison import comparison, method, tables, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning import widening
 from fedtune.tuning.options import arguments
 
 SEARCHES = 4
@@ -138,7 +139,8 @@ def test_the_outcome_counts_verdicts_or_says_that_there_is_none() -> None:
     of_two = frame(local=(0.5, 1e-4), fedavg=(0.7, 1e-4))
     said = text.outcome(last, tables.pairs(of_two, margin=0.005), tables.against(of_two, ["local"], margin=0.005))
     assert said.startswith("fedavg ranks first") and said.endswith("1 below fedavg; of 1 algorithms, 1 above local.")
-    assert not text.outcome(last[2:].assign(tuned=math.nan), tables.pairs(of_two[:0]), tables.pairs(of_two[:0]))
+    lost = last.assign(tuned=[math.nan, math.nan, 0.8])
+    assert not text.outcome(lost, tables.pairs(of_two[:0]), tables.pairs(of_two[:0]))
     one = found[found["search"] == 1]
     said = text.outcome(tables.table(one, spent([*"abc", "local"]), {}), tables.pairs(one), tables.pairs(one))
     assert "by one search of each algorithm: what another search would find is not known" in said.partition(". ")[0]
@@ -249,7 +251,7 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "tuned by 2 searches of 2 trials" in cited and r"\cite{tang2020}" in cited and "2.5 \\%" in cited
     assert "@article{holm1979," in (folder / "references.bib").read_text() and "for a paper: " in said
     assert (folder / "table.tex").read_text().count(r"\begin{table}") == 7
-    assert "differs from itself by" in cited
+    assert "its difference is" in cited
     shown = (folder / "table.md").read_text()
     assert shown.startswith("# local, fedavg on digits-w4") and text.in_markdown(record["outcome"]) in shown
     assert pd.read_csv(folder / "table.csv")["algorithm"].iloc[-1] == "fedavg-again"
@@ -266,22 +268,48 @@ def test_a_comparison_of_several_searches_from_end_to_end(
 def test_what_a_preset_makes_unlike_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--algos ditto,fedbabu,fedavg --baselines none --scenario digits-w4 --searches 2".split()
     c = planned(*words, "--storage-path", str(tmp_path), "--preset", "as_published")
-    assert "averaging is clients for ditto, fedbabu; rows for fedavg" in c.unlike
-    assert not any(line.startswith("lr is") for line in c.unlike), "what is searched is alike"
-    assert "note: not alike in all algorithms, by --preset: averaging is clients for" in capsys.readouterr().err
+    (averaging,) = (line for line in c.unlike if line.startswith("averaging"))
+    assert averaging == "averaging is rows for fedavg, and clients for all others"
+    assert not any(line.startswith("momentum") for line in c.unlike), "what is searched is alike"
+    assert f"note: not alike in all algorithms, by --preset as_published: {averaging}" in capsys.readouterr().err
     assert c.to_record()["unlike"] == c.unlike
-    assert "Not alike: averaging is clients for ditto, fedbabu; rows for fedavg." in method._compared(c)
+    assert f"Not alike, by the preset as_published: {averaging}." in method._compared(c)
     assert not planned(*words, "--storage-path", str(tmp_path)).unlike
 
 
-def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(tmp_path: Path) -> None:
+def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     c = planned(*WORDS, "--storage-path", str(tmp_path), "--ranges", "lr=0.01..0.1", "--widen")
-    spaces, workloads = ({n: getattr(p, of) for n, p in c.compared.items()} for of in ("space", "workload"))
-    found = widening.rule(spaces, workloads, {"fedavg": [{"lr": 0.1}], "local": []})
-    wider = comparison_plan.widened(c, found)
+    at_end = "fedavg-again"
+
+    def candidates(p: Any, count: int) -> list[Any]:
+        return [None, SimpleNamespace(config={"lr": 0.1 if p.folder.name == at_end else 0.05})]
+
+    monkeypatch.setattr(comparison.fresh_seeds, "candidates", candidates)
+    c.folder.mkdir()
+    files = RunFiles(c.folder)
+    assert comparison._widened(c, files) is c
+    at_end = "fedavg"
+    wider = comparison._widened(c, files)
     ranges = {n: p.space.text()["lr"] for n, p in wider.plans.items()}
     assert ranges["fedavg-again"] == ranges["fedavg"] != c.plans["fedavg"].space.text()["lr"]
     assert {p.trials for p in wider.every} == {1}
+
+
+def test_a_record_of_all_algorithms_names_those_that_are_compared() -> None:
+    record = {"options": {"algos": "all"}, "algorithms": ["local", "fedavg", "fedavg-again"], "defaults_of": {}}
+    assert ComparisonOptions.from_record(record | {"control": ["fedavg", "fedavg-again"]}).algos == "local,fedavg"
+
+
+def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path) -> None:
+    c = planned(*"--algos fedavg --baselines none --scenario digits-w4 --searches 2".split())
+    two = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.7, 0.01)})
+    twice, none = tables.control(two, c.control), tables.pairs(two[:0])
+    tested = method.Tested(none, none, twice, "test_acc", [], {}, [])
+    assert text.from_itself(twice) in method._judged(c, tested)[-1]
+    lost = two.assign(test_acc=two["test_acc"].where(two["algorithm"] == "fedavg"))
+    assert text.control(tables.control(lost, c.control))[0].endswith("fedavg-again − fedavg is unknown (not tested)")
 
 
 def test_a_control_that_differs_from_itself_is_a_warning() -> None:

@@ -146,7 +146,7 @@ def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reade
 
 
 def _compared(record: Mapping[str, Any]) -> str:
-    return f"comparison of {', '.join(record['algorithms'])}{_setting(record)}"
+    return f"comparison of {', '.join(reading.compared_in(record))}{_setting(record)}"
 
 
 def _searched(record: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ def _compared(c: ComparisonPlan) -> list[str]:
         found.append(f"{_listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune.")
     if pinned := c.first.workload.pinned:
         found.append(f"Fixed, not searched: {_listed([f'{n} = {v}' for n, v in pinned.items()])}.")
-    return [*found, *(f"Not alike: {printable(line)}." for line in c.unlike)]
+    return [*found, *(f"Not alike, by the preset {c.options.preset}: {printable(line)}." for line in c.unlike)]
 
 
 def _searched(c: ComparisonPlan, record: Mapping[str, Any]) -> list[str]:
@@ -212,7 +212,7 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
     k, o = len(c.searches), c.options
     holm = f"corrected by Holm's method{cite('holm1979')}"
     if tested.pairs.empty:
-        return ["With one algorithm there is nothing to test."]
+        return ["With one algorithm there is nothing to test.", *_control(c, tested)]
     if k == 1 and o.seeds == 1:
         return ["With one search of each algorithm and one fresh seed nothing is tested."]
     if k == 1:
@@ -234,13 +234,16 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
         ]
     if len(tested.against):
         found.append(f"The tests against {_listed(c.baselines)} are corrected once more by themselves.")
-    if c.control:
-        twice = f"As a control, {printable(c.control[0])} takes part twice, on the same seeds with other draws"
-        unit = " points" * comparison_text.in_percent(tested.control)
-        shown = comparison_text.shown_pairs(tested.control).itertuples()
-        differs = [f"; it differs from itself by {row.difference}{unit} ({row.verdict})" for row in shown]
-        found.append("".join([twice, *differs, "."]))
-    return found
+    return found + _control(c, tested)
+
+
+def _control(c: ComparisonPlan, tested: Tested) -> list[str]:
+    """Which algorithm took part twice, and how far it was from itself."""
+    if not c.control:
+        return []
+    twice = f"As a control, {printable(c.control[0])} takes part twice, on the same seeds with other draws"
+    differs = "" if tested.control.empty else f"; its difference is {comparison_text.from_itself(tested.control)}"
+    return [f"{twice}{differs}."]
 
 
 def _test(pairs: int) -> str:

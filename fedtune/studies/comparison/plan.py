@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,21 @@ class ComparisonPlan:
 
     @property
     def unlike(self) -> list[str]:
-        """Hyperparameters of the setting that are not searched, and differ between algorithms by a preset, in words."""
+        """Hyperparameters of the setting that are not searched, and differ between algorithms by a preset, in words.
+
+        The value that most have is said last.
+        """
         values: dict[str, dict[str, list[str]]] = {}
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
             for n in sorted(p.workload.common - {*p.space.domains} - {*p.workload.idle({})}):
                 values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
-        return [
-            f"{n} is {'; '.join(f'{value} for {terminal.few(names)}' for value, names in of.items())}"
-            for n, of in values.items()
-            if len(of) > 1
-        ]
+        found = []
+        for n, of in values.items():
+            *some, most = sorted(of, key=lambda value: len(of[value]))
+            if some:
+                found.append(f"{n} is {_for(of, some)}, and {most} for all others")
+        return found
 
     @property
     def own(self) -> tuple[UserFile, ...]:
@@ -137,6 +141,11 @@ class ComparisonPlan:
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
 
 
+def _for(values: Mapping[str, list[str]], some: Sequence[str]) -> str:
+    """Values, each with the algorithms that have it."""
+    return "; ".join(f"{value} for {', '.join(values[value])}" for value in some)
+
+
 def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:
     """Check everything that can be checked before anything starts; UserError otherwise.
 
@@ -174,7 +183,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     ]
     made = ComparisonPlan(options, folder, plans, tuple(again), baselines=tuple(b for b in baselines if b in plans))
     made = _with_control(made) if options.control and again else made
-    for line in comparison_text.unlike(made.unlike):
+    for line in comparison_text.unlike(made.unlike, options.preset):
         say(f"note: {line}")
     user_files.register(made.own)
     return made
@@ -188,8 +197,7 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
     before = c.first.trials
 
     def wider(name: str, p: Plan) -> Plan:
-        plainest, *again = c.control or ("",)  # which has no say in what is widened
-        of = found.ranges[plainest if name in again else name]
+        of = found.ranges[name if name in found.ranges else c.control[0]]  # a control's are its algorithm's
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)

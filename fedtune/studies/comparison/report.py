@@ -56,7 +56,10 @@ def report(
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
     records = {name: RunFiles(of[0]).record for name, of in runs.items()}
-    caveats = [*comparison_text.unlike(c.unlike), *(f"ranges were widened: {why}" for why in c.widened)]
+    caveats = [
+        *comparison_text.unlike(c.unlike, c.options.preset),
+        *(f"ranges were widened: {why}" for why in c.widened),
+    ]
     twice = comparison_tables.control(evaluations, c.control, objective, c.options.margin)
     caveats += comparison_text.control(twice)
     caveats += comparison_text.caveats(records, c.trials, compared)
@@ -145,7 +148,7 @@ def _titled(
             f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
             comparison_text.shown_pairs(against, every=True),
         ),
-        (comparison_text.OF_CONTROL, comparison_text.shown_pairs(twice)),
+        (comparison_text.OF_CONTROL, comparison_text.of_control(twice)),
         (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
         (
             f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each{_choice(c.first)}",

@@ -71,7 +71,7 @@ def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
     found = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
     every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
-    if every is not None:
+    if every is not None and most > 1:
         stays = f"stays as it is from {several(every, 'trial')} on" if every < most else "changed with the last trial"
         apart = "of those that end more than the margin apart"
         more = " (no two end more than the margin apart)" if wide is None else ""
@@ -148,9 +148,9 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     return found + _failed(evaluations) + _chosen_anew(evaluations, chosen)
 
 
-def unlike(settings: Sequence[str]) -> list[str]:
+def unlike(settings: Sequence[str], preset: str | None) -> list[str]:
     """A line on each hyperparameter of the setting that is fixed, but not alike (`ComparisonPlan.unlike`)."""
-    return [f"not alike in all algorithms, by --preset: {line}" for line in settings]
+    return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in settings]
 
 
 def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -159,7 +159,12 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
     return [tables.plain({n: row.get(tables.CONFIG + n) for n in names}) for row in firsts.to_dict("records")]
 
 
-OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p by itself"
+OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
+
+
+def of_control(pair: pd.DataFrame) -> pd.DataFrame:
+    """The control's row as text.  pair: `tables.control`."""
+    return shown_pairs(pair).drop(columns="p (Holm)")
 
 
 def control(pair: pd.DataFrame) -> list[str]:
@@ -169,13 +174,19 @@ def control(pair: pd.DataFrame) -> list[str]:
     """
     if pair.empty:
         return []
-    row, text = pair.iloc[0], shown_pairs(pair).iloc[0]
+    row, differs = pair.iloc[0], from_itself(pair)
     wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
-    unit = " points" if in_percent(pair) else ""
     return [
-        f"control: {row['other']} took part twice under two names, and {text['pair']} is {text['difference']}{unit} "
-        f"({row['verdict']}){wrong}"
+        f"control: {row['other']} took part twice under two names, and {row['algorithm']} − {row['other']} is "
+        f"{differs}{wrong}"
     ]
+
+
+def from_itself(pair: pd.DataFrame) -> str:
+    """How far a control is from the algorithm that it is: `+0.10 ± 1.20 points (cannot be told)`."""
+    text, unit = shown_pairs(pair).iloc[0], " points" * in_percent(pair)
+    lost = math.isnan(pair["difference"].iloc[0])
+    return f"unknown ({UNTESTED})" if lost else f"{text['difference']}{unit} ({text['verdict']})"
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
