@@ -21,7 +21,7 @@ from fedtune.experiment import registry
 from fedtune.studies.comparison import budgets, tables
 from fedtune.studies.comparison.tables import LARGER, UNTOLD
 
-STUDIES = ("tuned-few",)
+STUDIES = ("tuned-few", "tuned-part")
 FEW = field.read("tuned-few")
 ASKED = yaml.safe_load((ROOT / "analysis" / "contrasts.yaml").read_text())
 
@@ -287,6 +287,7 @@ def earlier() -> list[str]:
         f"The {len(rest)} others on own classes moved by at most {rest.max():.1f}",
         f"it leads Local by {listed(f'{points:.1f}' for points in again)} points",
         f"rates of at most {babu['config/tune_lr'].max():.5f}",
+        f"Which of its {significant(many).sum()} verdicts hold",
         f"of the {len(both)} contrasts that were significant in both earlier settings, "
         f"{(few['difference'][both] * many['difference'][both] < 0).sum()} differ in sign",
         *(

@@ -1,0 +1,166 @@
+"""What the page of results says of many clients, of which few take part, is what the kept tables hold."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import yaml
+from support import field
+from support.field import called, counts, difference, led, named
+from support.results_page import ROOT, listed, require, section
+
+from analysis.papers.worth import by_seed
+from fedtune.core import statistics
+from fedtune.core.objectives import ACCURACY
+from fedtune.core.statistics import interval, number
+from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison.tables import LARGER
+
+PART = field.read("tuned-part")
+COMMAND = yaml.safe_load((ROOT / "analysis" / "contrasts.yaml").read_text())["tuned-part"]["command"]
+MANY = field.EARLIER.query("study == 'field-dir0.3'").set_index(["one", "other", "metric"])  # one search
+KEYS = [key for key in MANY.index if key in PART.contrasts.index]
+HEADING = "## Many clients, of which few take part"
+
+
+def asked(option: str) -> str:
+    [value] = re.findall(rf"--{option} (\S+)", COMMAND)
+    return value
+
+
+def test_the_setting() -> None:
+    assert not PART.table["gain"].isna().any(), "the page says that no run diverged"
+    assert (PART.table["runs"] == 9).all() and (PART.budget["searches"] == 3).all()
+    assert set(PART.table.index) == {n for key in MANY.index[significant(MANY)] for n in key[:2]}
+    require(section(HEADING).partition(" ### ")[0], setting())
+
+
+def setting() -> list[str]:
+    return [
+        f"under Dirichlet({asked('scenario').removeprefix('fmnist-dir')})",
+        f"{asked('clients')} clients",
+        f"{float(asked('participation')) * int(asked('clients')):.0f} take part in each of {asked('rounds')} rounds",
+        f"with {asked('local-steps')} mini-batches",
+        f"The same {asked('eval-clients')} clients are scored",
+        f"{asked('trials')} trials",
+        f"{significant(MANY).sum()} contrasts",
+    ]
+
+
+def significant(rows: pd.DataFrame) -> pd.Series:
+    return rows["verdict"].isin(["above", "below"])
+
+
+def test_tuning() -> None:
+    require(section("### Tuning with many clients"), worth())
+
+
+def worth() -> list[str]:
+    of, (default, tuned) = PART.field, by_seed(PART.runs)
+    gain, most, least = (
+        statistics.mean((tuned - default).mean(axis=1)),
+        of["gain"].nlargest(3),
+        of["gain"].nsmallest(3),
+    )
+    assert {*most.index} == {*of["default"].nsmallest(3).index}
+    taus, *agreed = field.rankings(PART)
+    assert agreed[0] < min(taus)
+    by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", PART.worth, re.MULTILINE))
+    shares = {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
+    ends = 100 * PART.budget.pivot(index="trials", columns="algorithm", values="score")
+    said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in budgets.leaders(PART.budget)]
+    return [
+        f"all {len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
+        f"The gain is largest for {gains(most)}",
+        f"smallest for {gains(least)}",
+        f"from the best to the worst it is {np.ptp(of['default']):.1f} points by default and "
+        f"{np.ptp(of['tuned']):.1f} tuned",
+        f"{min(taus):.2f} to {max(taus):.2f} in one search",
+        f"Two tuned rankings agree by {agreed[0]:.2f}, and two by defaults by {agreed[1]:.2f}",
+        f"{shares['all']} % of the importance",
+        f"the leader is {listed(said)} trials",
+        f"The mean over all algorithms is {listed(f'{v:.1f}' for v in ends.loc[[*AFTER]].mean(axis=1))} % "
+        f"after {listed(map(str, AFTER))} trials",
+    ]
+
+
+AFTER = 1, 2, 4, 6  # trials
+
+
+def gains(rows: pd.Series) -> str:
+    """A (+9.1 ± 2.0), B (+8.0 ± 1.0) and C (+7.0 ± 1.5)."""
+    of = PART.field
+    return listed(f"{called(str(n))} ({interval(of['gain'][n], of['gain_half'][n], '+.1f')})" for n in rows.index)
+
+
+def test_who_leads() -> None:
+    require(section("### Who leads with many clients"), leads())
+
+
+def leads() -> list[str]:
+    of, pairs = PART.field, counts(PART.pairs)
+    local, tuned = (PART.against.xs(b, level="other") for b in ("local", "fedavgft"))
+    above, below = (of_larger(local, 1), of_larger(tuned, -1))
+    assert not of_larger(local, -1) and not of_larger(tuned, 1)
+    assert PART.pairs["verdict"][("fedavgft", "local")] == LARGER
+    rows = tables.control(PART.runs, ["fedavg", "fedavg-again"], ACCURACY, 0.005).iloc[0]
+    size = PART.pairs["difference"].abs().groupby(PART.pairs["verdict"]).min()
+    return [
+        f"{led(of['tuned'], 5)} have the highest accuracy on own classes",
+        f"{led(of['all'], 5)} on all classes",
+        f"{named([*above, 'fedavgft'])} are above Local ({of['tuned']['local']:.1f})",
+        f"{named(below)} are below FedAvg-FT",
+        f"Of all {len(PART.pairs)} pairs {pairs['above'] + pairs['below']} differ by more than the margin",
+        f"{pairs['untold']} cannot be told",
+        f"half an interval is {PART.pairs['half'].median():.1f} points in the median",
+        f"the smallest difference that is called larger is {size[LARGER]:.1f}",
+        f"The control, FedAvg searched under a second name, differs from it by "
+        f"{interval(100 * rows['difference'], 100 * rows['half'], '+.1f')} points (p = {number(rows['p'], '.2f')})",
+    ]
+
+
+def of_larger(pairs: pd.DataFrame, sign: int) -> list[str]:
+    """Those above (1) or below (−1) a baseline by more than the margin, the best first."""
+    return [str(n) for n in pairs.index if pairs["verdict"][n] == LARGER and sign * pairs["difference"][n] > 0]
+
+
+def test_which_verdicts_of_one_search_hold() -> None:
+    require(section("### Which verdicts of one search hold"), holding())
+
+
+def holding() -> list[str]:
+    few = field.read("tuned-few").contrasts
+    now, told = PART.contrasts, MANY.index[significant(MANY)]
+    before = MANY["difference"]
+    kept = MANY["verdict"][told] == now["verdict"][told]
+    turned = [key for key in told if before[key] * now["difference"][key] < 0]
+    assert [key for key in turned if significant(now)[key]] == [("moon", "fedavg", "test_acc_all")]
+    again = [key for key in told if kept[key]]
+    moon = now.loc[("moon", "fedavg", "test_acc_all")]
+    nominal = now.loc[told].query("p < 0.05").index
+    both = [key for key in KEYS if significant(few)[key] and significant(now)[key]]
+    assert all(few["difference"][key] * now["difference"][key] > 0 for key in both)
+    return [
+        f"Of the {len(told)} contrasts only {listed(map(pair, again))} is significant again",
+        f"{(~kept).sum() - len(turned)} keep their sign without being significant, and {len(turned)} change it",
+        f"MOON − FedAvg on all classes is {difference(moon)} points",
+        f"where it was {difference(MANY.loc[('moon', 'fedavg', 'test_acc_all')])}",
+        f"by default it reaches {PART.field['default']['moon']:.1f} % on own classes",
+        f"{len(nominal)} of the {len(told)} have p < 5 % before the correction",
+        f"half an interval was {MANY['half'].median():.1f} points in the median, and is {now['half'].median():.1f}",
+        f"{listed(map(pair, both))} are significant with few rows, too, with the same signs",
+        *(f"| {pair(key)} | {cell(MANY.loc[key])} | {cell(now.loc[key])} |" for key in KEYS),
+    ]
+
+
+def pair(key: tuple[str, str, str]) -> str:
+    """A − B, and of which classes."""
+    return f"{called(key[0])} − {called(key[1])}{field.OF[key[2]]}"
+
+
+def cell(row: pd.Series) -> str:
+    """A contrast's difference, in bold if it is significant."""
+    mark = "**" * (row["verdict"] in ("above", "below"))
+    return f"{mark}{difference(row)}{mark}"
