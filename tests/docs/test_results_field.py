@@ -287,7 +287,7 @@ def earlier() -> list[str]:
         f"The {len(rest)} others on own classes moved by at most {rest.max():.1f}",
         f"it leads Local by {listed(f'{points:.1f}' for points in again)} points",
         f"rates of at most {babu['config/tune_lr'].max():.5f}",
-        f"Which of its {significant(many).sum()} verdicts hold",
+        f"which of its {significant(many).sum()} verdicts hold",
         f"of the {len(both)} contrasts that were significant in both earlier settings, "
         f"{(few['difference'][both] * many['difference'][both] < 0).sum()} differ in sign",
         *(

@@ -67,14 +67,20 @@ def worth() -> list[str]:
     assert {*most.index} == {*of["default"].nsmallest(3).index}
     taus, *agreed = field.rankings(PART)
     assert agreed[0] < min(taus)
+    config = PART.runs.filter(like="config/").astype("string").fillna("")
+    mine = PART.runs["algorithm"] == "fedgen"
+    first, chosen = (config[mine & of] for of in (PART.runs["configuration"] == "default", PART.runs["chosen"]))
+    assert (chosen.to_numpy() == first.to_numpy()[:1]).all(axis=1).sum() == 2 * 3  # two searches, three seeds each
+    assert {*PART.runs.loc[PART.runs["configuration"] == "default", "config/momentum"]} == {0.0}
     by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", PART.worth, re.MULTILINE))
     shares = {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
     ends = 100 * PART.budget.pivot(index="trials", columns="algorithm", values="score")
     said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in budgets.leaders(PART.budget)]
     return [
-        f"all {len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
+        f"the {len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
         f"The gain is largest for {gains(most)}",
         f"smallest for {gains(least)}",
+        f"{(of['gain'] < of['gain_half']).sum()} intervals contain zero",
         f"from the best to the worst it is {np.ptp(of['default']):.1f} points by default and "
         f"{np.ptp(of['tuned']):.1f} tuned",
         f"{min(taus):.2f} to {max(taus):.2f} in one search",
@@ -105,6 +111,10 @@ def leads() -> list[str]:
     above, below = (of_larger(local, 1), of_larger(tuned, -1))
     assert not of_larger(local, -1) and not of_larger(tuned, 1)
     assert PART.pairs["verdict"][("fedavgft", "local")] == LARGER
+    assert np.ptp(PART.pairs["half"]) < 1e-9, "variances are pooled"
+    shared = [n for n in below if of["foreign"][n] > 50]
+    assert [n for n in below if n not in shared] == ["fedproto", "gfpl"]
+    smaller = PART.contrasts.query("verdict in ('above', 'below')")["difference"].abs().min()
     rows = tables.control(PART.runs, ["fedavg", "fedavg-again"], ACCURACY, 0.005).iloc[0]
     size = PART.pairs["difference"].abs().groupby(PART.pairs["verdict"]).min()
     return [
@@ -114,8 +124,9 @@ def leads() -> list[str]:
         f"{named(below)} are below FedAvg-FT",
         f"Of all {len(PART.pairs)} pairs {pairs['above'] + pairs['below']} differ by more than the margin",
         f"{pairs['untold']} cannot be told",
-        f"half an interval is {PART.pairs['half'].median():.1f} points in the median",
+        f"half an interval is {PART.pairs['half'].median():.1f} points for each pair",
         f"the smallest difference that is called larger is {size[LARGER]:.1f}",
+        f"one of {smaller:.1f} has a verdict there",
         f"The control, FedAvg searched under a second name, differs from it by "
         f"{interval(100 * rows['difference'], 100 * rows['half'], '+.1f')} points (p = {number(rows['p'], '.2f')})",
     ]
@@ -147,10 +158,11 @@ def holding() -> list[str]:
         f"{(~kept).sum() - len(turned)} keep their sign without being significant, and {len(turned)} change it",
         f"MOON − FedAvg on all classes is {difference(moon)} points",
         f"where it was {difference(MANY.loc[('moon', 'fedavg', 'test_acc_all')])}",
-        f"by default it reaches {PART.field['default']['moon']:.1f} % on own classes",
+        f"MOON is the weakest by default, too ({PART.field['default']['moon']:.1f} % on own classes)",
         f"{len(nominal)} of the {len(told)} have p < 5 % before the correction",
-        f"half an interval was {MANY['half'].median():.1f} points in the median, and is {now['half'].median():.1f}",
-        f"{listed(map(pair, both))} are significant with few rows, too, with the same signs",
+        f"half an interval was {MANY['half'][told].median():.1f} points in the median, and is "
+        f"{now['half'][told].median():.1f}",
+        f"{listed(map(pair, both))} are also significant with few rows, with the same signs",
         *(f"| {pair(key)} | {cell(MANY.loc[key])} | {cell(now.loc[key])} |" for key in KEYS),
     ]
 
