@@ -34,7 +34,9 @@ def said() -> list[str]:
     assert verdicts["pfllib-fedproto", "fedproto"] == "below"
     images = "4,800 of 70,000 images"
     assert images in STUDY["left_out"]
+    rates = [of["configuration"][n].partition(",")[0].removeprefix("lr = ") for n in of.index]
     return [
+        f"learning rate is {rates[0]} in PFLlib and {rates[1]} here",
         f"{images} of Fashion-MNIST",
         f"{trials} trials of {rounds} rounds",
         *(
