@@ -303,7 +303,9 @@ def test_a_record_of_all_algorithms_names_those_that_are_compared() -> None:
 
 
 def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path) -> None:
-    c = planned(*"--algos fedavg --baselines none --scenario digits-w4 --searches 2".split())
+    c = planned(
+        *"--algos fedavg --baselines none --scenario digits-w4 --searches 2 --storage-path".split(), str(tmp_path)
+    )
     two = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.7, 0.01)})
     twice, none = tables.control(two, c.control), tables.pairs(two[:0])
     tested = method.Tested(none, none, twice, "test_acc", [], {}, [])
