@@ -37,7 +37,7 @@ SECONDS = 150  # of processor time, of one mutant's tests
 
 
 class Target(NamedTuple):
-    """A module under mutation: the names its files have or had, and its tests."""
+    """A module under mutation: the names its files have or had, and its tests; where need be with their folders."""
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
@@ -69,6 +69,32 @@ TARGETS = {
             "fedensemble",
             "fesem",
         ),
+    ),
+    "program_rows": Target(
+        ("programs/rows", "programs/metric", "programs/output", "written_files"),
+        ("programs/test_rows", "programs/test_run", "programs/test_report"),
+    ),
+    "user_data": Target(
+        ("user_arrays", "user_columns", "user_data", "user_formats", "user_leaf", "user_options", "user_partition")
+        + ("user_pfllib", "user_pictures", "user_rows", "user_tables", "user_text"),
+        (
+            "data/test_user_data",
+            "user_leaf",
+            "user_names",
+            "user_partition",
+            "user_pfllib",
+            "user_tables",
+            "data/test_pictures",
+        ),
+    ),
+    "optuna_searcher": Target(("optuna_searcher",), ("optuna_searcher", "simulated_search")),
+    "widening": Target(("widening",), ("widening",)),
+    "run_tables": Target(
+        ("runs/tables", "runs/frames"), ("runs/test_tables", "runs/test_frames", "overview", "goals", "choosing")
+    ),
+    "comparison_tables": Target(
+        ("comparison/tables", "comparison/budgets"),
+        ("compare", "compare_by_objective", "several_searches", "baselines", "budgets", "against_itself"),
     ),
 }
 RAYS = ("ray", "undisturbed", "interrupted")  # parts of the names of fixtures that start Ray: such tests are left out
@@ -132,12 +158,18 @@ def _bare(code: str) -> str:
 
 
 def files(root: Path, target: Target) -> list[Path]:
-    return [f for f in sorted((root / "fedtune").rglob("*.py")) if f.stem in target.files]
+    return _named(root / "fedtune", target.files)
 
 
 def tests(root: Path, target: Target) -> list[str]:
-    names = {f"test_{t}.py" for t in target.tests}
-    return [str(f.relative_to(root)) for f in sorted((root / "tests").rglob("test_*.py")) if f.name in names]
+    names = [t if "/" in t else f"test_{t}" for t in target.tests]
+    return [str(f.relative_to(root)) for f in _named(root / "tests", names)]
+
+
+def _named(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The Python files below a folder that have one of these names, or of these folders and names."""
+    ends = tuple(f"/{name}.py" for name in names)
+    return [f for f in sorted(folder.rglob("*.py")) if f.as_posix().endswith(ends)]
 
 
 def draw(root: Path, name: str, count: int, seed: int) -> Iterator[Mutant]:
