@@ -108,7 +108,8 @@ def search(case: Case) -> Tables:
     given = {"set": case["configuration"], "max_concurrent": 1, "storage_path": tempfile.mkdtemp(dir=".")}
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         found = fedtune.Search(case["algorithm"], case["scenario"], **given, **options(case)).run()
-    return tables(found.path) | {"best": pd.DataFrame([found.best["hyperparameters"]])}
+    best = {"best": pd.DataFrame([found.best["hyperparameters"]])} if (found.path / "best.yaml").exists() else {}
+    return tables(found.path) | best
 
 
 def compare(case: Case) -> Tables:
