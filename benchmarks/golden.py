@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import functools
 import importlib.metadata
 import io
 import json
@@ -196,10 +197,10 @@ def equal(a: Any, b: Any) -> bool:
     return a == b
 
 
-def close(a: Any, b: Any) -> bool:
-    """The same to a millionth."""
+def close(a: Any, b: Any, to: float = CLOSE) -> bool:
+    """The same to a millionth, or as a case says."""
     numbers = all(isinstance(v, int | float) for v in (a, b))
-    return a == b or (numbers and abs(a - b) <= CLOSE * max(1.0, abs(a), abs(b)))
+    return a == b or (numbers and abs(a - b) <= to * max(1.0, abs(a), abs(b)))
 
 
 @contextlib.contextmanager
@@ -217,16 +218,14 @@ def verify(group: str, cases: list[Case], made: dict[str, str]) -> int:
     for case in cases:
         for how in case["how"]:
             now = gives(case, how)
-            differ, to = list(differences(case["tables"], now, equal)), "to the same bits"
+            differ, by = list(differences(case["tables"], now, equal)), "bit by bit"
             if differ and other:
-                differ, to = list(differences(case["tables"], now, close)), f"to {CLOSE}: {'; '.join(other)}"
+                to = case.get("close", CLOSE)
+                differ = list(differences(case["tables"], now, functools.partial(close, to=to)))
+                by = f"to {to}, as {'; '.join(other)}"
             wrong += bool(differ)
-            print(
-                f"{group}/{case['name']}, {how}: {'DIFFERS' if differ else 'equal'} {to}",
-                *differ,
-                sep="\n  ",
-                flush=True,
-            )
+            outcome = "DIFFERS" if differ else "equal"
+            print(f"{group}/{case['name']}, {how}: {outcome}, compared {by}", *differ, sep="\n  ", flush=True)
     return wrong
 
 
