@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import torch
 from _pytest.assertion import rewrite
 from filelock import FileLock
 from support.searches import MOMENTS, begin_search, copy_at
+from support.time_limit import time_limit
 from support.waiting import wait_for
 
 from fedtune.cluster import ray_start
@@ -154,6 +155,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import ray
 
         ray.shutdown()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that does not end fails, just after pytest has shown the stacks of all threads."""
+    with time_limit(float(item.config.getini("faulthandler_timeout")) + 1):
+        return (yield)
 
 
 @pytest.fixture(scope="session")
