@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import os
 import pickle
 import re
@@ -17,10 +18,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,6 +40,7 @@ HEAVY = (
     "torch",
     "torchvision",
 )  # imported here first, so that the fork need not import them again
+INTERRUPTS = signal.SIGINT, signal.SIGTERM
 _FORK = sys.platform == "linux"
 _ENDED, _FORKED = b"ended", b"forked"
 
@@ -79,9 +82,10 @@ def _end(path: str, begin: Callable[[int, int], int]) -> _End:
     """Start a child and wait for its end.  begin: gets the descriptors for its last words and for its stack."""
     told, tells = os.pipe()
     with tempfile.TemporaryFile() as crash, open(told, "rb") as ear:
-        pid = begin(tells, crash.fileno())
-        os.close(tells)
-        status = _waited(pid, path)
+        try:
+            status = _waited(lambda: begin(tells, crash.fileno()), path)
+        finally:
+            os.close(tells)
         os.set_blocking(told, False)
         last = ear.read() or b""
         crash.seek(0)
@@ -124,12 +128,13 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
     import fcntl  # not available on every system
 
     me, forks = os.getpid(), [0]
+    gc.freeze()  # what an object of the parent's does when it is collected may wait for a lock of another thread there
     try:
         # not 0 to 2: if the parent had no standard streams, these descriptors may have their numbers
         tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
         if os.getpgrp() != me:
             os.setpgid(0, 0)  # signals that it sends to its group must not reach the parent
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in INTERRUPTS:
             signal.signal(number, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
@@ -160,10 +165,35 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         os._exit(0)
 
 
-def _waited(pid: int, path: str) -> int:
-    """The child's exit status; a child that stops itself is killed."""
-    since, pause, said = time.monotonic(), 0.0005, False
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when the block ends: what is raised within os.fork may be lost, in a hook of some module.
+
+    For the main thread, which alone hears signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    found = {number: signal.getsignal(number) for number in INTERRUPTS}
+    before = {number: handler for number, handler in found.items() if callable(handler)}
     try:
+        for number in before:
+            signal.signal(number, lambda number, _: heard.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in heard:
+            signal.raise_signal(number)
+
+
+def _waited(begin: Callable[[], int], path: str) -> int:
+    """The exit status of a child that begins now; one that stops itself is killed."""
+    since, pause, said, pid = time.monotonic(), 0.0005, False, 0
+    try:
+        with _interrupts_later():
+            pid = begin()
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
             if ended and not os.WIFSTOPPED(status):
@@ -176,11 +206,12 @@ def _waited(pid: int, path: str) -> int:
             select.select([], [], [], pause)
             pause = min(2 * pause, 0.02)
     except BaseException:
-        with suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        if pid:  # 0 would be this process's own group
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         raise
 
 

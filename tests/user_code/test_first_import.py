@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
@@ -19,6 +20,14 @@ from fedtune.user_code import first_import, user_files
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
     as_in_another_process(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Ctrl-C is Python's own: a search in this process may have left Tune's."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def load(folder, text, **beside):
@@ -86,22 +95,35 @@ def test_what_came_from_elsewhere_was_looked_at_there(tmp_path, monkeypatch):
 )
 def test_one_that_never_ends_is_named_and_ctrl_c_ends_it(text, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(first_import, "PATIENCE", 0.05)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    forks, fork = [], os.fork
+    forks, fork, say = [], os.fork, first_import.say
     monkeypatch.setattr(os, "fork", lambda: forks.append(fork()) or forks[-1])
+    monkeypatch.setattr(first_import, "say", lambda line: say(line) or signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        load(tmp_path, text)
+    assert f"note: {tmp_path}/own.py has been importing for 0 seconds; Ctrl-C ends it" in capsys.readouterr().err
+    with pytest.raises(ChildProcessError):
+        os.waitpid(forks[0], os.WNOHANG)
 
-    def heard(line):  # not before: an interrupt within a slow fork would be lost in one of its hooks
-        say(line)
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
 
-    say = first_import.say
-    monkeypatch.setattr(first_import, "say", heard)
+@pytest.mark.parametrize("number", first_import.INTERRUPTS)
+def test_an_interrupt_within_the_fork_is_not_lost(number, tmp_path, monkeypatch):
+    """Python drops what is raised in a hook that runs there, such as that of `logging`."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    forks, fork = [], os.fork
+
+    def interrupted():
+        if forks.append(fork()) or forks[-1]:
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(number)
+        return forks[-1]
+
+    monkeypatch.setattr(os, "fork", interrupted)
     try:
         with pytest.raises(KeyboardInterrupt):
-            load(tmp_path, text)
+            load(tmp_path, "while True: pass")
+        assert signal.getsignal(number) is signal.default_int_handler
     finally:
-        signal.signal(signal.SIGALRM, before)
-    assert f"note: {tmp_path}/own.py has been importing for 0 seconds; Ctrl-C ends it" in capsys.readouterr().err
+        signal.signal(signal.SIGTERM, before)
     with pytest.raises(ChildProcessError):
         os.waitpid(forks[0], os.WNOHANG)
 
@@ -161,7 +183,7 @@ CHANGES = {
     "import os\nos.chdir('/')": "the current folder",
     "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)": "signal handlers",
     "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: None)": "signal handlers",
-    "import signal\nsignal.alarm(1)": "the alarm timer",
+    "import signal\nsignal.alarm(1000)": "the alarm timer",
     "import torch\ntorch.set_default_dtype(torch.float64)": "PyTorch's default type",
     "import torch\ntorch.set_num_threads(torch.get_num_threads() + 1)": "PyTorch's threads",
     "import torch\ntorch.set_grad_enabled(False)": "PyTorch's gradient mode",
