@@ -25,7 +25,7 @@ sys.path[0] = PLACE
 
 def run(place: Path, code: str) -> None:
     given = f"ROOT, FORKED, PLACE = {str(ROOT)!r}, {str(FORKED)!r}, {str(place)!r}\n"
-    done = subprocess.run([sys.executable, "-c", given + SCRIPT + code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", given + SCRIPT + code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

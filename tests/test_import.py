@@ -20,7 +20,7 @@ assert dict(os.environ) == environment and warnings.filters == filters and sys.m
 loaded = {"torch", "ray", "pandas", "optuna", "trainables"} & set(sys.modules)
 assert not loaded, loaded
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_a_report_is_made_without_what_trains(tmp_path: Path) -> None:

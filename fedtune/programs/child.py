@@ -28,7 +28,8 @@ CHUNK = 2**16
 PIPE = 2**20  # bytes that wait in the pipe, so that a program that prints much seldom waits for its reader
 LOOK = 0.03  # seconds between two looks at files
 IDLE = 0.3  # seconds to wait for output where there are no files
-CLOSED = 1.0  # seconds to wait for the end of the output after all processes are said to be gone
+CLOSED = 1.0  # seconds of silence to wait for the end of the output after all processes are said to be gone
+PAUSES = 30.0  # seconds in which the keeper must have stopped everything
 DRAINS = 2.0  # seconds in which what is in the pipe is read
 ENDS = 5.0  # seconds in which the keeper must have ended everything
 
@@ -128,10 +129,10 @@ class Child:
         return keeper.below(self._keeper.pid)
 
     def pause(self) -> bool:
-        """Stop its processes for a moment, with all that they printed read; whether that was possible."""
+        """Stop its processes until `go_on`, with all that they printed read; whether that was possible in time."""
         self._paused.clear()
         self._tell(b"p")
-        if not self._paused.wait(2.0):
+        if not self._paused.wait(PAUSES):
             return False
         end = time.monotonic() + DRAINS
         while _waiting(self._output) and time.monotonic() < end:
@@ -139,7 +140,7 @@ class Child:
         return self.exit_status is None
 
     def go_on(self) -> None:
-        """After a pause."""
+        """After a pause, also one that may come late."""
         self._tell(b"c")
 
     def close(self) -> None:
@@ -186,8 +187,11 @@ class Child:
         for descriptor in open_ones:
             poll.register(descriptor, select.POLLIN)
         said, looked, give_up = b"", 0.0, 0.0
-        while open_ones and not (give_up and time.monotonic() > give_up):
-            for descriptor, _ in poll.poll((LOOK if self._listener.looks else IDLE) * 1000):
+        while open_ones:
+            ready = poll.poll((LOOK if self._listener.looks else IDLE) * 1000)
+            if give_up and not ready and time.monotonic() > give_up:
+                break
+            for descriptor, _ in ready:
                 content = _read(descriptor)
                 if not content:
                     poll.unregister(descriptor)

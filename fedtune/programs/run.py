@@ -137,11 +137,12 @@ class ProgramRun:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._before}
         if self.program.checkpointed() and (self.folder / CHECKPOINT).is_dir():
-            paused = self._child is not None and self._child.pause()
+            if self._child is not None:
+                self._child.pause()
             try:
                 shutil.copytree(self.folder / CHECKPOINT, folder / CHECKPOINT, symlinks=True, dirs_exist_ok=True)
             finally:
-                if self._child is not None and paused:
+                if self._child is not None:
                     self._child.go_on()
         (folder / STATE).write_text(json.dumps(state))
 

@@ -179,13 +179,13 @@ def _interrupts_later() -> Iterator[None]:
     before = {number: handler for number, handler in found.items() if callable(handler)}
     try:
         for number in before:
-            signal.signal(number, lambda number, _: heard.append(number))
+            signal.signal(number, lambda late, _: heard.append(late))
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in heard:
-            signal.raise_signal(number)
+        for late in heard:
+            signal.raise_signal(late)
 
 
 def _waited(begin: Callable[[], int], path: str) -> int:

@@ -166,7 +166,7 @@ def stopped(head: Head, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     wait_for(lambda: len(logs.logged(storage / "run")) == 2, 300)
     gone(file), gone(algorithm)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=3000)
     assert process.returncode == 130, err
     assert head.info("stopped")["status"] == "RUNNING"
     status, said, err = head.run("jobs", "stop", "stopped")
@@ -252,7 +252,7 @@ def test_without_its_token_a_cluster_takes_nothing(head: Head, environment: dict
 def test_a_job_is_refused_without_a_token_and_with_a_wrong_one(head: Head, header: dict[str, str], status: int) -> None:
     """As docs/background/security.md has it, by whatever client."""
     job = {"entrypoint": f"touch {head.folder / 'ran'}"}
-    assert requests.post(f"{head.address}/api/jobs/", json=job, headers=header, timeout=30).status_code == status
+    assert requests.post(f"{head.address}/api/jobs/", json=job, headers=header, timeout=300).status_code == status
     assert not (head.folder / "ran").exists()
 
 

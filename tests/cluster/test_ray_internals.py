@@ -205,14 +205,14 @@ def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
 def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which Ray leaves one behind that waits for an answer of a Ray that has ended."""
     assert "PROCESS_TYPE_DASHBOARD" in inspect.getsource(Node.start_api_server), "see end_dashboard"
-    code = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    code = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as dashboard:
         assert dashboard.stdout
         page = psutil.Process(int(dashboard.stdout.readline()))
         started = {ray_constants.PROCESS_TYPE_DASHBOARD: [SimpleNamespace(process=dashboard)]}
         monkeypatch.setattr(worker, "_global_node", SimpleNamespace(all_processes=started))
         ray_processes.end_dashboard()
-        assert dashboard.wait(10) == -signal.SIGKILL
+        assert dashboard.wait(300) == -signal.SIGKILL
     wait_for(lambda: not page.is_running() or page.status() == psutil.STATUS_ZOMBIE)
     ray_processes.end_dashboard()  # it has ended already
 

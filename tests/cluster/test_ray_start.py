@@ -203,7 +203,7 @@ def test_a_driver_whose_ray_has_died_is_ended(
     monkeypatch.setattr(ray_processes, "dead_service", look)
     monkeypatch.setattr(interrupting, "end", end)
     with local_ray.watched():
-        assert over.wait(30)
+        assert over.wait(300)
     assert ended == told
 
 
@@ -233,7 +233,7 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     trials_run, order = threading.Event(), []
 
     def start() -> str:
-        assert trials_run.wait(60)
+        assert trials_run.wait(300)
         order.append("started")
         if not starts:
             raise Exception("the log's last lines\nno port is free")
@@ -252,7 +252,7 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     begun = threading.Event()
     monkeypatch.setattr(ray_processes, "start_dashboard", lambda: begun.set() or start())
     with ray_start.connected(None, 1, 0, dashboard=True) as fits:
-        assert fits == 4 and begun.wait(60) and not order
+        assert fits == 4 and begun.wait(300) and not order
         trials_run.set()
     assert order == ["started", "shut down"]
     out, err = capsys.readouterr()

@@ -46,7 +46,7 @@ def offered(line: str, place: tuple[Path, dict[str, str]]) -> set[str]:
     """What bash offers at the end of a line."""
     folder, environment = place
     done = subprocess.run(
-        ["bash", "-c", ASK, "bash", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        ["bash", "-c", ASK, "bash", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return {word.strip() for word in done.stdout.splitlines() if word.strip()}
@@ -85,7 +85,7 @@ def test_a_key_completes_it_in_a_terminal(place):
 
 def until(terminal: int, text: str) -> str:
     """What a terminal shows until it shows this."""
-    seen, end = "", time.monotonic() + 120
+    seen, end = "", time.monotonic() + 300
     while text not in seen and time.monotonic() < end:
         if select.select([terminal], [], [], 1)[0]:
             seen += os.read(terminal, 4096).decode(errors="replace")
@@ -106,5 +106,5 @@ def test_another_shell_is_refused_in_one_line(capsys):
 
 def test_help_does_not_load_it():
     code = "import sys; from fedtune.__main__ import main; main(['--help']); print('argcomplete' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[-1] == "False"

@@ -22,7 +22,7 @@ print("loaded:", *sorted({"torch", "ray", "optuna", "plotly"} & set(sys.modules)
 
 def ended(*arguments: str) -> str:
     """What heavy libraries a command loaded, and its exit status."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=300)
     return (done.stdout.splitlines() or [done.stderr])[-1]
 
 

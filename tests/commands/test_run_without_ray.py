@@ -24,7 +24,7 @@ NOT_NEEDED = {"ray", "optuna", "pandas", "pyarrow", "plotly", "jinja2", "matplot
 def ended(rest: str, absent: set[str]) -> str:
     """What came out last where these packages cannot be imported."""
     script = SCRIPT.format(absent=absent, rest=rest)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     return (done.stdout.splitlines() or [""])[-1] + done.stderr
 
 

@@ -43,5 +43,5 @@ def test_it_is_imported_without_anything_heavy() -> None:
         "assert not {'torch', 'ray', 'numpy', 'pydantic', 'pandas', 'json'} & set(sys.modules)"
     )
     subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=60, env={"PYTHONPATH": str(Path(__file__).parents[2])}
+        [sys.executable, "-c", script], check=True, timeout=300, env={"PYTHONPATH": str(Path(__file__).parents[2])}
     )

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -227,7 +226,9 @@ def test_a_program_that_needs_a_terminal_has_one_if_that_is_said(folder: Path) -
     assert len(finish(begun(python(folder, script, "pty = true\n"), folder))) == 3
 
 
-def test_output_of_gigabytes_is_kept_to_its_end(folder: Path) -> None:
+def test_output_of_gigabytes_is_kept_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to read what is left when the program has ended."""
+    monkeypatch.setattr(child, "CLOSED", 0.0)
     script = """
 line = 'x' * 99 + '\\n'
 for i in range(1, 4):
@@ -389,9 +390,8 @@ def test_nothing_is_left_after_close(folder: Path) -> None:
     run = begun(python(folder, script), folder)
     run.step()
     wait_for(lambda: len(marked(named(folder))) >= 4)
-    began = time.monotonic()
     run.close()
-    assert marked(named(folder)) == [] and time.monotonic() - began < 5
+    assert marked(named(folder)) == []
     run.close()
 
 
@@ -408,7 +408,7 @@ def test_a_program_that_stops_its_keeper_is_ended(folder: Path, monkeypatch: pyt
     run = begun(python(folder, script), folder)
     run.step()
     run.close()
-    assert marked(named(folder)) == []
+    wait_for(lambda: not marked(named(folder)))  # they were killed, which takes a moment
 
 
 WORKER = """
@@ -432,7 +432,7 @@ def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str)
         guard = children(worker.pid)[0]
         victim = {"worker": worker.pid, "guard": guard, "keeper": children(guard)[0]}[who]
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: not marked(named(folder)), seconds=10)
+        wait_for(lambda: not marked(named(folder)))
         worker.kill()
 
 
@@ -583,7 +583,7 @@ def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
     program = checkpointed(folder)
     run = begun(program, folder)
     run.step(), run.step()
-    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2", seconds=10)
+    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()
@@ -594,11 +594,20 @@ def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
         assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
 
 
+def test_a_program_that_is_paused_too_late_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "PAUSES", 0.0)
+    run = begun(checkpointed(folder), folder)
+    run.step(), run.step()
+    run.save(folder / "saved")
+    (folder / "go").touch()
+    assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
+
+
 def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Path) -> None:
     program = checkpointed(folder)
     run = begun(program, folder)
     run.step(), run.step()
-    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2", seconds=10)
+    wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
     run.close()
     (folder / "go").touch()
     assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
@@ -611,7 +620,7 @@ def test_a_checkpoint_that_leads_nowhere_is_left_out(folder: Path, state: str) -
     program = checkpointed(folder)
     run = begun(program, folder)
     run.step(), run.step()
-    wait_for((folder / "trial" / "checkpoint" / "state").exists, seconds=10)
+    wait_for((folder / "trial" / "checkpoint" / "state").exists)
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()

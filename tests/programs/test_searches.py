@@ -28,17 +28,18 @@ pytestmark = pytest.mark.usefixtures("one_ray")
 # figures follow from values, so any search can be judged by them; the second process is in a session of its own
 SCRIPT = """
 import subprocess, sys, time
-lr, rounds, seed, seconds = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+lr, rounds, seed = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 if (seed, lr) == (3, 0.01):
     sys.exit("no luck")
-open(sys.argv[5], "a").write(str(subprocess.Popen(["sleep", "999"], start_new_session=True).pid) + "\\n")
+open(sys.argv[4], "a").write(str(subprocess.Popen(["sleep", "999"], start_new_session=True).pid) + "\\n")
 for t in range(1, rounds + 1):
-    time.sleep(seconds)
+    while t > int(open("allowed").read()):
+        time.sleep(0.01)
     print(f"round {t}: acc {lr * t / (1 + seed)!r}")
     print(f"of test rows {lr * t / 2!r}")
 """
 FILE = """
-command = "{python} -S own.py {{lr}} {{rounds}} {{seed}} {seconds} pids"
+command = "{python} -S own.py {{lr}} {{rounds}} {{seed}} pids"
 rounds = 9
 [metrics.val_acc]
 pattern = 'round (?P<round>[0-9]+): acc (.*)'
@@ -53,12 +54,19 @@ lr = 0.01
 """
 
 
-def file(folder: Path, seconds: float = 0.0, more: str = "") -> Path:
+def file(folder: Path, more: str = "") -> Path:
     """A program's file with its script beside it."""
     (folder / "own.py").write_text(SCRIPT)
+    allow(folder, 9)
     path = folder / "own.toml"
-    path.write_text(FILE.format(python=sys.executable, seconds=seconds, more=more))
+    path.write_text(FILE.format(python=sys.executable, more=more))
     return path
+
+
+def allow(folder: Path, rounds: int) -> None:
+    """Its runs wait before they go beyond this round."""
+    (folder / "allowed.new").write_text(str(rounds))
+    (folder / "allowed.new").replace(folder / "allowed")
 
 
 def assert_its_figures(run: Path, seeds: int = 1) -> None:
@@ -157,28 +165,34 @@ def assert_all_end(folder: Path) -> None:
     """Every process that a program started ends: within 5 s on an idle machine."""
     began = pids(folder)
     assert began
-    wait_for(lambda: not any(map(lives, began)), 60)
+    wait_for(lambda: not any(map(lives, began)))
 
 
 def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """In the end there is what an undisturbed search finds, and nothing is left on the way."""
     words = "--trials 3 --scheduler none --searcher random --max-concurrent 2 --final-seeds 0 --no-dashboard"
     where, run = ["--storage-path", str(tmp_path), "--name", "run"], tmp_path / "run"
-    process = command("fedtune", "search", "--program", str(file(tmp_path, 0.3)), *words.split(), *where)
+    own = file(tmp_path)
+    allow(tmp_path, 2)
+    process = command("fedtune", "search", "--program", str(own), *words.split(), *where)
     victims = wait_for(lambda: logged_rounds(run) >= 3 and programs(process.pid))
     os.kill(victims[0], signal.SIGKILL)
+    allow(tmp_path, 4)
     victims = wait_for(lambda: logged_rounds(run) >= 7 and actors(process.pid))
     os.kill(victims[0], signal.SIGKILL)
+    allow(tmp_path, 6)
     wait_for(lambda: logged_rounds(run) >= 11)
     wait_for(lambda: status.main([str(run)]) == 0 and re.search(r"says: \S", capsys.readouterr().out), every=1)
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130
+    assert process.wait(300) == 130
     assert_all_end(tmp_path)
     assert json.loads((run / "run.json").read_text())["state"] == "interrupted"
+    allow(tmp_path, 8)
     process = command("fedtune", "resume", str(run), "--no-dashboard")
     wait_for(lambda: logged_rounds(run) >= 15)
     kill(process)
     assert_all_end(tmp_path)
+    allow(tmp_path, 9)
     (tmp_path / "own.toml").unlink()
     assert resume.main([str(run), "--no-dashboard"]) == 0
     assert "own.toml is gone; the run's own copy of it is used" in capsys.readouterr().err

@@ -700,7 +700,7 @@ def drawn(browser: Browser) -> list[dict[str, Any]]:
             "if (!marks || !svg) return null; const {width, height, right} = svg.getBoundingClientRect();"
             "return {marks, width, height, right, traces: box._fullData.length}"
         )
-        if (seen := wait_for(lambda look=look: browser.script(look), 60)) != "folded":
+        if (seen := wait_for(lambda look=look: browser.script(look))) != "folded":
             found.append(seen)
     return found
 
@@ -773,7 +773,7 @@ def test_the_table_filters_by_text_and_status(opened: Browser) -> None:
 
 def test_the_command_can_be_copied(opened: Browser) -> None:
     opened.press("(//div[@class='copy']/button)[1]")
-    wait_for(lambda: opened.script("return document.querySelector('.copy button').textContent") != "copy", 30)
+    wait_for(lambda: opened.script("return document.querySelector('.copy button').textContent") != "copy")
     text = opened.script("return document.querySelector('.copy pre').textContent")
     assert text.startswith("fedtune run --config")
 

@@ -113,7 +113,7 @@ class Someone:
         self.port = int(self._held.enter_context(served(storage, *given)).rpartition(":")[2])
 
     def get(self, path: str, how: str = "GET", cookie: str = TOKEN, **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         cookies = {"Cookie": f"fedtune-watch-{self.port}={cookie}"} if cookie else {}
         connection.putrequest(how, path, skip_host="Host" in headers)
         for name, value in (cookies | headers).items():
@@ -143,7 +143,7 @@ def served(storage: Path, *given: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             made[0].should_exit = True
-            thread.join(30)
+            thread.join(300)
             watch.close()
 
 
@@ -293,7 +293,7 @@ def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monk
     read, reads = Reader.search, threading.Event()
 
     def slow(self: Reader, run: Path) -> Any:
-        reads.wait(60)
+        reads.wait(300)
         return read(self, run)
 
     monkeypatch.setattr(Reader, "search", slow)
@@ -386,7 +386,7 @@ def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Pat
     run, artist = studied(tmp_path), drawing.Artist()
     process = artist._start(str(run))
     told = artist._read(process)["mattered"]
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     artist.close()
     assert next(iter(told["shares"])) == "lr" and told["trials"] == 12
     assert told == json.loads(json.dumps(importances.mattered(importances.study(run))._asdict()))
@@ -512,16 +512,16 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
         address = re.search(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32}$", line)
         assert line.startswith("watching 1 run: ") and address
         someone = requests.Session()
-        assert someone.get(address[0], timeout=60).ok
+        assert someone.get(address[0], timeout=300).ok
         base = address[0].partition("?")[0]
-        with someone.get(f"{base}events/", stream=True, timeout=60) as stream:
+        with someone.get(f"{base}events/", stream=True, timeout=300) as stream:
             assert next(stream.iter_lines()) == b"event: top"
-            drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=60))
+            drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=300))
             drawing.start()
             wait_for(lambda: len(below(process.pid)) > 1)  # the process that draws
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-            drawing.join(30)
+            assert process.wait(300) == 0
+            drawing.join(300)
         assert process.stderr.read() == ""
     finally:
         process.kill()

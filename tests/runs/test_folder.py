@@ -120,7 +120,7 @@ def test_a_dead_driver_holds_nothing(tmp_path: Path) -> None:
     held = context.Event()
     driver = context.Process(target=hold, args=(str(tmp_path), held), daemon=True)
     driver.start()
-    assert held.wait(60) and RunFiles(tmp_path).driven
+    assert held.wait(300) and RunFiles(tmp_path).driven
     driver.kill()
     driver.join()
     assert not RunFiles(tmp_path).driven

@@ -203,7 +203,7 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
     started = set(below(working(process.pid)))
     assert len(started) >= 3
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(working(process.pid), number)
-    wait_for(lambda: not any(map(lives, started)), 60)
+    wait_for(lambda: not any(map(lives, started)))
     said = process.communicate()[0]
     assert "2 of 2 done" not in said and "Traceback" not in said
 

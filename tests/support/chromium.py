@@ -21,7 +21,7 @@ from support.waiting import wait_for
 def answers(url: str) -> bool:
     try:
         return requests.get(url, timeout=10).ok
-    except requests.ConnectionError:
+    except requests.RequestException:
         return False
 
 
@@ -49,12 +49,12 @@ class Browser:
             "--window-size=1500,1000",
         ]
         wanted = {"goog:chromeOptions": {"args": flags}, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=120).json()
+        made = requests.post(f"{base}/session", json={"capabilities": {"alwaysMatch": wanted}}, timeout=300).json()
         self.at = f"{base}/session/{made['value']['sessionId']}"
 
     def do(self, what: str, **how: Any) -> Any:
         """A command of the protocol."""
-        answer = requests.post(f"{self.at}/{what}", json=how, timeout=120)
+        answer = requests.post(f"{self.at}/{what}", json=how, timeout=300)
         assert answer.ok, answer.text[:500]
         return answer.json()["value"]
 
@@ -89,9 +89,9 @@ class Browser:
         return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
 
     def close(self) -> None:
-        requests.delete(self.at, timeout=60)
+        requests.delete(self.at, timeout=300)
         self.driver.terminate()
-        self.driver.wait(30)
+        self.driver.wait(300)
 
 
 @contextmanager

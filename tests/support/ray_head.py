@@ -42,13 +42,13 @@ class Head:
     def run(self, *words: str, **more: str) -> tuple[int, str, str]:
         """Its exit status and what it said, out and err."""
         process = self.begin(*words, **more)
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=3000)
         return process.returncode, out, err
 
     def ask(self, path: str) -> requests.Response:
         """The dashboard's answer."""
         header = {"Authorization": f"Bearer {self.token}"}
-        return requests.get(f"{self.address}/api/{path}", headers=header, timeout=30)
+        return requests.get(f"{self.address}/api/{path}", headers=header, timeout=300)
 
     def info(self, job: str) -> dict[str, Any]:
         """What the cluster knows of a job."""

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -90,19 +89,38 @@ def standing_still(process: subprocess.Popen, run: Path) -> Iterator[None]:
     Not while Ray writes its state, which it does in place: a kill then leaves a state that is cut off and refused, as
     test_failures.py has it on purpose.
     """
-    while True:
+
+    def stopped() -> list[int]:
+        """Those that stand still now, with Ray's state whole; else none."""
         pids = [working(process.pid), *actors(process.pid)]
-        try:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            if all(resumable(record.parent) for record in run.rglob("run.json")):
-                yield
-                return
-        finally:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-        time.sleep(0.05)
+        signalled(pids, signal.SIGSTOP)
+        wait_for(lambda: all(map(stands, pids)), every=0.01)
+        if all(resumable(record.parent) for record in run.rglob("run.json")):
+            return pids
+        signalled(pids, signal.SIGCONT)
+        return []
+
+    pids = wait_for(stopped)
+    try:
+        yield
+    finally:
+        signalled(pids, signal.SIGCONT)
+
+
+def signalled(pids: list[int], number: int) -> None:
+    """Send a signal to those that there still are."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def stands(pid: int) -> bool:
+    """Whether all threads of a process are stopped, or it has ended."""
+    try:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False  # a thread ended meanwhile
+    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
 
 
 def resumable(run: Path) -> bool:

@@ -232,7 +232,7 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     undisturbed: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
     process, run = begin_search(disk), disk / "run"
-    wait_for(lambda: logged_rounds(run) >= 8, 180)
+    wait_for(lambda: logged_rounds(run) >= 8)
     taken = fill(disk)
     ended(process, run, "is on a full disk;")
     assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
@@ -252,7 +252,7 @@ def test_a_search_whose_folder_vanished_goes_on_from_what_ray_knew(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     process, run = begin_search(tmp_path), tmp_path / "run"
-    wait_for(lambda: logged_rounds(run) >= 8, 180)
+    wait_for(lambda: logged_rounds(run) >= 8)
     os.rename(run, tmp_path / "elsewhere")  # at once, so that nothing of it is left
     ended(process, run, "is gone")
     assert not (run / "tuner.pkl").exists()  # of checkpoints there may be such as were written after that

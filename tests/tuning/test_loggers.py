@@ -150,7 +150,7 @@ def test_a_tool_that_hangs_does_not_hold_the_search(
 
     monkeypatch.setattr(loggers, "LAST", 0.05)
     answers, tool = threading.Event(), Fake()
-    monkeypatch.setattr(tool, "begin", lambda trial, config: answers.wait(20))
+    monkeypatch.setattr(tool, "begin", lambda trial, config: answers.wait(300))
     told(tool, a_search)
     answers.set()
     assert "note: mlflow is too slow" in capsys.readouterr().err
