@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedtune.commands import replay, status
 from fedtune.runs import frames
@@ -45,14 +44,19 @@ def test_its_tables_are_read(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_it_is_replayed_bit_for_bit_by_the_kernels_that_trained_it(run: Path, capsys: pytest.CaptureFixture) -> None:
-    """On a CPU with AVX512; elsewhere sums are rounded differently, and the replay says how far that leads."""
+def test_it_is_replayed_bit_for_bit_or_told_how_far_other_kernels_lead(
+    run: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its own machine rounds as it did; a CPU of another kind, even one that has AVX512 too, may add in other orders.
+
+    test_extend.py replays a run of this machine, where every bit must be the same.
+    """
     status = replay.main([str(run), "--no-dashboard"])
     said = capsys.readouterr().out
     record = RunFolder(run.parent / "run-replayed").record
     assert record["replays"] == "run" and record["options"]["fields"] == {"rounds": 3, "clients": 4}
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":
-        assert status == 0 and "all 3 trials, 9 rounds, are the same bit for bit" in said
+    if "all 3 trials, 9 rounds, are the same bit for bit" in said:
+        assert status == 0
         return
     found = re.search(r"the largest relative difference is (\S+), in \w+; trained by ", said)
-    assert status == 1 and found and float(found[1]) < 1e-6
+    assert status == 1 and found and 0 < float(found[1]) < 1e-6
