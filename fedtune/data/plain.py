@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,13 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
         raise UserError(f"{what} must be numbers or text, but is of type {array.dtype}; {todo}")
     kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
     return array.astype(kind.newbyteorder("="), copy=False)
+
+
+def joined_labels(source: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The labels of several files or users as one array; UserError if some are text and others numbers."""
+    if len({part.dtype.kind == "U" for part in parts}) > 1:
+        raise UserError(f"y of {source} must be all numbers or all text, but holds both; write it alike everywhere")
+    return np.concatenate(parts)
 
 
 def require_aligned(source: str, given: Mapping[str, Any]) -> None:

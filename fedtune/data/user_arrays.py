@@ -9,14 +9,16 @@ classes  the names of the classes: then y holds 0 .. number of classes - 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
 from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.terminal import few, several
 from fedtune.data import user_rows
 from fedtune.data.dataset import SPLITS, Dataset, Stored, split_of
 from fedtune.data.plain import plain, require_aligned
@@ -69,7 +71,8 @@ def of_rows(name: str, source: str, x: np.ndarray | Stored, arrays: Mapping[str,
     y, class_names = labels(source, given["y"], arrays.get("classes"))
     owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
-    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, kind=kind)
+    notes = doubts(source, class_names, y, split) + only_case(source, owner_names)
+    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, notes, kind)
 
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -108,14 +111,55 @@ def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, t
 def names_of(source: str, values: Iterable[Any]) -> tuple[str, ...]:
     """The names of owners or classes, one line each: line ends and tabs are shown as \\n and \\t.
 
-    UserError for two names that would look the same.
+    UserError for names that look the same, or that differ only in blanks, a final dot or Unicode form.
     """
     given = list(map(str, values))
     shown = tuple(n if n.isprintable() else "".join(_shown(c) for c in n) for n in given)
-    for name, before in dict(zip(shown, given, strict=True)).items():
-        if twice := next((n for s, n in zip(shown, given, strict=True) if s == name and n != before), None):
-            raise UserError(f"names in {source} must look different, but {twice!r} and {before!r} do not; rename one")
+    if pairs := _pairs(shown, given) or _pairs(map(_as_read, given), given):
+        raise UserError(
+            f"names in {source} must look different, and differ in more than blanks, a final dot or Unicode form, but "
+            f"{few(pairs)} do not; write the same name in the same way, or rename one"
+        )
     return shown
+
+
+def doubts(source: str, names: tuple[str, ...], y: np.ndarray, split: np.ndarray | None) -> tuple[str, ...]:
+    """Notes about the names of classes; UserError if one that differs only in case has no training rows."""
+    seen = np.ones(len(names), bool) if split is None else np.isin(np.arange(len(names)), y[split == 0])
+    gone = [n for i, n in enumerate(names) if not seen[i] and (y == i).any()]
+    lower = {n.casefold() for n in gone if len(n) > 1}  # a and A are letters
+    cased = [n for n in names if n.casefold() in lower]
+    if pairs := _pairs(map(str.casefold, cased), cased):
+        raise UserError(
+            f"classes of {source} that differ only in case must all have training rows, but of {few(pairs)} one has "
+            "none; write the same name in the same way, or rename one"
+        )
+    note = (f"{several(len(gone), 'class')} of {source} without training rows: {few(gone)}",) if gone else ()
+    return note + only_case(source, names)
+
+
+def only_case(source: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A note about names that differ only in case."""
+    pairs = _pairs(map(str.casefold, names), names)
+    return (f"names in {source} that differ only in case stay different: {few(pairs)}",) if pairs else ()
+
+
+def _pairs(keys: Iterable[str], names: Sequence[str]) -> list[str]:
+    """The names that have the same key as another one before them, with that one, as text."""
+    first: dict[str, str] = {}
+    found = [(first.setdefault(k, n), n) for k, n in zip(keys, names, strict=True)]
+    return [f"{_exactly(a, b)} and {_exactly(b, a)}" for a, b in found if a != b]
+
+
+def _as_read(name: str) -> str:
+    """A name without what a reader may not see."""
+    text = " ".join(normalize("NFC", name).split())
+    return text.rstrip(".") or text or name
+
+
+def _exactly(name: str, other: str) -> str:
+    """A name in quotes, as ASCII where it otherwise looks like the other one."""
+    return ascii(name) if normalize("NFC", name) == normalize("NFC", other) else repr(name)
 
 
 def _shown(letter: str) -> str:

@@ -27,7 +27,7 @@ OWNERS = ("owner", "client")
 SPLITS = ("split",)
 CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
 INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
-REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?([eE][-+]?\d+)?")
+REAL = re.compile(r"(?!(\D*\d){16})-?(0|[1-9]\d*)(\.\d*)?")  # 15 digits are exact in float64
 PANDAS_INDEX = "__index_level_"
 Features = Mapping[str, Mapping[str, Any]]
 
@@ -60,7 +60,9 @@ def read(source: str, table: pa.Table, features: Features, options: Options, spl
     rows, kind = _rows(source, table, x, features, options)
     owners = _names(source, table[owner], features.get(owner, {})) if owner else None
     splits = split if by is None else _names(source, table[by], features.get(by, {}))
-    return Read(rows, labels, owners, splits, classes, kind, notes + ((note,) if note else ()))
+    notes += (note,) if note else ()
+    notes += tuple(same for name in (y, owner) if name and (same := _same_number(name, table[name])))
+    return Read(rows, labels, owners, splits, classes, kind, notes)
 
 
 def _named(source: str, table: pa.Table, options: Options) -> list[str]:
@@ -90,6 +92,14 @@ def _one(
     if len(meant) > 1:
         raise UserError(f"{source} has {' and '.join(meant)}; say which is {option}: {option}={meant[0]!r}")
     return meant[0] if meant else None
+
+
+def named(feature: Any) -> list[str]:
+    """The names that Hugging Face gives the values of a column, in the order of their numbers; those of lists too."""
+    if not isinstance(feature, Mapping):
+        return []
+    own = feature.get("names")
+    return list(map(str, own)) if isinstance(own, list) else [n for inner in feature.values() for n in named(inner)]
 
 
 def _only(features: Features, kind: str, names: Sequence[str]) -> list[str]:
@@ -302,13 +312,28 @@ def _names(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any]) -> 
 
 
 def _numbered(texts: list[str]) -> np.ndarray:
-    """Text, as numbers where each is written as a number is."""
+    """Text, as numbers where each is written as a number is.
+
+    Text with a leading zero, an exponent, or more digits than are exact is a name.
+    """
     different = {*texts}
     if all(INTEGER.fullmatch(t) for t in different):
         return np.array([int(t) for t in texts])
-    if all(INTEGER.fullmatch(t) or REAL.fullmatch(t) for t in different):
+    if all(REAL.fullmatch(t) for t in different):
         return np.array([float(t) for t in texts])
     return np.array(texts)
+
+
+def _same_number(name: str, values: pa.ChunkedArray) -> str:
+    """A note where a column writes one number in several ways."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    texts = sorted(pc.unique(values).to_pylist()) if _is_text(values.type) else []
+    first: dict[Any, str] = {}
+    for text, number in zip(texts, _numbered(texts).tolist(), strict=True):
+        if first.setdefault(number, text) != text:
+            return f"column {name} holds numbers, so {first[number]} and {text} are the same"
+    return ""
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -76,10 +76,10 @@ def read(name: str, path: Path, given: Mapping[str, Any]) -> Dataset | None:
     if options.split is None:
         rows = rows._replace(split=None)
     x, kind, notes = _rows(source, rows, options)
-    arrays = {"y": _whole(rows.y), "owner": rows.owner, "split": rows.split, "classes": rows.classes}
+    arrays = {"y": _whole(rows.y), "owner": _whole(rows.owner), "split": rows.split, "classes": rows.classes}
     arrays = {n: a for n, a in arrays.items() if a is not None}
     made = user_arrays.of_rows(name, source, x, arrays, kind)
-    return made._replace(notes=(*rows.notes, *notes))
+    return made._replace(notes=(*rows.notes, *made.notes, *notes))
 
 
 def _rows(source: str, read_: Read, options: Options) -> tuple[Any, str, tuple[str, ...]]:
@@ -115,8 +115,8 @@ def _shaped(source: str, x: np.ndarray, options: Options) -> np.ndarray:
     return x.reshape(len(x), *options.shape)
 
 
-def _whole(y: Any) -> Any:
-    """Labels such as 1.0, as JSON and tables with gaps write whole numbers, as such."""
-    if isinstance(y, np.ndarray) and y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
-        return y.astype(np.int64) if (np.abs(y) < 2**53).all() else y
-    return y
+def _whole(names: Any) -> Any:
+    """Labels or owners such as 1.0, as JSON and tables with gaps write whole numbers, as such."""
+    if isinstance(names, np.ndarray) and names.dtype.kind == "f" and (names == np.floor(names)).all():
+        return names.astype(np.int64) if (np.abs(names) < 2**53).all() else names
+    return names

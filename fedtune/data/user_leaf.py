@@ -18,7 +18,7 @@ from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import several
 from fedtune.data import user_rows
-from fedtune.data.plain import plain
+from fedtune.data.plain import joined_labels, plain
 from fedtune.data.user_options import Options, Read
 from fedtune.data.user_pictures import ENDINGS
 from fedtune.user_code import layouts
@@ -57,7 +57,7 @@ def read(path: Path, options: Options) -> Read:
     sizes = [len(user.y) for user in users]
     split = np.repeat([user.split for user in users], sizes) if len({s for s, _ in files}) > 1 else None
     x = [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users])
-    y = np.concatenate([user.y for user in users])
+    y = joined_labels(str(path), [user.y for user in users])
     miscounted = sum(user.miscounted for user in users)
     notes = (f"num_samples of {several(miscounted, 'user')} is not the number of rows, which counts",)
     return Read(x, y, np.repeat([user.name for user in users], sizes), split, notes=notes if miscounted else ())
@@ -122,4 +122,4 @@ def _labels(whose: str, y: list[Any]) -> np.ndarray:
         raise UserError(
             f"y of {whose} must be one class per row, but is {shown(y[0])}; Reddit's next words are not classes"
         )
-    return plain(whose, "y", y)
+    return plain(whose, "y", ["space" if v == " " else v for v in y])  # Shakespeare's next characters

@@ -18,7 +18,7 @@ from fedtune.core import bounded, plain_pickle, zipped
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_rows
-from fedtune.data.plain import plain
+from fedtune.data.plain import joined_labels, plain
 from fedtune.data.user_options import Options, Read
 
 TRAIN, TEST = SPLITS = ("train", "test")
@@ -38,21 +38,20 @@ def read(folder: Path, options: Options) -> Read:
     for s, name in ((0, TRAIN), (2, TEST)):
         for k in numbers:
             file = folder / name / f"{k}.npz"
-            rows, labels, note = _arrays(file)
+            rows, given, note = _arrays(file)
             if x and (rows.shape[1:] != x[0].shape[1:] or rows.dtype.kind != x[0].dtype.kind):
                 raise UserError(
                     f"rows of {folder} must all be alike, but those of {file} are {_form(rows)} and those before "
                     f"{_form(x[0])}"
                 )
             x.append(rows)
-            y.append(labels)
-            owner.append(np.full(len(labels), k))
-            split.append(np.full(len(labels), s))
+            y.append(given)
+            owner.append(np.full(len(given), k))
+            split.append(np.full(len(given), s))
             notes = (note,) if note else notes
-    classes = _classes(folder, np.concatenate(y))
-    return Read(
-        np.concatenate(x), np.concatenate(y), np.concatenate(owner), np.concatenate(split), classes, notes=notes
-    )
+    labels = joined_labels(str(folder), y)
+    classes = _classes(folder, labels)
+    return Read(np.concatenate(x), labels, np.concatenate(owner), np.concatenate(split), classes, notes=notes)
 
 
 def clients(folder: Path) -> list[int]:

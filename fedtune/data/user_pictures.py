@@ -90,13 +90,14 @@ def read(name: str, folder: Path) -> Dataset:
     split = np.array([row.split for row in rows], np.int64) if number else None
     x = pictures_of(folder, [row.file for row in rows])
     left = sorted(set(everything) - set(x.files))
-    notes = (
+    notes: tuple[str, ...] = (
         (f"{several(len(left), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {left[0]}",)
         if left
         else ()
     )
     if x.channels > len("RGB"):
         notes = ("some pictures have transparent parts, so opacity is a fourth channel", *notes)
+    notes += user_arrays.doubts(str(folder), called, y, split)
     return Dataset(name, x, y, len(names), len(y), None, split, True, called, notes=notes, kind=PICTURES)
 
 

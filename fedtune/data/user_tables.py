@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 from fedtune.data import user_columns
 from fedtune.data.dataset import split_of
+from fedtune.data.user_columns import CLASS_LABEL
 from fedtune.data.user_options import Options, Read
 from fedtune.user_code import layouts
 
@@ -160,15 +162,46 @@ def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -
         if table.schema.types != tables[0].schema.types or table.schema.names != tables[0].schema.names:
             raise UserError(f"all parts of {path} must have the same columns and types, but differ; save them alike")
     with _reading(path, "a table"):
+        tables, features = _matched(path, tables)
         whole = pa.concat_tables(tables)
     split = None
     if len(used) > 1:
         rows = [sum(table.num_rows for table in each) for each in used.values()]
         split = np.repeat([split_of(name) for name in used], rows).astype(np.int64)
-    found = user_columns.read(str(path), whole, _features(whole.schema), options, split)
+    found = user_columns.read(str(path), whole, features, options, split)
     left = [name for name in parts if name not in used]
     note = (f"{several(len(left), 'part')} not used, which no split is called: {few(left)}",) if left else ()
     return found._replace(notes=(*found.notes, *note))
+
+
+def _matched(path: Path, tables: list[pa.Table]) -> tuple[list[pa.Table], dict[str, Mapping[str, Any]]]:
+    """The tables with the same number for the same class name, and the types of their columns.
+
+    UserError where tables name the values of a column differently and they cannot be matched.
+    """
+    each = [_features(table.schema) for table in tables]
+    features = each[0]
+    for column in tables[0].column_names:
+        lists = [user_columns.named(found.get(column, {})) for found in each]
+        if all(names == lists[0] for names in lists):
+            continue
+        if not all(names and found[column]["_type"] == CLASS_LABEL for names, found in zip(lists, each, strict=True)):
+            other = next(names for names in lists if names != lists[0])
+            raise UserError(
+                f"parts of {path} must name the classes of {column} alike, but one has {few(lists[0]) or 'no names'} "
+                f"and another {few(other) or 'no names'}; save them alike"
+            )
+        joined = list(dict.fromkeys(name for names in lists for name in names))
+        tables = [_renumbered(t, column, n, joined) for t, n in zip(tables, lists, strict=True)]
+        features = features | {column: {**features[column], "names": joined}}
+    return tables, features
+
+
+def _renumbered(table: pa.Table, column: str, names: list[str], joined: list[str]) -> pa.Table:
+    """A table whose numbers of these names are those in the joined list."""
+    place, values = table.column_names.index(column), table[column]
+    numbers = pc.index_in(pa.array(names).take(values), pa.array(joined))
+    return table.set_column(place, table.field(place), numbers.cast(values.type))
 
 
 def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
@@ -187,7 +220,13 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        pa.ArrowIndexError,
+        pa.ArrowKeyError,
+        pa.ArrowTypeError,
+    ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; make it again") from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
