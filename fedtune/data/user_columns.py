@@ -28,6 +28,7 @@ SPLITS = ("split",)
 CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
 INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 REAL = re.compile(r"(?!(\D*\d){16})-?(0|[1-9]\d*)(\.\d*)?")  # 15 digits are exact in float64
+MARKS = 3  # as many texts may stand for missing values in a column of numbers
 PANDAS_INDEX = "__index_level_"
 Features = Mapping[str, Mapping[str, Any]]
 
@@ -122,6 +123,8 @@ def _features(
         raise UserError(f"{source} needs a column of features, but has only {y}")
     whole = [n for n in names if _is_picture(table.schema.field(n).type, features.get(n, {})) or _is_list(table, n)]
     texts = [n for n in names if _is_text(table.schema.field(n).type)]
+    if not whole and len(texts) > 1 and len(texts) == len(names) and (todo := _how_read(table[texts[0]])):
+        raise UserError(f"column {texts[0]!r} of {source} is text, {todo}")
     if len(whole) > 1 or (not whole and len(texts) > 1 and len(texts) == len(names)):
         raise UserError(f"{source} has {few(whole or texts)}; say which holds the rows: x={(whole or texts)[0]!r}")
     if whole or texts == names or (options.text and len(texts) == 1):
@@ -138,6 +141,8 @@ def _rows(
             return pictures_of(source, _Encoded(f"column {names[0]} of {source}", table[names[0]])), PICTURES
         return _numbers(source, table, names), user_rows.NUMBERS
     if _is_text(table[names[0]].type):
+        if not options.text and (todo := _how_read(table[names[0]])):
+            raise UserError(f"column {names[0]!r} of {source} is text, {todo}")
         if not options.text:
             example = shown(table[names[0]][0].as_py())
             raise UserError(
@@ -155,9 +160,8 @@ def _numbers(source: str, table: pa.Table, names: list[str]) -> np.ndarray:
         values, what = table[name], f"column {name!r} of {source}"
         kind = values.type
         if _is_text(kind):
-            raise UserError(
-                f"{what} is text, like {shown(_some(values))}; encode it as numbers, or leave it out of x=['…']"
-            )
+            todo = _how_read(values) or f"like {shown(_some(values))}; encode it as numbers"
+            raise UserError(f"{what} is text, {todo}, or leave it out of x=['…']")
         if pa.types.is_dictionary(kind):
             raise UserError(
                 f"{what} holds categories; encode them, as pandas.get_dummies does, or leave it out of x=['…']"
@@ -334,6 +338,27 @@ def _same_number(name: str, values: pa.ChunkedArray) -> str:
         if first.setdefault(number, text) != text:
             return f"column {name} holds numbers, so {first[number]} and {text} are the same"
     return ""
+
+
+def is_real(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _how_read(values: pa.ChunkedArray) -> str:
+    """An example of text in a column of numbers, and the options of a CSV file that read it; "" for other text."""
+    texts = pc.unique(values).drop_null().to_pylist()
+    commas = [t for t in texts if not is_real(t) and is_real(t.replace(",", ".", 1))]
+    marks = [t for t in texts if not is_real(t) and t not in commas]
+    if not (commas or marks) or len(marks) > MARKS or len(marks) == len(texts):
+        return ""
+    ways = ["decimal=',' if that is a decimal comma"] if commas else []
+    ways += [f"na_values={marks!r} if it stands for a missing value"] if marks else []
+    return f"like {shown((commas or marks)[0])}; a CSV file takes in brackets after its name {' and '.join(ways)}"
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -50,6 +50,7 @@ LAYOUTS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
 FILES: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     ".json": (user_leaf.read, user_options.LEAF),
     ".csv": (_csv, user_options.CSV),
+    ".tsv": (_csv, user_options.CSV),
     ".parquet": (_parquet, user_options.COLUMNS),
 }
 
@@ -57,7 +58,7 @@ FILES: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
 def reader(path: Path) -> tuple[Reader, tuple[str, ...]] | None:
     """What reads a file or folder, and its options; None for arrays and for folders of pictures."""
     if not path.is_dir():
-        return FILES.get(path.suffix)
+        return FILES.get(path.suffix.lower())
     found = layouts.of(path)
     return LAYOUTS[found.kind] if found else None
 

@@ -21,7 +21,8 @@ class Options(NamedTuple):
     text        what a token is: words or characters.
     length      tokens of a row: longer ones are cut, shorter ones padded with 0; 0: all have the same.
     shape       that rows are given; () leaves them.
-    delimiter   between the columns of a CSV file.
+    delimiter   between the columns of a CSV file; "": a comma, or a tab in FILE.tsv.
+    decimal, encoding, na_values, skiprows   of a CSV file, as in pandas.read_csv.
     """  # noqa: D205
 
     x: Any = ()
@@ -32,13 +33,17 @@ class Options(NamedTuple):
     text: str = ""
     length: int = 0
     shape: tuple[int, ...] = ()
-    delimiter: str = ","
+    delimiter: str = ""
+    decimal: str = "."
+    encoding: str = "utf-8"
+    na_values: Any = ()
+    skiprows: int = 0
 
 
 ARRAYS = ("split", "shape")
 LEAF = ("x", "split", "text", "length", "shape")
-COLUMNS = tuple(n for n in Options._fields if n != "delimiter")
 CSV = Options._fields
+COLUMNS = CSV[: CSV.index("delimiter")]
 
 
 class Read(NamedTuple):
@@ -69,13 +74,19 @@ def parsed(name: str, given: Mapping[str, Any], known: tuple[str, ...]) -> Optio
     for option in ("y", "owner", "split"):
         value = getattr(found, option)
         _require(isinstance(value, str) or (value is None and option != "y"), option, "a column's name", value)
-    whole = isinstance(found.delimiter, str) and len(found.delimiter) == 1
-    _require(whole, "delimiter", "one character", found.delimiter)
+    for option, empty in (("delimiter", True), ("decimal", False)):
+        value = getattr(found, option)
+        _require(isinstance(value, str) and (len(value) == 1 or (empty and not value)), option, "one character", value)
+    _require(_is_encoding(found.encoding), "encoding", "one that Python knows, such as 'cp1252'", found.encoding)
+    _require(_whole(found.skiprows), "skiprows", "a number of lines", found.skiprows)
+    marks = [found.na_values] if isinstance(found.na_values, str) else found.na_values
+    right = isinstance(marks, list | tuple) and all(isinstance(m, str) for m in marks)
+    _require(right, "na_values", "text as it stands in the file, or a list of such", found.na_values)
     shape = found.shape if isinstance(found.shape, list | tuple) else (found.shape,)
     _require(
         len(shape) < 4 and all(map(_whole, shape)) and 0 not in shape, "shape", "1 to 3 whole numbers", found.shape
     )
-    return found._replace(shape=tuple(shape))
+    return found._replace(shape=tuple(shape), na_values=tuple(marks))
 
 
 def columns(name: str, x: Any) -> tuple[str, ...]:
@@ -86,6 +97,13 @@ def columns(name: str, x: Any) -> tuple[str, ...]:
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise UserError(f"x of {name} must name each column once, but has {twice!r} twice")
     return tuple(names)
+
+
+def _is_encoding(name: Any) -> bool:
+    try:
+        return isinstance(name, str) and bool("a".encode(name))
+    except (LookupError, ValueError):
+        return False
 
 
 def _whole(value: Any) -> bool:

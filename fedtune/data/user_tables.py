@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedtune.core import bounded, zipped
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import few, several
 from fedtune.data import user_columns
 from fedtune.data.dataset import split_of
@@ -26,43 +27,66 @@ from fedtune.user_code import layouts
 
 FEATURES = b"huggingface"  # the entry of a schema's metadata
 NUMBER = 8  # bytes
+PIECE = 2**20  # characters
+TABS = ".tsv"
 
 
 def csv(path: Path, options: Options) -> Read:
     """A CSV file with the columns' names in its first line."""
     from pyarrow import csv as arrow
 
-    parse = arrow.ParseOptions(delimiter=options.delimiter, newlines_in_values=True)
-    with _reading(path, "CSV"):
-        with arrow.open_csv(path, parse_options=parse) as file:
+    delimiter = options.delimiter or ("\t" if path.suffix.lower() == TABS else ",")
+    _require_columns(path, delimiter, options)
+    parse = arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    form = arrow.ReadOptions(encoding=options.encoding, skip_rows=options.skiprows)
+    with _reading(path, "CSV", "make it again, or give skiprows=1 if a line stands before the columns' names"):
+        with arrow.open_csv(path, read_options=form, parse_options=parse) as file:
             names = file.schema.names
-        _require_header(path, names, options)
+        if not options.y and all(map(user_columns.is_real, names)):
+            raise UserError(
+                f"the first line of {path} must name its columns, but has {few(names)}; put their names before it"
+            )
         texts = {n: pa.string() for n in names if n in (options.y, options.owner, options.split)}
         usual = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
         texts |= {n: pa.string() for n in names if n.lower() in usual}  # so that 007 is not 7
-        convert = arrow.ConvertOptions(column_types=texts, strings_can_be_null=True, quoted_strings_can_be_null=False)
-        table = arrow.read_csv(path, parse_options=parse, convert_options=convert)
+        convert = arrow.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
+        convert.quoted_strings_can_be_null = bool(options.na_values)
+        convert.null_values = [*convert.null_values, *options.na_values]
+        table = arrow.read_csv(path, read_options=form, parse_options=parse, convert_options=convert)
+    if options.na_values and not any(column.null_count for column in table.columns):
+        raise UserError(f"{path} must have the text of na_values somewhere, but nothing is missing; leave it out")
     return user_columns.read(str(path), table, {}, options)
 
 
-def _require_header(path: Path, names: list[str], options: Options) -> None:
-    """UserError for a first line that does not name columns."""
-    if len(names) == 1 and (other := next((d for d in ";\t|" if d in names[0]), "")):
+def _require_columns(path: Path, delimiter: str, options: Options) -> None:
+    """UserError unless the whole file is text, and its first line has columns."""
+    try:
+        with path.open(encoding=options.encoding) as file:
+            lines = (line.rstrip("\n") for line in islice(file, options.skiprows, None) if line.strip())
+            first, second = next(lines, ""), next(lines, "")
+            if "\0" in first:
+                raise UnicodeError
+            while file.read(PIECE):
+                pass
+    except UnicodeError as error:
+        with path.open("rb") as raw:
+            likely = "cp1252" if options.encoding == Options().encoding else "utf-8"
+            likely = "utf-16" if b"\0" in raw.read(100) else likely
+        raise UserError(
+            f"{path} must be text in {options.encoding}, but is not; in brackets after its name give the encoding that "
+            f"it was saved in, such as encoding={likely!r}"
+        ) from error
+    if delimiter in first:
+        return
+    if other := next((d for d in ",;\t|" if d in first), ""):
         raise UserError(
             f"{path} seems to have {other!r} between columns; give delimiter={other!r} in brackets after its name"
         )
-    if not options.y and all(map(_is_number, names)):
+    if any(d in second for d in (delimiter, *",;\t|")):
         raise UserError(
-            f"the first line of {path} must name its columns, but has {few(names)}; put their names before it"
+            f"the first line of {path} must name its columns, but is {shown(first)}; skiprows={options.skiprows + 1} "
+            "in brackets after its name leaves it out"
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def parquet(path: Path, options: Options) -> Read:
@@ -214,7 +238,7 @@ def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
+def _reading(path: Path, kind: str, todo: str = "make it again") -> Iterator[None]:
     """Turn any error of pyarrow's into a UserError."""
     try:
         yield
@@ -228,7 +252,7 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         pa.ArrowTypeError,
     ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; make it again") from error
+        raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; {todo}") from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
         if getattr(error, "filename", None):
             raise

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import UserError
 
 CODE, DATA = (".py",), (".npz",)
-TABLES = (".csv", ".parquet", ".json")
+TABLES = (".csv", ".tsv", ".parquet", ".json")
 PICKLED = ".pickle"  # a class defined in a notebook
 LONGEST = 80  # characters of a name in a folder's name
 _OPTIONS = r"\(\s*(?:[^\W\d]\w*\s*=.*)?\)"
-_ENDS = "|".join(re.escape(suffix) for suffix in TABLES)
+_ENDS = f"(?i:{'|'.join(re.escape(suffix) for suffix in TABLES)})"  # in any case
 
 
 class Reference(NamedTuple):
@@ -37,7 +37,7 @@ def is_reference(text: str, known: Collection[str] = ()) -> bool:
     if not text or text in known:
         return False
     text = with_slash(text)
-    ends = "|".join(re.escape(suffix) for suffix in (*CODE, *DATA, *TABLES, PICKLED))
+    ends = "|".join([*map(re.escape, (*CODE, PICKLED)), *(f"(?i:{re.escape(suffix)})" for suffix in DATA), _ENDS])
     return bool(re.fullmatch(rf".*({ends})([:(].*)?", text, re.DOTALL)) or "/" in text or Path(text).is_dir()
 
 

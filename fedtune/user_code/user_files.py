@@ -250,7 +250,7 @@ def path_of(name: str) -> Path:
 def _data(path: Path) -> UserFile:
     """A folder, or a file of arrays, which is checked before it is read whole."""
     try:
-        if path.suffix in DATA and not path.is_dir():
+        if path.suffix.lower() in DATA and not path.is_dir():
             zipped.require_arrays(path)
     except OSError as error:
         return _registered(path, error)

@@ -281,7 +281,7 @@ WRONG: list[tuple[Callable[[Path], str], str]] = [
     (text("v,v,y\n1,2,0\n"), "columns of .* must have different names, but two are called 'v'"),
     (text(",v,y\n0,1,0\n1,2,1\n"), "column 0 of .* has no name, as that of an index that pandas writes"),
     (text("y\n1\n0\n"), "needs a column of features, but has only y"),
-    (text("v,y\n1,\xe9\n".encode("latin1")), "cannot be read as CSV"),
+    (text("v,y\n1,\xe9\n".encode("latin1")), "must be text in utf-8, but is not; .* encoding='cp1252'"),
     (text("v,y,label\n1,0,1\n"), "has y and label; say which is y: y='y'"),
     (
         text("v,y\n,0\n,1\n,0\n,1\n", "(missing='drop')"),
@@ -292,7 +292,7 @@ WRONG: list[tuple[Callable[[Path], str], str]] = [
         "column 'when' of .* holds dates or times, like '2024-01-01'; give numbers",
     ),
     (text("v,y\n1,0\n2,1\n3,0\n", "(delimiter='ab')"), "delimiter of a data set must be one character"),
-    (text("v,y\n1,0\n2,1\n3,0\n", "(delimiter=';')"), "needs the column of classes"),
+    (text("v,y\n1,0\n2,1\n3,0\n", "(delimiter=';')"), "seems to have ',' between columns; give delimiter=','"),
     (
         text("v,y,split\n" + "1,0,train\n2,1,fit\n3,0,test\n" * 4),
         "split of .* must be 0, 1, 2 or train, val, test, but has 'fit'",
