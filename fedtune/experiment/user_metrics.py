@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -118,11 +119,22 @@ def modes(references: Sequence[str]) -> dict[str, str]:
 
 
 def check(references: Sequence[str], classes: int) -> None:
-    """UserError for a function that does not return a number for random rows, two of each class."""
-    draws = torch.Generator().manual_seed(0)
+    """UserError for a function that does not return a number for random rows, two of each class, or that returns
+    another for the same rows after it has seen others.
+    """
     y = torch.arange(classes).repeat(2)
+    scores = torch.randn(len(y), classes, generator=torch.Generator().manual_seed(0))
+    right = torch.nn.functional.one_hot(y, classes).to(scores)
     for metric in load(references):
-        one_each(metric, [(torch.randn(len(y), classes, generator=draws), y)])
+        first = one_each(metric, [(scores, y)])
+        for others in (right, -right):  # no metric has a better and a worse one, for what keeps the best it has seen
+            with suppress(UserError):
+                one_each(metric, [(others, y)])
+        if not torch.equal(first, last := one_each(metric, [(scores, y)])):
+            raise metric.wrong(
+                f"returns {float(first):.7g} and later {float(last):.7g} for the same rows; let it keep nothing "
+                "from call to call (reset what adds up), change no argument and draw nothing at random"
+            )
 
 
 def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:

@@ -62,6 +62,59 @@ REFUSED = {  # a whole file -> what is said
     "import nothing_of_this_name\ndef mine(scores, y): return 1.0": "{}:1: ModuleNotFoundError",
     "def mine(scores, y): return 1.0\nmine.mode = 'high'": "mode is 'max' or 'min', but that of mine at {}:1",
 }
+KEEPING = {  # a whole file whose function returns another number for the same rows
+    "adds up": """
+hits = rows = 0
+def mine(scores, y):
+    global hits, rows
+    hits, rows = hits + int((scores.argmax(1) == y).sum()), rows + len(y)
+    return hits / rows
+""",
+    "keeps the best": """
+def mine(scores, y, seen=[]):
+    seen.append(float((scores.argmax(1) == y).double().mean()))
+    return max(seen)
+""",
+    "keeps the worst": """
+class Worst:
+    least = 1.0
+    def __call__(self, scores, y):
+        self.least = min(self.least, float((scores.argmax(1) == y).double().mean()))
+        return self.least
+mine = Worst()
+""",
+    "is one call late": """
+last = [0.0]
+def mine(scores, y):
+    last.append(float(scores.softmax(1).gather(1, y[:, None]).mean()))
+    return last[-2]
+""",
+    "changes its argument": """
+def mine(scores, y):
+    return scores.mul_(2).softmax(1).gather(1, y[:, None]).mean()
+""",
+    "draws": """
+import torch
+def mine(scores, y):
+    some = torch.randint(len(y), (len(y),))
+    return scores.softmax(1).gather(1, y[:, None])[some].mean()
+""",
+}
+RESET = """
+class Running:
+    def __init__(self): self.reset()
+    def reset(self): self.rows = self.hits = 0
+    def update(self, scores, y):
+        self.rows += len(y)
+        self.hits += int((scores.argmax(1) == y).sum())
+running, calls = Running(), []
+def mine(scores, y):
+    calls.append(len(y))
+    if scores.std() < 0.5: raise ValueError("scores that are nearly alike")
+    running.reset()
+    running.update(scores, y)
+    return running.hits / running.rows
+"""
 
 
 def written(folder: Path, text: str) -> Path:
@@ -89,6 +142,19 @@ def test_a_file_that_holds_no_metric_is_refused(text: str, tmp_path: Path) -> No
     with pytest.raises(UserError) as error:
         experiment(f"{file}:mine")
     assert REFUSED[text].format(file) in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("what", KEEPING)
+def test_a_function_that_gives_the_same_rows_another_number_is_refused(what: str, tmp_path: Path) -> None:
+    file = written(tmp_path, KEEPING[what])
+    with pytest.raises(UserError, match=r"returns [\d.]+ and later [\d.]+ for the same rows; let it keep") as error:
+        experiment(f"{file}:mine")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_a_function_keeps_does_not_matter_where_no_number_depends_on_it(tmp_path: Path) -> None:
+    """Nor is it refused for rows that no client has, as those that are all right."""
+    assert experiment(f"{written(tmp_path, RESET)}:mine").selectable["val_mine"] == ""
 
 
 def test_what_names_no_function_and_names_that_are_taken_are_refused(tmp_path: Path) -> None:
