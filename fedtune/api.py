@@ -206,6 +206,8 @@ def objective(
 ) -> Objective:
     """A function for `optuna.Study.optimize`; create the study with its `direction` ("maximize", or "minimize" a loss).
 
+    Its first trial refuses a study in another direction, or in several.
+
     objective: one metric, as for --objective.  Other arguments as for `tunable`.
 
     >>> import fedtune, optuna
@@ -276,6 +278,7 @@ class Objective:
 
         from fedtune.tuning.optuna_searcher import distributions, suggest
 
+        self._require_direction(trial)
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
         value, run = 0.0, trainer(self.workload).start(self.workload, config, [self._data])
@@ -299,6 +302,17 @@ class Objective:
             for name, figure in row.items():
                 trial.set_user_attr(name, figure)
         return value
+
+    def _require_direction(self, trial: optuna.Trial) -> None:
+        """UserError for a study that goes another way, or several: its best trial would be another."""
+        study = getattr(trial, "study", None)  # a FixedTrial has none
+        found = [d.name.lower() for d in study.directions] if study else [self.direction]
+        if found != [self.direction]:
+            raise UserError(
+                f"a study of {self.objective.name} has one direction, {self.direction}, but this one has "
+                f"{' and '.join(found)}; create it with direction=objective.direction"
+                + ("; fedtune.Search takes several objectives" if len(found) > 1 else "")
+            )
 
 
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:

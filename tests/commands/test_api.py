@@ -94,6 +94,35 @@ def test_an_objective_ends_where_the_pruner_says():
     assert trial.state.name == "PRUNED" and list(trial.intermediate_values) == [1]
 
 
+@pytest.mark.parametrize(
+    ("metric", "directions", "said"),
+    [
+        ("val_acc", [], "val_acc has one direction, maximize, but this one has minimize;"),  # Optuna's own default
+        ("val_loss", ["maximize"], "val_loss has one direction, minimize, but this one has maximize;"),
+        ("seconds", ["maximize"], "seconds has one direction, minimize, but this one has maximize;"),
+        ("val_acc", ["maximize", "minimize"], "but this one has maximize and minimize;"),
+        ("val_acc", ["maximize", "maximize"], "but this one has maximize and maximize;"),
+    ],
+)
+def test_a_study_in_another_direction_is_refused_before_it_trains(metric, directions, said, monkeypatch):
+    objective = fedtune.objective("fedavg", objective=metric, **SMALL)
+    monkeypatch.setattr(simulation.MultiSeedSimulation, "step", None)
+    study = optuna.create_study(directions=directions or None)
+    for ask in (lambda: study.optimize(objective, n_trials=1), lambda: objective(study.ask())):
+        with pytest.raises(UserError) as refused:
+            ask()
+        assert said in str(refused.value) and "create it with direction=objective.direction" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_study_in_the_objectives_direction_and_a_trial_without_a_study_are_trained():
+    objective = fedtune.objective("fedavg", objective="val_loss", **SMALL)
+    study = optuna.create_study(direction=objective.direction)
+    study.enqueue_trial(objective.default)
+    study.optimize(objective, n_trials=1)
+    assert study.best_value == objective(optuna.trial.FixedTrial(objective.default))
+
+
 def test_a_trial_that_diverges_has_the_worst_value_and_says_why(monkeypatch):
     step = simulation.MultiSeedSimulation.step
 
