@@ -106,7 +106,9 @@ def fits(s: ModelSubject) -> Violation | Note | None:
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
         return Violation("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
-    return Note(f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters")
+    size = f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters"
+    alike = architectures.unseeded(s.name, s.shape, s.classes, s.features)
+    return Note(size + f"; it {architectures.UNSEEDED}" * bool(alike))
 
 
 @check("inputs", "in evaluation the model changes neither its input nor its tensors")

@@ -18,6 +18,7 @@ from fedtune.data.shifts import Shifts, shifted
 from fedtune.data.user_pictures import PICTURES, OwnPictures
 from fedtune.experiment.rows_in_play import last_group, left_out, rows_in_play
 from fedtune.experiment.scenario import Scenario
+from fedtune.nn import architectures
 from fedtune.user_code import user_files
 
 TEST = 2  # in a data set's own split
@@ -52,7 +53,12 @@ def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
 
 
 def report(data: Dataset, scenario: Scenario, seed: int) -> None:
-    """Print a note about rows of a user's data set that no client holds, and about a client with too few owners."""
+    """Print what is worth knowing of the user's code and data before they are trained: a model whose initial weights
+    no seed changes, rows that no client holds, a client with too few owners.
+    """
+    *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
+    for name in architectures.unseeded(scenario.model, tuple(shape), classes, scenario.features):
+        say(f"note: {name} {architectures.UNSEEDED}")
     if not user_data.is_own(scenario.dataset):
         return  # which rows a named scenario uses is part of its definition
     rows, parts, owners = _rows_and_parts(data, scenario, seed)

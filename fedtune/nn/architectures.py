@@ -15,6 +15,11 @@ from fedtune.nn.net import Net as Net
 from fedtune.nn.net import Shape as Shape
 from fedtune.nn.net import rows_in_words
 
+UNSEEDED = (
+    "has the same initial weights for every seed, because it sets a seed itself or draws none, so intervals over seeds "
+    "leave out that source of chance"
+)
+
 
 def mlp(shape: Shape, features: int) -> nn.Module:
     """One hidden layer: flatten, 128, ReLU, features, ReLU."""
@@ -252,6 +257,16 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
             raise _misfit(name, shape, str(error)) from error
         net.declared = ("body", "head")
         return net
+
+
+def unseeded(model: str, shape: Shape, classes: int, features: int = 0) -> list[str]:
+    """Those of a user's models that have the same initial weights for every seed."""
+
+    def alike(name: str) -> bool:
+        first, second = (build(name, shape, classes, features, seed).parameters() for seed in (0, 1))
+        return all(map(torch.equal, first, second))
+
+    return [name for name in dict.fromkeys(catalogue.members(model)) if catalogue.is_own(name) and alike(name)]
 
 
 def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torch.dtype = torch.float32) -> int:
