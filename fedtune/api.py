@@ -167,11 +167,12 @@ play = train  # as scripts written before the first release call it
 
 
 def tunable(
-    algo: Algo, scenario: str = "", space: str = "default", **options: Any
+    algo: Algo, scenario: str = "", space: str = "default", seeds_per_trial: int = 1, **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
     """A trainable class and a search space for your own `ray.tune.Tuner`, with any scheduler and any searcher.
 
     space     a space's name, or FILE.py:NAME; it must consist of ranges
+    seeds_per_trial   a trial reports the means over so many seeds; take it in place of Tune's `Repeater`
     options   as for `train`
 
     Every round is an iteration that reports `val_acc` and every other metric.  Schedulers may stop trials or perturb
@@ -194,10 +195,11 @@ def tunable(
 
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
-        data = [_prepared(given, workload)]
+        data = _prepared(given, workload, SearchOptions(seeds_per_trial=seeds_per_trial).seeds_per_trial)
         workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
+    trainable.known = frozenset(workload.knobs())
     return known_as_itself(trainable), dict(domains.domains)
 
 
@@ -248,7 +250,7 @@ class Objective:
         """Load the data and choose the executor once for all trials."""
         self.workload, self.space, self.objective = workload, space, objective
         self._data = _prepared(options, workload)
-        self.workload = trainer(workload).settled(workload, self.default, self._data)
+        self.workload = trainer(workload).settled(workload, self.default, self._data[0])
 
     @property
     def direction(self) -> str:
@@ -281,7 +283,7 @@ class Objective:
         self._require_direction(trial)
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
-        value, run = 0.0, trainer(self.workload).start(self.workload, config, [self._data])
+        value, run = 0.0, trainer(self.workload).start(self.workload, config, self._data)
         try:
             while run.round < run.rounds:
                 row = run.step()
@@ -358,12 +360,12 @@ def _ranges(
     return given, workload, loaded
 
 
-def _prepared(options: ExperimentOptions, workload: Workload) -> Any:
-    """The data of a workload's seed, as runs take them."""
+def _prepared(options: ExperimentOptions, workload: Workload, seeds: int = 1) -> list[Any]:
+    """The data of a workload's seed and of those after it, as runs take them."""
     trains = trainer(workload)
     data = trains.load(workload, options.data_dir, options.download)
     trains.report(workload, data)
-    return trains.prepare(workload, data, workload.seed)
+    return [trains.prepare(workload, data, workload.seed + i) for i in range(seeds)]
 
 
 def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:

@@ -9,17 +9,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 import torch
 from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
+from ray.tune.search.repeater import TRIAL_INDEX
 
 from fedtune.cluster import ray_internals, ray_optional
 from fedtune.core.budget import Budget
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
@@ -44,6 +45,13 @@ class FederatedTrainable(tune.Trainable):
 
     Checkpoints are written as often as the time of the last one allows.
     """
+
+    known: ClassVar[frozenset[str]] = frozenset()  # of a Tuner of the user's own: what its configurations may name
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> None:
+        """Tune's default.  Tune asks for each trial in the driver, so this is where a strange key is refused first."""
+        cls._require_known(config)
 
     def setup(  # type: ignore[override]
         self,
@@ -76,6 +84,7 @@ class FederatedTrainable(tune.Trainable):
         keep_freed_memory()
         self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
         self.rungs, self.search, self._outputs = rungs, search, outputs
+        self._require_known(config)  # tune.with_resources replaces the driver's question
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -165,7 +174,9 @@ class FederatedTrainable(tune.Trainable):
             self._trouble = f"its checkpoint cannot be used ({reason(str(error))}), so it starts again from round 1"
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write the run's state, which is the whole state of a trial."""
+        """Write the run's state, which is the whole state of a trial; one that could not begin has none."""
+        if self._broken:
+            raise self._broken
         self.run.save(Path(checkpoint_dir))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
@@ -194,6 +205,18 @@ class FederatedTrainable(tune.Trainable):
         another.  Its log says which, and the process's title while it trains.
         """
         return f"{self.workload.name} in {self.search}" if self.search else self.workload.name
+
+    @classmethod
+    def _require_known(cls, config: dict[str, Any]) -> None:
+        """UserError for a key that is no hyperparameter; Tune's `Repeater` adds one, too."""
+        for name in config if cls.known else ():
+            if name == TRIAL_INDEX:
+                raise UserError(
+                    f"a seed determines a trial, so repetitions would be alike, but Tune's Repeater gave {name}; "
+                    "leave the Repeater out and average over seeds by fedtune.tunable(…, seeds_per_trial=2)"
+                )
+            if name not in cls.known:
+                raise unknown("hyperparameter in the Tuner's param_space", name, cls.known)
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._who = f"{self.workload.name}-{self.trial_id}"

@@ -3,6 +3,9 @@
 import optuna
 import pandas as pd
 import pytest
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.registry import register_trainable
 
 import fedtune
 from fedtune import api
@@ -10,6 +13,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.engine import simulation
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.tuning.trainable import FederatedTrainable
 
 SMALL = {"rounds": 3, "clients": 4}
 
@@ -156,6 +160,41 @@ def test_tunable_has_every_range_and_a_trainable_of_its_own(tmp_path):
     objective = fedtune.objective("gfpl", **SMALL)
     assert {*space, "lam"} == {*objective.space.domains} and "lam" not in space
     assert trainable.__name__ == trainable.__qualname__ == "FederatedTrainable"  # as Ray shows actors
+
+
+STRANGE = {  # a key that a Tuner of the user's own may add to a configuration -> what is said
+    "tag": "unknown hyperparameter in the Tuner's param_space 'tag'",
+    "moment": "did you mean 'momentum'",
+    "__trial_index__": "fedtune.tunable(…, seeds_per_trial=2)",
+}
+
+
+@pytest.mark.parametrize("key", STRANGE)
+def test_a_key_that_is_no_hyperparameter_is_refused_before_anything_trains(key, monkeypatch):
+    monkeypatch.setattr(FederatedTrainable, "_setup_logdir", lambda self: None, raising=False)
+    monkeypatch.setattr(FederatedTrainable, "trial_resources", None)
+    monkeypatch.setattr(FederatedTrainable, "_begin", None)
+    trainable, _ = fedtune.tunable("fedavg", **SMALL)
+    register_trainable("one", trainable)
+    trial = Trial("one", config={"lr": 0.1, key: 1})
+    shared = tune.with_resources(trainable, {"cpu": 1})  # says itself what a trial needs
+    for ask in (trial.create_placement_group_factory, lambda: shared({"lr": 0.1, key: 1})):
+        with pytest.raises(UserError) as refused:
+            ask()
+        assert STRANGE[key] in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_trial_on_several_seeds_reports_their_means(monkeypatch):
+    monkeypatch.setattr(FederatedTrainable, "_setup_logdir", lambda self: None, raising=False)
+    monkeypatch.setattr(FederatedTrainable, "trial_resources", None)
+    trainable, _ = fedtune.tunable("fedavg", seed=3, seeds_per_trial=2, **SMALL)
+    trial = trainable({"lr": 0.1})
+    rows = [trial.train() for _ in range(SMALL["rounds"])]
+    single = [fedtune.train("fedavg", config={"lr": 0.1}, seed=seed, **SMALL)["val_acc"] for seed in (3, 4)]
+    assert [row["val_acc"] for row in rows] == pytest.approx((sum(single) / 2).tolist(), abs=1e-6)
+    assert single[0].tolist() != single[1].tolist()
+    with pytest.raises(UserError, match="--seeds-per-trial must be a whole number of at least 1, but got 0"):
+        fedtune.tunable("fedavg", seeds_per_trial=0, **SMALL)
 
 
 def test_a_search_says_what_was_asked_of_it():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.actors import SETTING, LocalActor
 
+from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRICS, REPORTED, metrics_in
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
@@ -33,3 +34,12 @@ def test_a_result_names_those_of_its_metrics_that_no_table_declares(
         assert set(metrics_in(row)) - {"spent"} == trained
         assert set(row.get(REPORTED, ())) == trained - {"round", *METRICS}
     assert more <= set(row.get(REPORTED, ()))
+
+
+def test_a_trial_that_could_not_begin_has_nothing_to_save_but_its_reason() -> None:
+    """A Tuner of the user's own saves each trial at its end."""
+    actor = LocalActor(config={"lr": -1.0})
+    row = actor.train()
+    assert row["broken"] and row["done"] and row["reason"].startswith("lr must be a number in")
+    with pytest.raises(UserError, match="lr must be a number in"):
+        actor.save_checkpoint("")
