@@ -17,6 +17,7 @@ from support.user_data import made, pictures, saved, taken, wards
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, user_data
 from fedtune.data.federation import Federation
+from fedtune.engine import built_in
 from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
@@ -204,6 +205,29 @@ def test_a_function_that_gives_other_arrays_later_is_refused(tmp_path: Path) -> 
     user_data._read.cache_clear()  # as in another process
     with pytest.raises(UserError, match="code.py:wards returned other arrays than before"):
         made(scenario)
+
+
+def test_the_arrays_of_a_functions_only_call_are_those_that_every_trial_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would return others each time, so a worker that called it would train on other rows."""
+    calls = tmp_path / "calls"
+    (tmp_path / "code.py").write_text(
+        "import numpy as np\n"
+        "def make():\n"
+        f"    with open({str(calls)!r}, 'a') as file:\n"
+        "        file.write('.')\n"
+        "    return np.random.default_rng().normal(size=(60, 4)), np.arange(60) % 3\n"
+    )
+    fields = {"dataset": f"{tmp_path}/code.py:make", "clients": 3, "rounds": 1}
+    workload = ExperimentOptions(algo="fedavg", fields=fields).experiment()
+    loaded = built_in.load(workload, None, False)
+    data, sent = [built_in.prepare(workload, loaded, seed) for seed in (0, 1)], pickle.dumps(workload)
+    here = built_in.start(workload, {"lr": 0.1}, data).step()
+    as_in_another_process(monkeypatch)
+    user_data._read.cache_clear()  # as there
+    there = built_in.start(pickle.loads(sent), {"lr": 0.1}, pickle.loads(pickle.dumps(data))).step()
+    assert there["val_loss"] == here["val_loss"] and calls.read_text() == "."
 
 
 def test_what_a_run_knew_of_a_functions_arrays_is_held_against_them_when_it_goes_on(
