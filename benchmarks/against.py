@@ -154,7 +154,9 @@ def worktree(commit: str) -> Iterator[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("commit", nargs="?", help="what this working tree is compared with")
     parser.add_argument("--only", default=",".join(CASES), help="which cases, with commas")
     parser.add_argument("--algo", help="a case of your own: this algorithm")

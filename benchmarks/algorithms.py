@@ -72,7 +72,9 @@ def measure(scenario: Scenario, algorithms: list[str], rounds: int, turns: int) 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--algos", default=",".join(n for n in registry.names() if n != "fedavg"))
     parser.add_argument("--scenario", default="digits-w4")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")

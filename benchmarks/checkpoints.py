@@ -80,7 +80,9 @@ def line(name: str, got: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.parse_args()
     for name, (arguments, config) in CASES.items():
         print(line(name, measure(arguments, config)), flush=True)

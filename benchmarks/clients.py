@@ -218,7 +218,9 @@ def measure(repeats: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--many", help=argparse.SUPPRESS)  # algorithm,K: one row of the third part, in this process

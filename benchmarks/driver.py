@@ -153,7 +153,9 @@ def line(got: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=3)

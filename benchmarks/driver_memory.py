@@ -71,7 +71,9 @@ def report(first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, trials: int)
 
 def main() -> int:
     """Run the search with every allocation recorded."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--slots", type=int, default=10)
     parser.add_argument("--searcher", default="random")

@@ -144,7 +144,9 @@ def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
 
 def main() -> int:
     """Measure the requested parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--only", help="which parts, with commas (default all; on a GPU training)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")

@@ -129,7 +129,9 @@ def compare(cpu: Path, gpu: Path) -> int:
 
 def main() -> int:
     """Run the requested step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("step", choices=("machine", "memory", "twice", "compare"))
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--device", default="cuda")

@@ -294,7 +294,9 @@ def table(mutants: Sequence[Mutant]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    p = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__.splitlines()[0])
+    p = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m benchmarks.mutants", description=__doc__.splitlines()[0]
+    )
     p.add_argument("how", choices=("sample", "again"))
     p.add_argument("file", type=Path, help="where the sample is kept, a line of JSON a mutant")
     p.add_argument("--root", type=Path, default=Path.cwd(), help="the tree (default: this folder)")

@@ -137,7 +137,9 @@ def search(tree: Path, trials: int, rounds: int, more: list[str]) -> dict[str, f
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("commit", nargs="?", help="what this working tree is compared with")
     parser.add_argument("--turns", type=int, default=3, help="of each side (default 3)")
     parser.add_argument("--trials", type=int, default=4)

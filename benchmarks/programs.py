@@ -84,7 +84,9 @@ def whole(runs: int) -> dict[str, float]:
 
 def main() -> int:
     """Measure both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--runs", type=int, default=15)

@@ -152,7 +152,9 @@ def rounds(case: str, turns: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--only", choices=("steps", "rounds"), default="steps")

@@ -216,7 +216,9 @@ class Nothing(tune.Trainable):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--slots", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=27, help="of a trial that nobody stops (default 27)")

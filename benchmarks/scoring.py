@@ -99,7 +99,9 @@ def row(
 
 def main() -> int:
     """Measure the requested settings."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--test-every", default="1,10", help="schedules, with commas")
     parser.add_argument("--only", default=",".join(CASES), help="which settings, with commas")
     parser.add_argument("--turns", type=int, default=3)

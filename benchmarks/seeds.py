@@ -75,7 +75,9 @@ def _difference(row: dict[str, Any], other: dict[str, Any] | Diverged) -> float:
 
 def main() -> int:
     """Measure what was requested."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--algos", default="fedavg,fedproto,gfpl")
     parser.add_argument("--scenario", default="digits-w4")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a hyperparameter")

@@ -97,7 +97,9 @@ def case(algorithm: str, setting: str, rounds: int, trials: int, turns: int) -> 
 
 def main() -> int:
     """Measure all cases."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--turns", type=int, default=2)

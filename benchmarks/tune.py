@@ -109,7 +109,9 @@ def line(got: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument("--processes", type=int, default=0, help="default: one less than there are cores")
     args = parser.parse_args()

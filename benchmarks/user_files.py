@@ -117,7 +117,9 @@ def measure(rounds: int) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Measure all cases."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--rounds", type=int, default=122)
     args = parser.parse_args()

@@ -222,7 +222,9 @@ def follow(base: str, path: str, over: threading.Event) -> None:
 
 def main() -> int:
     """Make the searches, watch them, and print what it cost."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--searches", type=int, default=10)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=60)

@@ -8,7 +8,7 @@ import sys
 
 from fedtune.core.about import VERSION
 from fedtune.core.errors import unknown
-from fedtune.core.terminal import one_line
+from fedtune.core.terminal import one_line, replace_what_cannot_be_written
 
 GROUPS = {  # what one wants -> its commands
     "tune": {
@@ -50,6 +50,7 @@ COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}
 def main(argv: list[str] | None = None) -> int:
     """Hand over to the command named first."""
     args = sys.argv[1:] if argv is None else argv
+    replace_what_cannot_be_written()
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand next
         from fedtune.commands import completion
 

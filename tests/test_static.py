@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PROGRAMS = ("fedtune", "trainables", "search_spaces", "analysis", "benchmarks", "docs", "deploy", "tests/fuzz")
 
 
 @pytest.mark.parametrize("command", ["ruff check", "ruff format --check", "lint-imports", "mypy"])
@@ -33,3 +34,14 @@ def test_nothing_is_imported_here_that_mypy_does_not_follow() -> None:
                     found |= {alias.name for alias in node.names}
     assert {"torch", "ray.tune"} <= found
     assert not {name for name in found for package in packages if f"{name}.".startswith(f"{package}.")}
+
+
+def test_no_parser_takes_abbreviated_options() -> None:
+    """`--seed` would be `--seeds-per-trial` without a word, where a command has no --seed."""
+    parsers = []
+    for file in (f for folder in PROGRAMS for f in (ROOT / folder).rglob("*.py")):
+        for call in (n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)):
+            if ast.unparse(call.func).endswith("ArgumentParser"):
+                given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+                parsers.append((file.name, given.get("allow_abbrev")))
+    assert len(parsers) > 20 and not [name for name, taken in parsers if taken != "False"]

@@ -73,7 +73,7 @@ def in_words(home: Path, files: list[Path], left: list[str], there: Path) -> str
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """Copy a folder of the job's to the cluster's storage: `python -m fedtune.cluster.program_folders FROM TO`."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("source", type=Path)
     parser.add_argument("to", type=Path)
     args = parser.parse_args(argv)

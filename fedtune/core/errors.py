@@ -36,10 +36,18 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     """
     names = sorted(known)
     given = name if len(name) <= SHOWN else f"{name[: SHOWN // 2]}…"
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    near = _nearest(given, names, 1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     listed = f"known are {', '.join(names)}"
     if len(listed) > SHOWN:
-        nearest = difflib.get_close_matches(given, names, n=NEAR, cutoff=0.0)
+        nearest = _nearest(given, names, NEAR, cutoff=0.0)
         listed = f"nearest are {', '.join(nearest)}" + (f"; {where} shows all {len(names)}" if where else "")
     return UserError(f"unknown {kind} {given!r}: {hint}{listed}")
+
+
+def _nearest(given: str, names: Iterable[str], count: int, cutoff: float) -> list[str]:
+    """The names nearest to one that came, those that begin with it first; the dashes of options do not count."""
+    bare, sought = {name.lstrip("-"): name for name in names}, given.lstrip("-")
+    begun = sorted((n for n in bare if sought and n.startswith(sought)), key=len)
+    like = difflib.get_close_matches(sought, bare, n=count, cutoff=cutoff)
+    return [bare[n] for n in dict.fromkeys([*begun, *like])][:count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
@@ -19,6 +20,13 @@ CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's
 WORD = 250  # characters of a path or a name that a message shows in full
 LINE = 600  # characters of a message
 FEW = 5  # names that a message lists at most
+
+
+def replace_what_cannot_be_written() -> None:
+    """Print `?` for what the encoding of stdout or stderr lacks, as in a batch job without a UTF-8 locale."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not a notebook's
+            stream.reconfigure(errors="replace")
 
 
 def say(line: str) -> None:

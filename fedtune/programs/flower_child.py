@@ -531,7 +531,7 @@ def locked(file: Path) -> Any:
 
 def arguments() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = argparse.ArgumentParser(description="Run a Flower app once and report every round.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, description="Run a Flower app once and report every round.")
     parser.add_argument("app", help="the app's folder, with a pyproject.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a value of the run config")
     parser.add_argument("--seed", type=int, default=0)

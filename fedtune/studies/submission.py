@@ -230,7 +230,7 @@ def _on_cluster(what: str, path: Path) -> Path:
 
 def _without(arguments: list[str], *flags: str) -> list[str]:
     """The arguments without these flags and their values."""
-    p = argparse.ArgumentParser(add_help=False)
+    p = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for name in flags:
         p.add_argument(name)
     return p.parse_known_args(arguments)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import select
 import sys
 import tempfile
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core import terminal
+from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.terminal import one_line
 from fedtune.user_code import command_help, user_errors
 
@@ -23,11 +25,11 @@ OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, 
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with one-line error messages and a short --help, which refuses empty values."""
+    """An argument parser with one-line error messages and a short --help; no option may be abbreviated or empty."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As argparse's, with no option left out of --help."""
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, allow_abbrev=False, **kwargs)
         self.views = command_help.Views()
 
     def leave_out(self, action: argparse.Action, section: str = "", rare: bool = True) -> None:
@@ -49,12 +51,24 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The arguments as attributes; ends the process if they are invalid."""
         words = sys.argv[1:] if args is None else list(args)
+        known = self._flags()
         for before, word in zip(["", *words], words, strict=False):
+            flag = word.partition("=")[0]
+            is_option = re.fullmatch(r"--[\w-]+", flag) or (
+                re.fullmatch(r"-[A-Za-z][\w-]+", word) and before not in known
+            )
+            if is_option and flag not in known:
+                self.error(str(unknown("option", flag, known, f"{self.prog} --help-all" * ("--help-all" in known))))
             flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
             if value == "" and word != "--":
                 what = f"argument {flag}" if flag.startswith("-") else "an argument"
                 self.error(f"{what} must not be empty; leave it out for the default")
         return super().parse_args(args, namespace)
+
+    def _flags(self) -> set[str]:
+        """Every option, also of the commands below this one."""
+        below = [p for a in self._actions if isinstance(a, argparse._SubParsersAction) for p in a.choices.values()]
+        return {*self._option_string_actions, *(flag for p in below for flag in p._option_string_actions)}
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with status 2."""
@@ -87,6 +101,7 @@ def guarded(main: Command) -> Command:
 
     def run(argv: list[str] | None = None) -> int:
         given = sys.argv[1:] if argv is None else argv
+        terminal.replace_what_cannot_be_written()
         _known_as_driver()
         try:
             os.getcwd()  # libraries abort without one

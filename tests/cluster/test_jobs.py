@@ -283,7 +283,7 @@ CASES = {
     "submit": "the search's arguments go after --, but none were given",
     AT: "the search's arguments go after --, but none were given",
     AT + "--": "the search's arguments go after --, but none were given",
-    AT + "--algo fedavg": "unrecognized arguments: --algo fedavg",
+    AT + "--algo fedavg": "unknown option '--algo': known are --address, ",
     "submit " + GOOD: "--address of the cluster is needed, but none was given",
     "submit --address head:8265 " + GOOD: "must be the dashboard's, like http://head:8265, but got 'head:8265'",
     "submit --address ray://head:10001 " + GOOD: "like http://head:8265, but got 'ray://head:10001'",

@@ -28,7 +28,10 @@ BATCH = 50  # examples between looks at the clock
 def main() -> int:
     """Fuzz until the time is over; 0 if every answer kept the rule."""
     p = argparse.ArgumentParser(
-        prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        allow_abbrev=False,
+        prog="python -m tests.fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     p.add_argument("--minutes", type=float, default=1.0)
     p.add_argument("--only", choices=cases.KINDS, action="append", help="these kinds only")

@@ -28,7 +28,10 @@ from fuzz.crashes import STORIES, Story  # noqa: E402
 def main() -> int:
     """Try deaths until the time is over; 0 if nothing was lost, doubled, different, refused or shown as a stack."""
     p = argparse.ArgumentParser(
-        prog="python -m tests.fuzz.deaths", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        allow_abbrev=False,
+        prog="python -m tests.fuzz.deaths",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     p.add_argument("--minutes", type=float, default=10.0, help="of kills, after the disks (default 10)")
     p.add_argument("--only", choices=STORIES, action="append", help="these stories only")

@@ -125,7 +125,7 @@ def _trial(name: str, rows: list[dict[str, Any]], summary: dict[str, Any]) -> di
 
 def main() -> int:
     """Make the run, ask, and print a line for each."""
-    p = argparse.ArgumentParser(prog="python -m tests.fuzz.many", description=__doc__)
+    p = argparse.ArgumentParser(allow_abbrev=False, prog="python -m tests.fuzz.many", description=__doc__)
     p.add_argument("--trials", type=int, default=10_000)
     p.add_argument("--keep", type=Path, help="make the run here, and leave it")
     args = p.parse_args()

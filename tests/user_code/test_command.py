@@ -107,6 +107,40 @@ def test_empty_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert p.parse_args(["--name", "x", "y"]).name == "x"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    {
+        "--seed 2": "unknown option '--seed': did you mean '--seeds-per-trial'?",  # not taken for it
+        "--seed=2": "unknown option '--seed': did you mean '--seeds-per-trial'?",
+        "-seeds-per-trial 2": "unknown option '-seeds-per-trial': did you mean '--seeds-per-trial'?",
+        "--ful": "unknown option '--ful': did you mean '--full'?",
+        "look --ad here": "unknown option '--ad': did you mean '--address'?",  # of a command below
+        "--full look --adress here": "unknown option '--adress': did you mean '--address'?",
+        "--colour red": "unknown option '--colour': known are --address, --full, --help, --seeds-per-trial, -h",
+    }.items(),
+)
+def test_no_option_is_abbreviated_and_an_unknown_one_is_told_the_nearest(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    p = Parser(prog="p")
+    p.add_argument("--seeds-per-trial", type=int)
+    p.add_argument("--full", action="store_true")
+    p.add_subparsers().add_parser("look").add_argument("--address")
+    with pytest.raises(SystemExit) as end:
+        p.parse_args(words.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and line.startswith(f"p: {said}") and line.endswith("; see p --help")
+
+
+def test_words_that_only_look_like_options_stay_what_they_are() -> None:
+    p = Parser(prog="p")
+    p.add_argument("--program")
+    p.add_argument("--low", type=float)
+    p.add_argument("rest", nargs="*")
+    got = p.parse_args(["--program", "--lr {lr} x.py", "--low", "-1e-3", "--", "--unheard-of"])
+    assert (got.program, got.low, got.rest) == ("--lr {lr} x.py", -1e-3, ["--unheard-of"])
+
+
 def test_many_names_are_the_nearest_three_and_where_to_see_all() -> None:
     names = [f"scenario-number-{i:03}" for i in range(300)]
     line = str(unknown("scenario", "scenario-number-7", names, "fedtune list"))
