@@ -60,14 +60,15 @@ def best_so_far(
             text=hover,
             hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
         )
-        if one and objective.tested in mine:
-            then = mine[objective.tested].where(rise & (mine[objective.name] == best)).ffill()
+        tested = mine.get(objective.tested, pd.Series(math.nan, index=mine.index))
+        scored_too = rise & (mine[objective.name] == best) & tested.notna()  # test rows are not scored in every round
+        if one and scored_too.any():
             figure.add_scatter(
-                x=used[rise],
-                y=then[rise],
-                mode="lines",
-                name=f"{in_words(objective.tested)} in that round (never used)",
-                line={"color": GREY, "shape": "hv", "dash": "dot"},
+                x=used[scored_too],
+                y=tested[scored_too],
+                mode="markers",
+                name=f"{in_words(objective.tested)} in that round, where scored (never used)",
+                marker={"color": GREY, "size": 7, "symbol": "diamond-open"},
             )
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
     alone = "accuracy" if objective == ACCURACY else words

@@ -194,6 +194,11 @@ def limits(name: str) -> tuple[float, float]:
     return (0.0, 1.0) if share else (-math.inf, math.inf)
 
 
+def worst_tenth(clients: int) -> int:
+    """How many of so many clients are their worst tenth: at least one.  `_worst10` is their mean in one run."""
+    return max(1, math.ceil(clients / 10))
+
+
 def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) -> dict[str, float]:
     """Metrics of one split.  heads: name -> correct rows [k] of k scored clients; rows [k].  The first head counts.
 
@@ -217,7 +222,7 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
 
 def _over_clients(name: str, share: Tensor) -> dict[str, float]:
     """Mean, standard deviation and worst clients of a per-client figure where more is better."""
-    lowest = share.sort().values[: max(1, math.ceil(len(share) / 10))]
+    lowest = share.sort().values[: worst_tenth(len(share))]
     found = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
     return {f"{name}{end}": value.item() for end, value in zip(SPREAD, found, strict=True)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import shlex
@@ -19,14 +20,23 @@ if TYPE_CHECKING:
 CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's cell starts
 WORD = 250  # characters of a path or a name that a message shows in full
 LINE = 600  # characters of a message
+ASCII = {"−": "-", "–": "-", "±": "+-", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "\u2002": " "}
 FEW = 5  # names that a message lists at most
 
 
 def replace_what_cannot_be_written() -> None:
-    """Print `?` for what the encoding of stdout or stderr lacks, as in a batch job without a UTF-8 locale."""
+    """Print ASCII for what the encoding of stdout or stderr lacks, as in a batch job without a UTF-8 locale."""
+    codecs.register_error("fedtune-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not a notebook's
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="fedtune-ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Our own signs in ASCII, so that no number loses its minus; a question mark for any other character."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def say(line: str) -> None:

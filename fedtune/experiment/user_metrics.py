@@ -13,7 +13,6 @@ with equally many rows are scored at once (torch.func.vmap) if the function allo
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import UserError
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRICS, worst_tenth
 from fedtune.core.terminal import several
 from fedtune.user_code import user_files
 from fedtune.user_code.references import parsed
@@ -139,7 +138,7 @@ def check(references: Sequence[str], classes: int) -> None:
 
 def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
     """A metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
-    worst = values.sort(descending=metric.mode == "min").values[: max(1, math.ceil(len(values) / 10))]
+    worst = values.sort(descending=metric.mode == "min").values[: worst_tenth(len(values))]
     found = (values.mean(), values.std(correction=0), worst.mean())
     return dict(zip(metric.names(split), torch.stack(found).tolist(), strict=True))
 

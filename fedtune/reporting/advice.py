@@ -19,7 +19,7 @@ from fedtune.core.statistics import EQUAL, number
 from fedtune.core.terminal import several, short
 from fedtune.reporting import findings, provenance
 from fedtune.reporting.findings import Findings
-from fedtune.reporting.words import SURE
+from fedtune.reporting.words import surely_first
 from fedtune.runs import tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.tables import LEVEL, UNTOLD
@@ -45,14 +45,23 @@ def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
     """What to try next after a search; nothing while it runs, or where it found nothing."""
     if f.best is None or f.state in findings.OPEN:
         return []
-    return [*wider_ranges(f), *seeds_or_trials(f), *what_mattered(f, importance)]
+    fixed = matters_little(f, importance)
+    return [*wider_ranges(f, fixed), *seeds_or_trials(f), *what_mattered(f, importance)]
 
 
-def wider_ranges(f: Findings) -> list[Advice]:
-    """Where the best value lies at an end of its range, the optimum may lie beyond: a range that goes further."""
+def matters_little(f: Findings, found: Importance | None) -> list[str]:
+    """The hyperparameters that surely made little difference: to be fixed, wherever in its range the best lies."""
+    return [n for n, (_, high) in found.ranges.items() if high < LITTLE and n in f.config] if found else []
+
+
+def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
+    """Where the best value lies at an end of its range, the optimum may lie beyond: a range that goes further.
+
+    fixed: hyperparameters to be fixed, whose ranges are left alone.
+    """
     knobs, space = findings.knobs(f.record), f.record.get("space") or {}
     new, stuck = {}, []
-    for name in f.searched:
+    for name in (n for n in f.searched if n not in fixed):
         if not (end := ranges.edge(f.config.get(name), space.get(name, ""))):
             continue
         knob = knobs.get(name)
@@ -124,7 +133,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         found.append(Advice("Give more trials", why, _more(f)))
     if not found:
         why = f"{behind}, and {chance}. The second half of {count} brought {number(gain, '.4f')}, not more than chance."
-        found.append(Advice("Stop here: neither more seeds nor more trials are needed", why))
+        found.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
     return found
 
 
@@ -159,11 +168,9 @@ def what_mattered(f: Findings, found: Importance | None) -> list[Advice]:
     )
     first, count = next(iter(found.shares)), several(found.trials, "trial")
     why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
-    surely = found.first >= SURE * RESAMPLES
-    todo = f"Search {first} most closely" if surely else "Which hyperparameter matters most cannot be told"
+    todo = f"Search {first} most closely" if surely_first(found) else "Which hyperparameter matters most cannot be told"
     advice = [Advice(todo, f"{why} {first} ranks first in {found.first} of {RESAMPLES}.")]
-    small = [n for n, (_, high) in found.ranges.items() if high < LITTLE and n in f.config]
-    if small:
+    if small := matters_little(f, found):
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
         why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
         advice.append(

@@ -98,9 +98,9 @@ def _fronts(f: Findings) -> list[Shown]:
         drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
             partial(plots.accuracy_communication, f.rounds, other, first=first),
-            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Beyond its bend, more "
-            + {"comm_mb": "megabytes begin", "seconds": "seconds begin"}.get(other.name, f"of {other.name}")
-            + f" improves {'accuracy' if first == ACCURACY else f.in_words} only a little.",
+            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Beyond its bend, "
+            + {"comm_mb": "more megabytes", "seconds": "more seconds"}.get(other.name, f"a worse {other.name}")
+            + f" can improve {'accuracy' if first == ACCURACY else f.in_words} only a little.",
         )
         for other in against
         if other.name != first.name

@@ -76,7 +76,7 @@ class Findings:
     @property
     def in_words(self) -> str:
         """The objective's name in words."""
-        return METRICS[name].label or name if (name := self.goal.first.name) in METRICS else name
+        return _in_words(self.goal.first.name)
 
     @property
     def sends(self) -> bool:
@@ -125,12 +125,14 @@ class Findings:
 
     @property
     def test_said(self) -> str:
-        """The best trial's test accuracy, in words; "" without one."""
-        value = math.nan if self.best is None else float(self.best.get("last_test_acc", math.nan))
-        if math.isnan(value):
+        """The best trial's figure of test rows that matches the objective, in words; "" without one."""
+        found = {} if self.best is None else tables.tested(self.best, self.goal.first)
+        if not found:
             return ""
-        used = "reported and never used" if "test_acc" not in self.goal.names else "which has selected it"
-        return f"test accuracy {value:.4f}, {used}"
+        name, value = next(iter(found.items()))
+        used = "reported and never used" if name not in self.goal.names else "which has selected it"
+        at = f" in round {found['test_round']}" if "test_round" in found else ""
+        return f"{_in_words(name)} {value:.4f}{at}, {used}"
 
     def gap(self) -> float:
         """The search's objective minus that on fresh seeds; NaN without a check."""
@@ -192,6 +194,10 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
 def knobs(record: dict[str, Any]) -> dict[str, Knob]:
     """The hyperparameters that were searched, as they were declared then."""
     return {name: Knob.from_record(name, kept) for name, kept in (record.get("declared") or {}).items()}
+
+
+def _in_words(metric: str) -> str:
+    return METRICS[metric].label or metric if metric in METRICS else metric
 
 
 def given(record: dict[str, Any]) -> Collection[str]:

@@ -172,7 +172,8 @@ def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> Se
 def _trials(f: Findings) -> Markup:
     """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by."""
     first = f.goal.first
-    objective = [] if first == ACCURACY else [(first.name, first.column, 4)]
+    of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
+    objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
     named = [
         ("trial", "trial", None),
         ("status", "status", None),

@@ -10,7 +10,7 @@ from fedtune.core.terminal import several, short
 from fedtune.runs.choice import TOP
 from fedtune.runs.reading import rounds_of
 
-SURE = 0.95  # share of resamples in which it must rank first; below, it only "may have mattered most"
+SURE = 0.95  # share of resamples in which it must rank first; below, what mattered most cannot be told
 
 
 def search_settings(record: dict[str, Any]) -> str:
@@ -29,16 +29,17 @@ def search_settings(record: dict[str, Any]) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def mattered(found: Importance | None) -> str:
-    """Which hyperparameter mattered most among the trials, and how sure that is; "" if this is too uncertain.
+def surely_first(found: Importance) -> bool:
+    """Whether it can be told which hyperparameter mattered most."""
+    return found.first >= SURE * RESAMPLES
 
-    It is too uncertain if the hyperparameter ranks first in less than half of the resamples.
-    """
-    if not found or found.first < RESAMPLES / 2:
+
+def mattered(found: Importance | None) -> str:
+    """Which hyperparameter mattered most among the trials, and how sure that is; "" where it cannot be told."""
+    if not found or not surely_first(found):
         return ""
     name, share = next(iter(found.shares.items()))
-    verb = "mattered" if found.first >= SURE * RESAMPLES else "may have mattered"
     return (
-        f"and {name} {verb} most: {100 * share:.0f} % of the variance between {several(found.trials, 'trial')} "
+        f"and {name} mattered most: {100 * share:.0f} % of the variance between {several(found.trials, 'trial')} "
         f"(fANOVA; it ranks first in {found.first} of {RESAMPLES} resamples of the trials)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -259,6 +259,15 @@ def read(run: Path) -> Status:
     return Reader().read(run)
 
 
+def rungs(searches: Iterable[Path]) -> list[Rung]:
+    """How many trials of several searches, which are judged alike, reached each rung and went on."""
+    found: dict[str, Rung] = {}
+    for rung in (rung for run in searches for rung in Reader().search(run).rungs):
+        before = found.get(rung.where, Rung(rung.where, 0, 0))
+        found[rung.where] = Rung(rung.where, before.reached + rung.reached, before.went_on + rung.went_on)
+    return list(found.values())
+
+
 def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
     """The folders of a comparison's searches that have begun."""
     searches = int(record.get("searches", 1))
@@ -326,7 +335,7 @@ def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> 
     """How many trials reached a rung, and how many of them went on."""
     there = {t: at for t, of in rows.items() if (at := first_at(of, budget.attribute, rung)) is not None}
     on = sum(reached(rows[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
-    where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {budget.unit}"
+    where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
     return Rung(where, len(there), on)
 
 
@@ -339,7 +348,9 @@ def _best(rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], go
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
-    columns = ["trial", "status", "round", *decide, *["test_acc"] * tested, *["kept"] * bool(said), *names]
+    known = any(objective.tested in row for of in rows.values() for row in of)
+    reported = dict.fromkeys([*[objective.tested] * known, *["test_acc"] * tested])
+    columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(said), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
 
     def place(trial: str) -> tuple[bool, bool, float, float]:
@@ -352,7 +363,7 @@ def _best(rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], go
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_kept(row)]] * bool(said)
-        of_test = [_tested(rows[trial])] * tested
+        of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values])
     return Best(f"{best} last {objective.name}{said}", columns, lines) if last else None
 
@@ -367,12 +378,12 @@ def _loss(row: Row) -> float:
     return float(row.get("val_loss", FAR))
 
 
-def _tested(rows: list[Row]) -> str:
-    """A trial's last test accuracy, with its round if that is not the last; "" if it has none."""
-    last = next((row for row in reversed(rows) if "test_acc" in row), None)
+def _tested(rows: list[Row], name: str) -> str:
+    """A trial's last value of a test metric, with its round if that is not the last; "" if it has none."""
+    last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""
-    return f"{last['test_acc']:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
+    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
 
 
 def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:

@@ -12,7 +12,7 @@ import yaml
 
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS, is_own, metrics_in
-from fedtune.core.objectives import BY_ACCURACY, TEST, Goal, final
+from fedtune.core.objectives import ACCURACY, BY_ACCURACY, TEST, Goal, Objective, final
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.trial_states import status
@@ -199,7 +199,7 @@ def write_best(
     chosen = plain({k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)})
     found = {"trial": best["trial"], "rounds": int(best["rounds"])}
     found |= {METRIC: float(best[final(METRIC)])} if final(METRIC) in best else {}
-    found |= tested(best) | {"run": run.name} | how
+    found |= tested(best, goal.first) | {"run": run.name} | how
     found |= {name: float(best[final(name)]) for name in goal.names if name != METRIC}
     content = workload.to_best(scenario, chosen, None if budget.unit == "rounds" else int(best["rounds"]))
     content |= {"found": found} | ({"own": user_copies.to_record(workload.own)} if workload.own else {})
@@ -207,12 +207,12 @@ def write_best(
     return {n: v for n, v in workload.configuration(chosen).items() if n in chosen}
 
 
-def tested(trial: pd.Series) -> dict[str, Any]:
-    """A trial's last test accuracy, with its round if that is not the last; empty if it has none."""
-    value, at, rounds = trial.get("last_test_acc", math.nan), trial.get("test_round", math.nan), trial["rounds"]
-    if math.isnan(value):
-        return {}
-    return {"test_acc": float(value)} | ({} if math.isnan(at) or at == rounds else {"test_round": int(at)})
+def tested(trial: pd.Series, objective: Objective = ACCURACY) -> dict[str, Any]:
+    """A trial's last figures of test rows: the objective's, accuracy, their round if not the last; {} without any."""
+    values = {n: float(trial.get(f"last_{n}", math.nan)) for n in (objective.tested, ACCURACY.tested)}
+    found: dict[str, Any] = {n: v for n, v in values.items() if not math.isnan(v)}
+    at, rounds = trial.get("test_round", math.nan), trial["rounds"]
+    return found | ({} if not found or math.isnan(at) or at == rounds else {"test_round": int(at)})
 
 
 def _each(grid: ResultGrid) -> list[Any]:

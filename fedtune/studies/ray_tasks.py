@@ -289,7 +289,9 @@ def _slots(cpus: float, gpus: float) -> int:
 def _with_progress(
     outcomes: Iterable[tuple[SeededRun, Outcome]], title: str, done: int, total: int
 ) -> Iterator[tuple[SeededRun, Outcome]]:
-    """Pass outcomes on and show the progress: a bar in a terminal, lines elsewhere."""
+    """Pass outcomes on and show the progress, if there is anything to do: a bar in a terminal, lines elsewhere."""
+    if done == total:
+        return
     with progress(title) as bar:
         task = bar.add_task("", total=total, completed=done)
         for run, outcome in outcomes:

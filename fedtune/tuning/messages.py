@@ -78,7 +78,7 @@ def conclude(
 ) -> None:
     """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
-    trials, tested = several(sum(counts.values()), "trial"), tables.tested(best)
+    trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
     within = RunFiles(p.folder.parent).is_comparison  # which checks later, and has last lines of its own
     if len(checked):
         say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
@@ -124,30 +124,29 @@ def _say_next(p: Plan, config: Config, trials: int, data_dir: str | None) -> Non
 
 def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
-    other = p.goal.first.reported(checked)
-    main = "test_acc" if "test_acc" in checked else other
+    main = p.goal.first.reported(checked)
     what = "test accuracy" if main == "test_acc" else main
     repeated = several(p.final_seeds, "repetition")
     many = f"on fresh seeds ({p.final_seeds})" if p.workload.repeatable else f"in {repeated}"
     table = Table(title=f"{what} {many}, last round", title_justify="left")
-    shown = () if other == main else (other,)
+    shown = ["test_acc"] * (main != "test_acc" and "test_acc" in checked)
     costs = ["MB a run"] * ("comm_mb" in checked)
     for column in ("configuration", "mean ± 95 % interval", f"each {p.run_word}", *shown, *costs):
         table.add_column(column, justify="left" if column == "configuration" else "right")
     for name, runs in checked.groupby("configuration"):
-        accuracy = runs[main]
-        mean = statistics.interval(*statistics.mean(accuracy), ".4f", within=limits(main))
-        if lost := int(accuracy.isna().sum()):  # the mean of the others would be too good
+        values = runs[main]
+        mean = statistics.interval(*statistics.mean(values), ".4f", within=limits(main))
+        if lost := int(values.isna().sum()):  # the mean of the others would be too good
             mean = f"{trial_states.lost(runs['reason'])} in {lost} of {len(runs)}"
         each = "  ".join(
-            trial_states.lost([why]) if math.isnan(a) else f"{a:.4f}"
-            for a, why in zip(accuracy, runs["reason"], strict=True)
+            trial_states.lost([why]) if math.isnan(v) else f"{v:.4f}"
+            for v, why in zip(values, runs["reason"], strict=True)
         )
         more = [short(float(runs[column].mean(skipna=False))) for column in shown]
         table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
     console().print(table)
     if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
-        whole = checked.pivot(index="seed", columns="configuration", values=other).dropna()
+        whole = checked.pivot(index="seed", columns="configuration", values=main).dropna()
         if trial_states.lost(checked["reason"]) == "failed" and len(whole) > 1:  # a program may fail by chance
             gain = statistics.mean_difference(whole["best"], whole["default"])
             said = statistics.interval(gain.mean, gain.half, "+z.4f")
@@ -163,9 +162,10 @@ def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
 
 
 def said_of_test(tested: dict[str, Any]) -> str:
-    """A trial's test accuracy in words, with its round if that is not the last."""
+    """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
     at = f" (round {tested['test_round']})" if "test_round" in tested else ""
-    return f"test_acc {tested['test_acc']:.4f}{at}" if tested else "test rows not scored"
+    figures = [f"{name} {value:.4f}" for name, value in tested.items() if name != "test_round"]
+    return f"{', '.join(figures)}{at}" if tested else "test rows not scored"
 
 
 def _length(p: Plan) -> str:
@@ -183,7 +183,8 @@ def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
         points = points[points[constraint.name].map(constraint.excess) <= 0]
     names = [o.name for o in p.goal.objectives]
     found = pareto.front(points, p.goal.objectives)
-    columns = ["trial", "round", *names, *["test_acc"] * ("test_acc" in found)]
+    of_tests = dict.fromkeys([*(o.tested for o in p.goal.objectives), "test_acc"])
+    columns = ["trial", "round", *names, *(n for n in of_tests if n in found)]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
     found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(found, p.files.front_file)

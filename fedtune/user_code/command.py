@@ -27,9 +27,9 @@ OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, 
 class Parser(argparse.ArgumentParser):
     """An argument parser with one-line error messages and a short --help; no option may be abbreviated or empty."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         """As argparse's, with no option left out of --help."""
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        super().__init__(allow_abbrev=False, **kwargs)
         self.views = command_help.Views()
 
     def leave_out(self, action: argparse.Action, section: str = "", rare: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import warnings
 from pathlib import Path
@@ -28,6 +29,8 @@ from fedtune.commands import run, search
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
+from fedtune.core.metrics import accuracy
+from fedtune.core.objectives import parse
 from fedtune.engine.simulation import MultiSeedSimulation
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -347,11 +350,24 @@ def test_the_best_so_far_stands_at_what_all_trials_had_used() -> None:
         # a: .2 .6 .5 .7, b: 2 rounds, c: .1 .5 .9 .8, d: 2 rounds; the last point is the search's end
         assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
         assert [x / each for x in line.x] == [1, 2, 4, 9, 12]
-        assert list(tested.y) == [0.1, 0.3, 0.35, 0.45, 0.45]
+        assert list(tested.y) == [0.1, 0.3, 0.35, 0.45] and [x / each for x in tested.x] == [1, 2, 4, 9]
     later = plots.best_so_far(ROUNDS, trials=TRIALS[::-1]).data[0]
     assert list(later.y) == [0.3, 0.5, 0.9, 0.9] and list(later.x) == [1, 4, 5, 12]
     told = plots.best_so_far(ROUNDS.assign(timestamp=-np.arange(12))).data[0]
     assert list(told.y) == [0.2, 0.3, 0.8, 0.9, 0.9] and list(told.x) == [1, 2, 3, 4, 12]
+
+
+def test_the_test_figure_of_a_better_round_is_shown_only_where_test_rows_were_scored() -> None:
+    some = ROUNDS.assign(test_acc=ROUNDS["test_acc"].where(ROUNDS["round"] != 3))  # 0.9 and 0.5 are of third rounds
+    line, tested = plots.best_so_far(some).data
+    assert list(line.y) == [0.2, 0.6, 0.7, 0.9, 0.9]
+    assert list(zip(tested.x, tested.y, strict=True)) == [(1, 0.1), (2, 0.3), (4, 0.35)]
+    assert tested.mode == "markers"  # a line would go on where nothing was scored
+    loss = some.assign(val_loss=1 - some["val_acc"], test_loss=1 - some["test_acc"])
+    _, tested = plots.best_so_far(loss, "mb", objective=parse("val_loss")[0]).data
+    assert list(zip(tested.x, tested.y, strict=True)) == [(2, 0.9), (4, 0.7), (8, 0.65)]
+    (alone,) = plots.best_so_far(some.assign(test_acc=math.nan)).data
+    assert list(alone.y) == list(line.y)
 
 
 def test_curves_are_means_with_a_band_of_one_deviation() -> None:
@@ -478,6 +494,17 @@ def test_clients_stand_by_accuracy_and_the_worst_tenth_is_told() -> None:
     figure = plots.per_client(accuracies)
     assert list(figure.data[0].y) == [i / 20 for i in range(20)]
     assert "n = 20 clients; mean 0.475, worst tenth 0.025" in title(figure)
+
+
+def test_the_worst_tenth_of_several_seeds_is_that_of_the_table_of_fresh_seeds() -> None:
+    """The mean of each run's worst tenth, as test_acc_worst10 is, and not the worst tenth of all runs' clients."""
+    each = {1: [0.1, 0.2, *[0.9] * 18], 2: [0.5, 0.7, *[0.8] * 8]}
+    rows = [{"client": i, "seed": seed, "test_acc": a} for seed, of in each.items() for i, a in enumerate(of)]
+    table = [accuracy("test", {"": 100 * torch.tensor(a)}, torch.full((len(a),), 100), len(a)) for a in each.values()]
+    mean, worst = (np.mean([row[name] for row in table]) for name in ("test_acc", "test_acc_worst10"))
+    assert (round(mean, 3), round(worst, 3)) == (0.792, 0.325)
+    note = title(plots.per_client(pd.DataFrame(rows)))
+    assert "n = 20 clients on each of 2 seeds; mean 0.792, worst tenth 0.325" in note
 
 
 def test_a_pair_shows_best_mean_and_count_of_each_cell() -> None:

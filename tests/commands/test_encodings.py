@@ -26,3 +26,10 @@ def test_what_a_terminal_cannot_write_is_replaced(command: str, encoding: str, t
         assert ("? caf" in said) and ("café" in said) == (encoding in ("cp1252", "latin-1"))
     else:
         assert "usage: fedtune COMMAND" in said or "gfpl" in said
+
+
+def test_no_number_loses_its_minus_where_that_cannot_be_written(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A question mark for − would turn a loss of 0.19 into a gain."""
+    script = "from fedtune.__main__ import main; main(['--version']); print('a − b: −0.19 ± 0.70, ≤ 100 …  ü 茶')"
+    subprocess.run([sys.executable, "-c", script], env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True)
+    assert capfdbinary.readouterr().out.splitlines()[1] == b"a - b: -0.19 +- 0.70, <= 100 ...  ? ?"

@@ -22,6 +22,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
 from fedtune.reporting.check import Check
 from fedtune.reporting.findings import Findings
+from fedtune.reporting.words import mattered
 from fedtune.runs.provenance import of_workload
 from fedtune.tuning import domains, ranges
 
@@ -159,7 +160,7 @@ def test_where_further_seeds_decided_their_means_tell_how_far_the_runner_up_is()
 
 def test_as_many_seeds_as_it_has_make_the_same_gap_more_than_chance():
     values = [0.900, 0.890, 0.889, 0.888, 0.887, 0.886]
-    assert todo(advice.seeds_or_trials(made(values, SPREAD, seeds_per_trial=4)))[0].startswith("Stop here")
+    assert todo(advice.seeds_or_trials(made(values, SPREAD, seeds_per_trial=4)))[0].startswith("Neither more seeds nor")
 
 
 def test_two_that_no_number_of_seeds_tells_apart_are_equals():
@@ -177,7 +178,7 @@ def test_a_best_far_above_the_others_asks_for_trials():
 
 def test_a_whole_grid_has_no_more_trials():
     values = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
-    assert todo(advice.seeds_or_trials(made(values, SPREAD, whole=True)))[0].startswith("Stop here")
+    assert todo(advice.seeds_or_trials(made(values, SPREAD, whole=True)))[0].startswith("Neither more seeds nor")
 
 
 def test_where_chance_is_unknown_no_more_is_said():
@@ -210,6 +211,28 @@ def test_what_surely_mattered_and_what_surely_did_not():
     most, fix = advice.what_mattered(made([0.9, 0.8]), found_importance(RESAMPLES))
     assert most.todo == "Search lr most closely" and "lr 60 % (50 to 70 %); lam 30 % (20 to 40 %)" in most.why
     assert fix.todo.startswith("Fix momentum:") and takes(fix.command).set == ["momentum=0.5"]
+
+
+def test_each_hyperparameter_gets_one_decision():
+    """What surely matters little is fixed, wherever in its range the best lies; it is not widened, too."""
+    at_ends = {"lam": 9.9, "lr": 0.29, "momentum": 0.94}
+    found = advice.of_search(made([0.9, 0.8, 0.7], SPREAD, config=at_ends), found_importance(RESAMPLES))
+    widen, *_, most, fix = todo(found)
+    assert widen.startswith("Widen lam to ") and " and lr to " in widen
+    assert (most, fix.partition(":")[0]) == ("Search lr most closely", "Fix momentum")
+    assert takes(found[-1].command).set == ["momentum=0.94"] and "momentum" not in takes(found[0].command).ranges
+    high = Experiment("fedproto", Scenario()).knobs()["lam"].high
+    declared = made([0.9, 0.8], config={"lam": high}, space={"lam": f"1 … {high:g} (log)"})  # all that is declared
+    assert todo(advice.wider_ranges(declared)) == ["Look beyond the declared range"]
+    assert advice.wider_ranges(declared, ["lam"]) == []
+
+
+@pytest.mark.parametrize("first", range(RESAMPLES + 1))
+def test_the_headline_and_the_advice_on_what_mattered_have_one_threshold(first: int):
+    importance = found_importance(first)
+    most = advice.what_mattered(made([0.9, 0.8]), importance)[0].todo
+    assert (most == "Search lr most closely") == mattered(importance).startswith("and lr mattered most")
+    assert ("cannot be told" in most) == (mattered(importance) == "") == (first < 0.95 * RESAMPLES)
 
 
 def test_what_cannot_be_told_is_said():

@@ -10,7 +10,7 @@ from typing import Any
 from fedtune.commands import status
 from fedtune.core.terminal import console
 from fedtune.runs import overview
-from fedtune.runs.files import RunFiles
+from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.runs.logs import Followed
 
 RECORD: dict[str, Any] = {
@@ -65,6 +65,14 @@ def test_seconds_and_a_second_objective_are_shown_too(tmp_path: Path) -> None:
 def test_a_search_for_accuracy_alone_has_no_such_columns(tmp_path: Path) -> None:
     *_, title, head, _ = shown(tmp_path, {"a": {"val_acc": 0.5}})
     assert (title, head) == ("highest last val_acc", "trial status round val_acc test_acc lr")
+
+
+def test_a_search_for_another_metric_shows_its_test_figure_before_test_accuracy(tmp_path: Path) -> None:
+    row = {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}
+    *_, title, head, first = shown(tmp_path, {"a": row}, objectives=["val_acc_worst10"])
+    assert title == "highest last val_acc_worst10"
+    assert head == "trial status round val_acc_worst10 test_acc_worst10 test_acc lr"
+    assert first == "a finished 2/2 0.3000 0.2000 0.4000 0.5"
 
 
 def test_a_program_that_reports_no_test_accuracy_has_no_such_column(tmp_path: Path) -> None:
@@ -140,3 +148,17 @@ def test_what_a_worker_does_stands_in_its_trials_last_round(tmp_path: Path) -> N
     assert isinstance(found, overview.SearchStatus) and not found.over
     assert found.workers == [overview.Worker("a", "node, process 7", 1, 1.5, 100.0)]
     assert overview.read(tmp_path).state.startswith(overview.GONE), "without the lock"
+
+
+def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
+    """Fourteen tables without a name are of no use; their folders' names can be typed after `status`."""
+    folders = ["local", "local+2"]
+    for name in folders:
+        (tmp_path / name).mkdir()
+        shown(tmp_path / name, {"a": {"val_acc": 0.5}}, algorithm="local")
+    RunFiles(tmp_path, COMPARISON).write("finished", algorithms=["local"], searches=2, control=[])
+    page = console(width=150, file=io.StringIO(), record=True)
+    page.print(status.shown(overview.read(tmp_path)))
+    lines = [line.strip() for line in page.export_text().splitlines()]
+    for name in folders:
+        assert any(line.startswith(f"{name}: local, ") for line in lines) and f"{name}: highest last val_acc" in lines

@@ -8,6 +8,7 @@ import pytest
 
 from fedtune.core import metrics
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import written
 from fedtune.core.terminal import short
 from fedtune.runs import tables
 from fedtune.runs.files import RunFiles
@@ -159,6 +160,24 @@ def some_tested(*tested: int, rounds: int = 3) -> list[dict]:
     """A trial's rows, with figures on test rows in these rounds."""
     rows = [row(t, 0.2 * t) for t in range(1, rounds + 1)]
     return [r if r["round"] in tested else {n: v for n, v in r.items() if not n.startswith("test_")} for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("objective", "wanted"),
+    {
+        "val_acc": {"test_acc": 0.9},
+        "val_acc_worst10": {"test_acc_worst10": 0.7, "test_acc": 0.9},
+        "val_loss": {"test_loss": 0.4, "test_acc": 0.9},
+        "val_acc_rows": {"test_acc_rows": 0.8, "test_acc": 0.9},
+        "val_recall:max": {"test_recall": 0.6, "test_acc": 0.9},  # a user's metric
+        "comm_mb": {"test_acc": 0.9},  # no test rows have a part in it
+        "val_f1": {"test_acc": 0.9},  # whose test figure is missing
+    }.items(),
+)
+def test_the_test_figure_of_what_was_searched_for_comes_first(objective, wanted):
+    figures = {"acc_worst10": 0.7, "acc": 0.9, "loss": 0.4, "acc_rows": 0.8, "recall": 0.6}
+    trial = {"rounds": 3, "test_round": 3} | {f"last_test_{n}": v for n, v in figures.items()}
+    assert list(tables.tested(pd.Series(trial), written(objective)).items()) == list(wanted.items())
 
 
 @pytest.mark.parametrize(("tested", "at"), [((2, 3), 3), ((2,), 2), ((), None)])

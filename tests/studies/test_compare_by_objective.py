@@ -120,9 +120,17 @@ def test_the_outcome_says_who_leads_and_who_is_above_whom() -> None:
     )
     table = comparison_tables.table(evaluations(), SPENT, {})
     assert comparison_text.outcome(table, pairs, against) == (
-        "b ranks first on fresh seeds with 90.20 ± 0.25 %; of 3 other algorithms, 1 below b, 1 cannot be told apart, "
-        "1 could not be tested; of 3 algorithms, 1 above local, 1 below local, 1 within the margin of local."
+        "b ranks first on fresh seeds with 90.20 ± 0.25 %; a is below b; c cannot be told apart from b; "
+        "d could not be tested against b; b is above local; a is below local; c is within the margin of local."
     )
+    untold = [("b", n, 0.1, "cannot be told") for n in ("a", "c", "local")]
+    mine = pairs_of(*((n, "b", -0.1, "cannot be told") for n in ("a", "c", "local")))
+    assert comparison_text.outcome(table, pairs_of(*untold), mine) == (  # where the best is a baseline itself: once
+        "b ranks first on fresh seeds with 90.20 ± 0.25 %; a, c and local cannot be told apart from b."
+    )
+    many = pairs_of(*(("b", f"x{i}", 0.1, "larger") for i in range(8)), ("b", "c", 0.1, "within the margin"))
+    said = comparison_text.outcome(table, many, pairs_of())
+    assert said.endswith("; 8 of 9 other algorithms are below b; c is within the margin of b.")
     once = comparison_text.outcome(table, pairs_of(("b", "c", 0.1, "")), pairs_of(("b", "local", 0.1, "")))
     assert once.startswith("b ranks first on fresh seeds with 90.20 ± 0.25 %, by one search of each algorithm: ")
     assert once.endswith("there is no verdict (--searches 3 or more give one).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pandas as pd
 import pytest
 
 from fedtune.commands import compare
+from fedtune.runs import overview
+from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison import citations, method, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
@@ -17,6 +20,18 @@ from fedtune.tuning.options import arguments
 
 SETTING = "--scenario digits-w4 --clients 4 --rounds 30"
 RECORD = {"versions": {"fedtune": "0.3.0", "ray": "2.60.0", "optuna": "5.0.0"}, "git_commit": "0123456789abcdef+"}
+SEARCH = {  # of each algorithm: what its record says
+    "algorithm": "x",
+    "searcher": "tpe",
+    "scheduler": "asha",
+    "started": "now",
+    "trials": 3,
+    "concurrent": 1,
+    "space": {"lr": "0.1 … 1"},
+    "scenario": {"rounds": 30},
+    "budget": {"unit": "rounds", "limit": 30, "since": 1},
+    "rungs": [3, 9, 27],
+}
 HOSTILE = r"\input{x} 50 % & #1 $a_b$ ~^<> {--no-x} – … [*]"
 
 
@@ -60,7 +75,7 @@ def test_the_method_of_several_searches(tmp_path: Path) -> None:
     assert "Each is tuned by 3 searches of 32 trials, which have draws and seeds of their own, with fedtune" in said
     assert "a tree-structured Parzen estimator, in Optuna 5.0.0; the first trial of each search is the default" in said
     assert "and the first 10 are not guided by others." in said and "A trial lasts at most 30 rounds." in said
-    assert "rungs at 3, 9 and 27 rounds, from which one trial in 3 goes on" in said
+    assert "rungs at 3, 9 and 27 rounds and a reduction factor of 3. Of the" in said  # no rung was reached
     assert "lr, momentum and local_epochs have one range for all" in said
     assert "A search chooses by val_acc at a trial's end, among the trials that it did not stop." in said
     assert "No figure of test rows takes part in that." in said
@@ -79,6 +94,27 @@ def test_the_method_of_several_searches(tmp_path: Path) -> None:
         ["bouthillier2021variance", "holm1979", "schuirmann1987", "smyth2004"],
     )
     assert keys == [*ALWAYS, *search, *judged, "dodge2019"]
+
+
+@pytest.mark.parametrize(("scheduler", "known"), [("asha", True), ("promote", True), ("hyperband", False)])
+def test_how_many_went_on_is_counted_from_the_folder(scheduler: str, known: bool, tmp_path: Path) -> None:
+    """A third is what is aimed at: the first trials at a rung go on, whatever they have."""
+    c = planned(
+        tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 2 --no-control --scheduler {scheduler}"
+    )
+    for folder, rounds in zip((p.folder for p in c.every), ((2, 5, 30), (3, 30, 30), (9, 30), (27, 28)), strict=True):
+        RunFiles(folder).write("finished", **SEARCH)
+        for i, last in enumerate(rounds):
+            log = [
+                {"trial_id": f"t{i}", "training_iteration": t, "config": {}, "val_acc": 0.5} for t in range(1, last + 1)
+            ]
+            (folder / f"x-t{i}").mkdir()
+            (folder / f"x-t{i}" / "result.json").write_text("".join(f"{json.dumps(row)}\n" for row in log))
+    rungs = overview.rungs(p.folder for p in c.every)
+    assert [tuple(rung) for rung in rungs] == [("round 3", 9, 8), ("round 9", 7, 6), ("round 27", 6, 5)]
+    said = " ".join(method.sentences(c, outcome_of(c, rungs=rungs)))
+    counts = "at round 3 8 of 9 trials, at round 9 6 of 7 trials and at round 27 5 of 6 trials went on."
+    assert (f"In all searches together, {counts}" in said) == known and "one trial in" not in said
 
 
 def test_a_pair_alone_has_a_variance_of_its_own(tmp_path: Path) -> None:

@@ -62,3 +62,10 @@ def test_a_pack_whose_worker_is_killed_is_trained_again_to_the_same_numbers(
         os.kill(wait_for(lambda: actors(os.getpid(), "train_seeds"))[0], signal.SIGKILL)
         found = running.result(timeout=300)
     assert {n: figures(o) for n, o in found.items()} == {n: figures(o) for n, o in undisturbed[1].items()}
+
+
+def test_where_nothing_is_left_to_run_no_progress_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--final-seeds 0` showed a bar "final check 0/0"; a resumed run whose runs are all done, "5/5"."""
+    monkeypatch.setattr(ray_tasks, "progress", lambda title: pytest.fail(f"a bar of {title}"))
+    for done in (0, 5):
+        assert list(ray_tasks._with_progress([], "final check", done, done)) == []

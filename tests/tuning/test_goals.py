@@ -20,7 +20,7 @@ from fedtune.core.metrics import LOSS_CAP
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
 from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import RunFolder
-from fedtune.tuning import schedulers, searchers, verdict
+from fedtune.tuning import messages, schedulers, searchers, verdict
 from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
@@ -287,6 +287,24 @@ def test_its_final_check_keeps_the_objective_its_test_twin_and_the_clients(found
     last = clients[clients["scored"] == "last"].groupby(["configuration", "seed"])["test_acc"].mean()
     for row in found.record["final"]:
         assert last[row["configuration"], row["seed"]] == pytest.approx(row["test_acc"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val_acc_worst10", "val_acc_rows", "val_recall"])
+def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(name: str, capsys: Any) -> None:
+    tested = name.replace("val_", "test_")
+    rows = [
+        {"configuration": c, "seed": s, tested: figure + s / 100, "test_acc": 0.9, "comm_mb": 1.0, "reason": ""}
+        for c, figure in (("best", 0.5), ("default", 0.3))
+        for s in (1, 2, 3)
+    ]
+    goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
+    p = SimpleNamespace(goal=goal, final_seeds=3, run_word="seed", workload=SimpleNamespace(repeatable=True))
+    messages._say_checked(p, pd.DataFrame(rows))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == [tested, "on", "fresh", "seeds", "(3),", "last", "round"]
+    best = next(line for line in lines if "best" in line)
+    assert "0.5200 ± 0.0248" in best and "0.5100  0.5200  0.5300" in best
+    assert "test_acc" in lines[2] and "0.9" in best.split("0.5300")[1]
 
 
 def test_status_and_frames_read_it_by_its_objective(found: SimpleNamespace, capsys: Any) -> None:

@@ -15,11 +15,13 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import one_line, printable, several
 from fedtune.programs.naming import is_program
 from fedtune.runs.choice import TOP
+from fedtune.runs.overview import Rung
 from fedtune.runs.reading import commits_of
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
+from fedtune.studies.comparison.text import listed
 from fedtune.tuning import caveats, schedulers, searchers
 from fedtune.tuning.plan import Plan
 
@@ -49,6 +51,7 @@ class Tested:
     unequal         where budgets were not equal, in words
     record          the comparison's record: versions, commits
     records         those of its searches
+    rungs           of all its searches together, how many trials reached each and went on
     """
 
     pairs: pd.DataFrame
@@ -58,13 +61,14 @@ class Tested:
     unequal: Sequence[str]
     record: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
+    rungs: Sequence[Rung] = ()
 
 
 def sentences(c: ComparisonPlan, tested: Tested) -> list[str]:
     """The method, sentence by sentence, with marked citations."""
     return [
         *_compared(c),
-        *_searched(c, tested.record),
+        *_searched(c, tested),
         *_selected(c, tested),
         *_fresh(c, tested),
         *_judged(c, tested),
@@ -74,26 +78,20 @@ def sentences(c: ComparisonPlan, tested: Tested) -> list[str]:
     ]
 
 
-def _listed(names: Sequence[object]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    texts = [printable(str(name)) for name in names]
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
-
-
 def _compared(c: ComparisonPlan) -> list[str]:
     """What is compared, and where."""
-    found = [f"We compare {_listed(list(c.compared))} on {printable(c.setting)}."]
+    found = [f"We compare {listed(list(c.compared))} on {printable(c.setting)}."]
     programs = [name for name, p in c.compared.items() if is_program(p.options.algo)]
     if programs:
-        found.append(f"{_listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune.")
+        found.append(f"{listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune.")
     if pinned := c.first.workload.pinned:
-        found.append(f"Fixed, not searched: {_listed([f'{n} = {v}' for n, v in pinned.items()])}.")
+        found.append(f"Fixed, not searched: {listed([f'{n} = {v}' for n, v in pinned.items()])}.")
     return [*found, *(f"Not alike, by the preset {c.options.preset}: {printable(line)}." for line in c.unlike)]
 
 
-def _searched(c: ComparisonPlan, record: Mapping[str, Any]) -> list[str]:
+def _searched(c: ComparisonPlan, tested: Tested) -> list[str]:
     """The searches: how many, how long, what suggests, what stops early, which ranges are the same."""
-    p, versions, k = c.first, record.get("versions") or {}, len(c.searches)
+    p, versions, k = c.first, tested.record.get("versions") or {}, len(c.searches)
     how, key = SEARCHERS[p.searcher]
     kind = searchers.find(p.searcher)
     of = f"of {several(c.trials, 'trial')}"
@@ -106,7 +104,7 @@ def _searched(c: ComparisonPlan, record: Mapping[str, Any]) -> list[str]:
         + ("." if kind.is_grid else "; the first trial of each search is the default configuration")
         + _unguided(kind.startup, c.trials) * (not kind.is_grid),
         f"A trial lasts at most {_most(p)}" + (f", on each of {p.seeds} seeds." if p.seeds > 1 else "."),
-        _stopped(p),
+        _stopped(p, tested.rungs),
     ]
     if c.before:
         found.append(
@@ -130,17 +128,20 @@ def _most(p: Plan) -> str:
     return f"{p.budget.limit:g} {unit}" if unit else several(int(p.budget.limit), "round")
 
 
-def _stopped(p: Plan) -> str:
-    """What stops trials early."""
+def _stopped(p: Plan, rungs: Sequence[Rung]) -> str:
+    """What stops trials early, and how many went on from each rung.  rungs: of all searches together."""
     if p.scheduler not in SCHEDULERS or p.unjudged:
         return "No trial is stopped early."
     how, keys = SCHEDULERS[p.scheduler]
     said = f"Trials are stopped early by {how}{cite(*keys.split(','))}"
     unit = {"mb": "megabytes", "seconds": "seconds"}.get(p.budget.unit, "rounds")
-    if rungs := schedulers.rungs(p.scheduler, p.budget.limit, p.grace):
-        at = _listed([f"{rung:g}" for rung in rungs])
-        first = " in the first bracket" if p.scheduler == "hyperband" else ""
-        return f"{said}, with rungs{first} at {at} {unit}, from which one trial in {schedulers.REDUCTION} goes on."
+    if stops := schedulers.rungs(p.scheduler, p.budget.limit, p.grace):
+        at, brackets = listed([f"{stop:g}" for stop in stops]), p.scheduler == "hyperband"
+        first, word = " in the first bracket" * brackets, "rungs" if len(stops) > 1 else "a rung"
+        said = f"{said}, with {word}{first} at {at} {unit} and a reduction factor of {schedulers.REDUCTION}."
+        counts = [f"at {r.where} {r.went_on} of {several(r.reached, 'trial')}" for r in rungs if r.reached]
+        went = "" if brackets or not counts else f" In all searches together, {listed(counts)} went on."
+        return said + went
     return f"{said}, from {p.grace:g} {unit} on."
 
 
@@ -152,8 +153,8 @@ def _ranges(c: ComparisonPlan) -> list[str]:
         return []
     alike = [n for n in common if len({of[n] for of in spaces}) == 1]
     other = [n for n in common if n not in alike]
-    found = [f"Of the hyperparameters that all have, {_listed(alike)} {_has(alike)} one range for all."] * bool(alike)
-    return found + [f"The ranges of {_listed(other)} differ between algorithms."] * bool(other)
+    found = [f"Of the hyperparameters that all have, {listed(alike)} {_has(alike)} one range for all."] * bool(alike)
+    return found + [f"The ranges of {listed(other)} differ between algorithms."] * bool(other)
 
 
 def _has(names: Sequence[str]) -> str:
@@ -199,7 +200,7 @@ def _fresh(c: ComparisonPlan, tested: Tested) -> list[str]:
         )
     found.append(f"We report {printable(tested.reported)} after the last round.")
     if unseeded := [name for name, q in c.compared.items() if not q.workload.repeatable]:
-        found.append(f"{_listed(unseeded)} cannot be seeded; for it, seeds are repetitions.")
+        found.append(f"{listed(unseeded)} cannot be seeded; for it, seeds are repetitions.")
     return found
 
 
@@ -233,7 +234,7 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
             f"These claims are made at 5 % for all together, {holm} over {several(len(tested.pairs), 'pair')}.",
         ]
     if len(tested.against):
-        found.append(f"The tests against {_listed(c.baselines)} are corrected once more by themselves.")
+        found.append(f"The tests against {listed(c.baselines)} are corrected once more by themselves.")
     return found + _control(c, tested)
 
 
@@ -272,5 +273,5 @@ def _versions(record: Mapping[str, Any]) -> str:
     """The versions and the commits of what ran."""
     found = [f"{name} {version}" for name, version in (record.get("versions") or {}).items()]
     known = [n for n in commits_of(record) if n]
-    at = f"; fedtune's commit is {_listed([n[:10] + '+' * n.endswith('+') for n in known])}" if known else ""
+    at = f"; fedtune's commit is {listed([n[:10] + '+' * n.endswith('+') for n in known])}" if known else ""
     return f"Versions: {', '.join(map(printable, found))}{at}."

@@ -13,6 +13,7 @@ from fedtune.core import terminal
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.scenarios import find
+from fedtune.runs import overview
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
@@ -73,7 +74,7 @@ def report(
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, said, [*warnings, *notes, *caveats], made)
     reported, every = objective.reported(evaluations), [RunFiles(run).record for run in each.values()]
-    tested = method.Tested(pairs, against, twice, reported, unequal, record, every)
+    tested = method.Tested(pairs, against, twice, reported, unequal, record, every, overview.rungs(each.values()))
     _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)

@@ -37,7 +37,7 @@ ONE_SEARCH = (
 
 
 def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> str:
-    """Sentences on the best tuned algorithm, and on how many others differ from it, and from each baseline.
+    """Sentences on the best tuned algorithm, and on which others differ from it, and from each other baseline.
 
     The figures are those of the tables; "" where no algorithm has a tuned one.  With one search there is no verdict.
     table: the best algorithm first, a control last.
@@ -52,9 +52,11 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     if not judged(pairs):
         return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
     mine = pairs[pairs["algorithm"] == best]
-    found = [first, _differing(mine.assign(difference=-mine["difference"]), "other algorithms", best)]
-    for baseline, of in against.groupby("other", sort=False):
-        found.append(_differing(of, "algorithms", str(baseline)))
+    mine = mine.assign(algorithm=mine["other"], difference=-mine["difference"])
+    found, told = [first, *_differing(mine, best)], set(zip(mine["algorithm"], mine["verdict"], strict=True))
+    for baseline, of in against[against["other"] != best].groupby("other", sort=False):
+        anew = (of["algorithm"] != best) | [(baseline, verdict) not in told for verdict in of["verdict"]]
+        found += _differing(of[anew], str(baseline))
     return "; ".join(found) + "."
 
 
@@ -115,18 +117,29 @@ def paired(pairs: pd.DataFrame, searches: int, margin: float) -> str:
     return f"paired by search, with verdicts against a margin of {said} at 5 % for all together"
 
 
-def _differing(pairs: pd.DataFrame, who: str, whom: str) -> str:
-    """How many algorithms differ from one by more than the margin, in words.  pairs: differences from it."""
-    large = pairs["verdict"] == LARGER
-    above, below = int((large & (pairs["difference"] > 0)).sum()), int((large & (pairs["difference"] < 0)).sum())
-    counts = {
-        f"above {whom}": above,
-        f"below {whom}": below,
-        f"within the margin of {whom}": int((pairs["verdict"] == WITHIN).sum()),
-        "cannot be told apart": int((pairs["verdict"] == UNTOLD).sum()),
-        "could not be tested": int((pairs["verdict"] == UNTESTED).sum()),
-    }
-    return f"of {len(pairs)} {who}, " + ", ".join(f"{n} {how}" for how, n in counts.items() if n)
+def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
+    """Which algorithms differ from one by more than the margin, in words.  pairs: their differences from it."""
+    large, above = pairs["verdict"] == LARGER, pairs["difference"] > 0
+    groups = [
+        (large & above, ("is", "are"), f"above {whom}"),
+        (large & ~above, ("is", "are"), f"below {whom}"),
+        (pairs["verdict"] == WITHIN, ("is", "are"), f"within the margin of {whom}"),
+        (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, f"told apart from {whom}"),
+        (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
+    ]
+    found = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
+    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in found if names]
+
+
+def _some(names: Sequence[str], of: int) -> str:
+    """Algorithms by name, or how many of all there are if the names would fill a sentence."""
+    return listed(names) if len(names) <= NAMED else f"{len(names)} of {several(of, 'other algorithm')}"
+
+
+def listed(names: Sequence[object]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    texts = [printable(str(name)) for name in names]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: pd.DataFrame) -> list[str]:
