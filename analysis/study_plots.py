@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from analysis.theme import COLOURS, SCALE, finish, nothing
 if TYPE_CHECKING:
     import optuna
 
+WIDE = 22  # letters of a line of an axis: the panels are not high
+
 
 def parallel(study: optuna.Study | None) -> go.Figure:
     """Parallel coordinates: a line per trial through its hyperparameters, coloured by the objective.
@@ -48,6 +51,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     several_values = len({value for _, value in comparable(study)[0]}) > 1
     look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # of one, it is made up
+    look["colorbar"] = {"title": {"text": _axis(what)}}
     figure.update_traces(marker=look, selector={"mode": "markers"})
     same = "" if several_values else f"; all have the same {what}"
     return finish(figure, title, f"{described(study)}; from the left: {what}, then the hyperparameters{same}")
@@ -150,4 +154,4 @@ def _ours(figure: go.Figure) -> go.Figure:
 
 
 def _axis(what: str) -> str:
-    return "val. accuracy" if what == "accuracy" else what
+    return "val. accuracy" if what == "accuracy" else "\n".join(textwrap.wrap(what, WIDE))

@@ -25,7 +25,7 @@ from fedtune.experiment.scenarios import in_words
 from fedtune.reporting.check import Check
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
-from fedtune.runs.files import RunFiles, search_of
+from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import caveats, schedulers, verdict
 from fedtune.tuning.options.options import SearchOptions
 
@@ -55,13 +55,15 @@ class Findings:
 
     @property
     def title(self) -> str:
-        """The algorithm and its scenario, in words; of a comparison's other searches also its number."""
-        number = search_of(self.run)[1] if RunFiles(self.run.absolute().parent).is_comparison else 0
+        """The algorithm and its scenario, in words; of a comparison's searches also a second name, and the number."""
+        who = str(self.record["algorithm"])
+        name, number = search_of(self.run) if RunFiles(self.run.absolute().parent).is_comparison else (who, 0)
         which = f", search {number + 1}" if number else ""
+        who = name if name.endswith(AGAIN) else who  # the control
         if "scenario" not in self.record:
-            return f"{self.record['algorithm']} (a program){which}"
+            return f"{who} (a program){which}"
         where = in_words(self.scenario, self.record["scenario"], given(self.record))
-        return f"{self.record['algorithm']} on {where}{which}"
+        return f"{who} on {where}{which}"
 
     @property
     def goal(self) -> Goal:

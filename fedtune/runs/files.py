@@ -24,6 +24,7 @@ RECORDS = SEARCH, COMPARISON, REPRODUCTION = (
     "reproduce.json",
 )  # the record's name for each kind of run
 WIDENED = "+widened"  # after the name of a comparison's search that goes on over wider ranges
+AGAIN = "-again"  # after the name of an algorithm that takes part twice, as a control
 KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
 
 

@@ -15,7 +15,7 @@ from fedtune.experiment.experiment import fitting
 from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
-from fedtune.runs.files import WIDENED, RunFiles
+from fedtune.runs.files import AGAIN, WIDENED, RunFiles
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
@@ -347,7 +347,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
     plainest = next((n for n in PLAINEST if n in c.plans), next(iter(c.plans)))
     if c.plans[plainest].space.is_grid:
         return c  # a grid has no draws that could differ
-    name = f"{plainest}-again"
+    name = f"{plainest}{AGAIN}"
 
     def twice(k: int, of: dict[str, Plan]) -> dict[str, Plan]:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)

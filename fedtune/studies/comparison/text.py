@@ -55,7 +55,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     mine = mine.assign(algorithm=mine["other"], difference=-mine["difference"])
     found, told = [first, *_differing(mine, best)], set(zip(mine["algorithm"], mine["verdict"], strict=True))
     for baseline, of in against[against["other"] != best].groupby("other", sort=False):
-        anew = (of["algorithm"] != best) | [(baseline, verdict) not in told for verdict in of["verdict"]]
+        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told)
         found += _differing(of[anew], str(baseline))
     return "; ".join(found) + "."
 
