@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from support.searches import MOMENTS, begin_search, copy_at
 from support.time_limit import time_limit
 from support.waiting import wait_for
 
-from fedtune.cluster import ray_start
+from fedtune.cluster import local_ray, ray_start
 from fedtune.user_code import content_hashes
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
@@ -165,20 +166,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.fixture(scope="session")
-def _ray_ends() -> Iterator[None]:
-    yield
-    ray.shutdown()
+def _ray_ends() -> Iterator[ExitStack]:
+    with ExitStack() as held:
+        yield held
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
-def one_ray(_ray_ends: None) -> None:
+def one_ray(_ray_ends: ExitStack) -> None:
     """One Ray for all searches of this process: starting it takes longer than most of them.
 
     A search uses the Ray that its process is connected to and leaves it as it is (ray_start.connected).
     """
     if not ray.is_initialized():
+        _ray_ends.close()
+        folder = _ray_ends.enter_context(local_ray.folder())
         with ray_start.settings():
-            ray_start._connect(None, host=ray_start.LOOPBACK)
+            ray_start._connect(None, host=ray_start.LOOPBACK, folder=folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -16,9 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from ray.exceptions import RayTaskError
 
-from fedtune.cluster import ray_processes
+from fedtune.cluster import ray_internals, ray_processes
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
@@ -28,34 +31,87 @@ LATER = 10.0  # seconds after Ray's start in which trials load what trains, and 
 NICE = 19  # of the dashboard; Ray's workers have 15: it takes little time from those that train first
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")  # where Ray looks for a token before it looks into the home
 PATIENCE = 4.0  # seconds for a driver to save its results and end by itself once a Ray process has died
-SOCKET = "/ray/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # the longest path of Ray's sockets
-LONGEST = (103 if sys.platform == "darwin" else 107) - len(SOCKET)  # bytes of the folder that Ray's files go to
+PREFIX, MARK = "ft-", ".fedtune-ray"  # of the folder with Ray's files, and a file in it, locked while its driver lives
+INSIDE = "r"  # the folder in it that Ray is given, and opens to everyone: none of them gets so far
+SOCKET = "/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # the longest path of Ray's sockets
+LONGEST = (103 if sys.platform == "darwin" else 107) - len(
+    f"/{PREFIX}12345678/{INSIDE}{SOCKET}"
+)  # bytes of where it is made
 ROOM = 64 * 2**20  # bytes that Ray's logs may need there
+NEW = 60.0  # seconds in which a folder may not be locked yet
 
 # where Ray's files go
 
 
-def temp_folder() -> str:
-    """The folder for Ray's sockets and logs: in RAY_TMPDIR, else as Ray has it in TMPDIR or /tmp.
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A new folder for Ray's sockets, logs and token that only this user can enter, removed afterwards.
+
+    Ray's own /tmp/ray is open to everyone: others could replace a log by a link to a file of ours, or tell a driver to
+    bring its token to a port of theirs.  Folders of drivers that were killed are removed, too.
+    """
+    parent = _parent()
+    _remove_left(parent)
+    made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        _require_private(made)
+        locks = {"RAY_TMPDIR": str(made)}  # Tune's, in /tmp/_ray_lockfiles, which belongs to whoever was there first
+        with FileLock(made / MARK), ray_internals.environment(_token(made) | locks):
+            ray_processes.forget_token()
+            yield made
+    finally:
+        ray_processes.forget_token()
+        ray_processes.end_those_of(made)
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _require_private(made: Path) -> None:
+    """UserError unless a folder is ours alone, which some network drives and foreign file systems cannot hold."""
+    found = made.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UserError(
+            f"Ray's folder must be its user's alone, but {made} has the owner {found.st_uid} and the mode "
+            f"{stat.S_IMODE(found.st_mode):04o}; set RAY_TMPDIR to a folder of another file system"
+        )
+    for above in made.resolve().parents:
+        if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            say(f"note: everyone may replace what is in {above}, Ray's folder too; RAY_TMPDIR chooses another")
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove folders of drivers of ours that were killed."""
+    for left in parent.glob(f"{PREFIX}????????"):
+        with suppress(OSError, Timeout):
+            found = left.lstat()
+            if found.st_uid == os.geteuid() and (left / MARK).exists() and found.st_mtime < time.time() - NEW:
+                with FileLock(left / MARK, timeout=0):
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def _parent() -> Path:
+    """Where Ray's folder is made: in RAY_TMPDIR, else in TMPDIR or /tmp, as Ray has it.
 
     If Ray cannot use TMPDIR, for instance because a socket's path would be too long, /tmp is used and a line says so.
     UserError if neither can be used, or if RAY_TMPDIR, which is meant for Ray, cannot.
     """
     rule = f"a folder for Ray must have a path of at most {LONGEST} bytes without spaces, and room to write"
     if given := os.environ.get("RAY_TMPDIR"):
+        if (Path(given) / MARK).exists():  # of the Ray that has started this process, and may end before it
+            given = str(Path(given).parent)
         if why := _unfit(Path(given).parent if not Path(given).exists() else Path(given), given):
             raise UserError(f"{rule}, but RAY_TMPDIR is {given!r}: {why}; give another, like /tmp")
-        return str(Path(given).absolute() / "ray")
+        Path(given).mkdir(exist_ok=True)
+        return Path(given).absolute()
     left = ""
     if (given := os.environ.get("TMPDIR", "")) and sys.platform == "linux":
         if not (why := _unfit(Path(given), given)):
-            return str(Path(given).absolute() / "ray")
+            return Path(given).absolute()
         left = f"TMPDIR is {given!r}: {why}"
     if why := _unfit(Path("/tmp"), "/tmp"):
         raise UserError(f"{rule}, but {left or '/tmp cannot be used'} ({why}); set RAY_TMPDIR to another")
     if left:
         say(f"note: {left}; Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder")
-    return "/tmp/ray"
+    return Path("/tmp")
 
 
 def _unfit(folder: Path, given: str) -> str:
@@ -78,25 +134,30 @@ def _unfit(folder: Path, given: str) -> str:
 # its token and its dashboard
 
 
-def keep_token_private() -> None:
-    """Create the user's token file, or restrict its rights, before Ray writes it with the umask's rights.
+def _token(folder: Path) -> dict[str, str]:
+    """The variable that names the file with this Ray's token to its processes, and to this one.
 
-    Ray uses an existing file.  A token or a file that the environment names is left to the user.
+    It is a new token, or that of the user's file: a Ray whose file goes while it runs waits forever.
     """
-    if not _asks_for_token() or any(map(os.environ.get, TOKENS)):
-        return
-    file = Path.home() / ".ray" / "auth_token"
+    if not _asks_for_token() or os.environ.get(TOKENS[0]):
+        return {}
+    given = os.environ.get(TOKENS[1])
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists():
-            with tempfile.NamedTemporaryFile("w", dir=file.parent) as made:  # 0600
-                made.write(secrets.token_hex(32))
-                made.flush()
-                os.link(made.name, file)  # whole or not at all; another process may be as far
+        token = Path(given).read_text() if given else secrets.token_hex(32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{TOKENS[1]} must name a file with a token, but got {given!r} ({error}); unset it") from error
+    file = folder / "token"
+    file.touch(0o600)
+    file.write_text(token)
+    return {TOKENS[1]: str(file)}
+
+
+def keep_token_private() -> None:
+    """Restrict the rights on the token for clusters in the user's home, which Ray writes with the umask's rights."""
+    file = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):
         if file.stat().st_mode & 0o077:
             file.chmod(0o600)
-    except OSError:
-        pass  # the home cannot be written to: Ray reports it
 
 
 def _asks_for_token() -> bool:
@@ -105,9 +166,13 @@ def _asks_for_token() -> bool:
 
 def said_of_dashboard(url: str) -> str:
     """The line with the dashboard's address, and the command that prints its token, ready to paste."""
+    if not _asks_for_token():
+        return f"dashboard: http://{url}"
+    if (file := os.environ.get(TOKENS[1])) and not os.environ.get(TOKENS[0]):
+        return f"dashboard: http://{url} (its token: {shlex.join(['cat', file])})"
     beside = Path(sys.executable).with_name("ray")  # the command of this environment, active or not
     command = str(beside) if beside.exists() and shutil.which("ray") != str(beside) else "ray"
-    return f"dashboard: http://{url}" + (f" (its token: {command} get-auth-token)" if _asks_for_token() else "")
+    return f"dashboard: http://{url} (its token: {command} get-auth-token)"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ folder need not load it.  How a snapshot holds its trials is known to fedtune/ru
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,21 @@ def replaced(where: Any, **by: Any) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(where, name, value)
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables have these values meanwhile, and their former values afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 # a tuner --------------------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from fedtune.cluster.ray_internals import replaced
+from fedtune.cluster.ray_internals import environment, replaced
 
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 
@@ -25,6 +26,12 @@ def show_token() -> None:
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def forget_token() -> None:
+    """Have this process look for its token anew: Ray keeps the first that it finds."""
+    raylet: Any = resolve_name("ray._raylet")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -68,17 +75,9 @@ def loopback_only() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    before = os.environ.get(name)
-    os.environ[name] = "0"
-    try:
-        with replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
-            yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+    variable = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+    with environment(variable), replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
+        yield
 
 
 def start_dashboard() -> str:
@@ -108,3 +107,16 @@ def end_dashboard() -> None:
             for each in (process, *process.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()
+
+
+def end_those_of(folder: Path) -> None:
+    """End what this process has started and has Ray's folder among its words, as after a start that was broken off."""
+    import psutil
+
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(str(folder) in word for word in each.cmdline()):
+                each.kill()
+                found.append(each)
+    psutil.wait_procs(found, timeout=10)

@@ -73,7 +73,8 @@ def connected(
         if own:
             require_cpus(cpus, address)
             _note_other_clusters(address)
-            url = _connect(address, host, dashboard)
+            folder = None if address else held.enter_context(local_ray.folder())
+            url = _connect(address, host, dashboard, folder)
             held.enter_context(local_ray.watched())
             held.callback(ray.shutdown)
             if url or (dashboard and not address):
@@ -105,7 +106,7 @@ def settings(ahead: bool = False) -> Iterator[None]:
     logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
     level = logger.level
     try:
-        with _environment(_unless_set(wanted)), warnings.catch_warnings():
+        with ray_internals.environment(_unless_set(wanted)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
             logger.setLevel(logging.ERROR)
@@ -114,21 +115,6 @@ def settings(ahead: bool = False) -> Iterator[None]:
     finally:
         logger.setLevel(level)
         optuna.logging.set_verbosity(optunas)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables have these values meanwhile, and their former values afterwards."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _unless_set(values: dict[str, str]) -> dict[str, str]:
@@ -144,7 +130,7 @@ def without_stacks() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with _environment(_unless_set({ray_internals.STACKS_VARIABLE: "0"})):
+        with ray_internals.environment(_unless_set({ray_internals.STACKS_VARIABLE: "0"})):
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -158,16 +144,19 @@ def _note_other_clusters(address: str | None) -> None:
         say(f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one")
 
 
-def _connect(address: str | None, host: str, dashboard: bool = False) -> str:
-    """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none."""
+def _connect(address: str | None, host: str, dashboard: bool = False, folder: Path | None = None) -> str:
+    """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none.
+
+    folder: for the files of a Ray that is started.
+    """
     how: dict[str, Any] = {"address": address or "local", "logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
         # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
+        local_ray.keep_token_private()
         ray_processes.show_token()
     else:
-        local_ray.keep_token_private()
-        how |= {"dashboard_host": host, "_temp_dir": local_ray.temp_folder()}
+        how |= {"dashboard_host": host, "_temp_dir": f"{folder}/{local_ray.INSIDE}"}
         how |= {} if dashboard else {"include_dashboard": False}
     try:
         with ExitStack() as meanwhile:
@@ -176,7 +165,7 @@ def _connect(address: str | None, host: str, dashboard: bool = False) -> str:
                 meanwhile.enter_context(ray_processes.loopback_only())
                 patient = ray_optional.patient(PATIENCE, lambda words: say(f"note: {words}"))
                 meanwhile.enter_context(ray_optional.changed(*ray_optional.FEW_SERVICES, patient))
-                meanwhile.enter_context(_environment(_path_of_workers()))
+                meanwhile.enter_context(ray_internals.environment(_path_of_workers()))
             context = _started(how)
     except Exception as error:
         said = one_line(error) or type(error).__name__

@@ -23,6 +23,7 @@ import os
 import platform
 import random
 import re
+import secrets
 import shutil
 import sys
 import tempfile
@@ -489,8 +490,15 @@ def fail(reason: str) -> None:
 
 
 def own_ray(start: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Arguments that start a Ray of the trial's own, apart from the one that runs the trial."""
-    return {**start, "address": "local", "_temp_dir": folder, "include_dashboard": False}
+    """Arguments that start a Ray of the trial's own, apart from the one that runs the trial, with a token of its own.
+
+    The folder that Ray is given it opens to everyone, so it is one inside ours, which nobody else can enter.
+    """
+    token = Path(folder) / "token"
+    token.touch(0o600)
+    token.write_text(secrets.token_hex(32))
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)  # not in the home, which may be read-only
+    return {**start, "address": "local", "_temp_dir": f"{folder}/r", "include_dashboard": False}
 
 
 def temporary_folder() -> tuple[str, Any]:
@@ -498,7 +506,7 @@ def temporary_folder() -> tuple[str, Any]:
 
     Ray's sockets have its path in their names, which may have a hundred letters.
     """
-    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 20 else "/tmp"
+    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 18 else "/tmp"
     for folder in Path(parent).glob(f"{TEMPORARY}*"):
         lock = locked(folder / "lock")
         if lock is not None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
+from filelock import FileLock
+from ray._private import worker
 from ray._private.utils import validate_socket_filepath
+from ray._raylet import AuthenticationTokenLoader
+from ray.air._internal.filelock import RAY_LOCKFILE_DIR, TempFileLock
 
 from fedtune.cluster import local_ray, ray_processes, ray_start
 from fedtune.core import interrupting
@@ -132,20 +139,21 @@ def brief() -> Any:
 
 def test_the_longest_folder_that_is_taken_has_room_for_rays_sockets() -> None:
     longest = "/" + "x" * (local_ray.LONGEST - 1)
-    validate_socket_filepath(longest + local_ray.SOCKET)
+    name = f"/{local_ray.PREFIX}{'x' * 8}/{local_ray.INSIDE}{local_ray.SOCKET}"  # with eight letters of tempfile
+    validate_socket_filepath(longest + name)
     with pytest.raises(OSError, match="length cannot exceed"):
-        validate_socket_filepath(longest + "x" + local_ray.SOCKET)
+        validate_socket_filepath(longest + "x" + name)
 
 
 def test_rays_files_go_where_its_own_variable_or_tmpdir_says(
     place: Callable[..., None], brief: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place()
-    assert local_ray.temp_folder() == "/tmp/ray"
+    assert local_ray._parent() == Path("/tmp")
     place(TMPDIR=str(brief))
-    assert local_ray.temp_folder() == f"{brief}/ray"
+    assert local_ray._parent() == brief
     place(TMPDIR="/nowhere", RAY_TMPDIR=f"{brief}/new")
-    assert local_ray.temp_folder() == f"{brief}/new/ray"
+    assert local_ray._parent() == brief / "new"
     assert capsys.readouterr() == ("", "")
 
 
@@ -174,19 +182,19 @@ def test_a_tmpdir_that_ray_cannot_use_is_left_and_rays_own_refused(
         usage = lambda at: SimpleNamespace(free=0 if "full" in str(at) else 10**12)  # noqa: E731
         monkeypatch.setattr(shutil, "disk_usage", usage)
     place(TMPDIR=str(folder))
-    assert local_ray.temp_folder() == "/tmp/ray"
+    assert local_ray._parent() == Path("/tmp")
     out, err = capsys.readouterr()
     assert not out and err.startswith("note: TMPDIR is ") and err.count("\n") == 1
     assert why in err and "Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder" in err
     place(RAY_TMPDIR=f"{folder}/in/it" if name == "missing" else str(folder))
     with pytest.raises(UserError, match=r"path of at most \d+ bytes without spaces.* RAY_TMPDIR is .*give another"):
-        local_ray.temp_folder()
+        local_ray._parent()
 
 
 def test_a_relative_tmpdir_is_meant_from_here(place: Callable[..., None], brief: Path) -> None:
     os.chdir(brief)
     place(TMPDIR=".")
-    assert local_ray.temp_folder() == f"{brief}/ray"
+    assert local_ray._parent() == brief
 
 
 def test_where_nothing_is_fit_the_variable_to_set_is_named(
@@ -198,24 +206,192 @@ def test_where_nothing_is_fit_the_variable_to_set_is_named(
     place(TMPDIR="/nowhere")
     monkeypatch.setattr(local_ray.tempfile, "TemporaryFile", never)
     with pytest.raises(UserError, match="TMPDIR is '/nowhere': .* set RAY_TMPDIR to another"):
-        local_ray.temp_folder()
+        local_ray._parent()
 
 
 @pytest.mark.parametrize(
-    ("mode", "active", "said"),
+    ("given", "active", "said"),
     [
-        (None, True, "dashboard: http://host:1 (its token: ray get-auth-token)"),
-        (None, False, "dashboard: http://host:1 (its token: {ray} get-auth-token)"),
-        ("disabled", True, "dashboard: http://host:1"),
+        ({}, True, " (its token: ray get-auth-token)"),  # of a cluster: the one in the home
+        ({}, False, " (its token: {ray} get-auth-token)"),
+        ({"RAY_AUTH_TOKEN_PATH": "/tmp/ft-1/a b"}, True, " (its token: cat '/tmp/ft-1/a b')"),
+        ({"RAY_AUTH_TOKEN_PATH": "/none", "RAY_AUTH_TOKEN": "x"}, True, " (its token: ray get-auth-token)"),
+        ({"RAY_AUTH_MODE": "disabled"}, True, ""),
     ],
 )
 def test_the_dashboards_line_has_the_command_that_shows_its_token(
-    mode: str | None, active: bool, said: str, monkeypatch: pytest.MonkeyPatch, brief: Path
+    given: dict[str, str], active: bool, said: str, monkeypatch: pytest.MonkeyPatch, brief: Path
 ) -> None:
     (brief / "ray").touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(brief / "python"))
     monkeypatch.setattr(shutil, "which", lambda _: str(brief / "ray") if active else None)
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    if mode:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    assert local_ray.said_of_dashboard("host:1") == said.format(ray=brief / "ray")
+    for name in (*local_ray.TOKENS, "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert local_ray.said_of_dashboard("host:1") == "dashboard: http://host:1" + said.format(ray=brief / "ray")
+
+
+# a folder that nobody else can enter
+
+
+@pytest.fixture
+def without_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has set no token."""
+    for name in (*local_ray.TOKENS, "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def by_another_user(command: str) -> int:
+    """The exit status of a shell command of a user who is not this one; skips where there can be none."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    return subprocess.run(["sh", "-c", command], user=65534, group=65534, extra_groups=[], stderr=DEVNULL).returncode
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "rm -f {session}/logs/raylet.out && ln -s {victim} {session}/logs/raylet.out",
+        "echo 6379 > {session}/gcs_server_port_1",
+        "ls {made}",
+        "cat {made}/token",
+        "mv {made} {made}x",
+        "mkdir {made}/session_latest",
+    ],
+)
+@pytest.mark.usefixtures("without_token")
+def test_another_user_changes_and_reads_nothing_of_rays(attack: str, place: Callable[..., None]) -> None:
+    """Neither a log by a link to a file of ours, nor the port that a starting driver brings its token to."""
+    place()
+    with local_ray.folder() as made:
+        session = made / local_ray.INSIDE / "session_1"
+        for folder in (session.parent, session, session / "logs"):
+            folder.mkdir()
+            folder.chmod(0o777)  # as Ray makes them
+        (session / "logs" / "raylet.out").write_text("a log")
+        words = attack.format(session=session, made=made, victim=Path(__file__))
+        assert made.stat().st_mode & 0o777 == 0o700 and by_another_user(words) != 0
+        assert (session / "logs" / "raylet.out").read_text() == "a log" and not any(session.glob("gcs*"))
+        if "session_1" in words:  # open to everybody it is possible
+            made.chmod(0o755)
+            assert by_another_user(words) == 0
+    assert not made.exists()
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_all_files_of_a_ray_started_here_lie_in_such_a_folder() -> None:
+    node = worker._global_node
+    folder = Path(node.get_temp_dir_path()).parent
+    held = folder.lstat()  # the one inside Ray opens to everyone
+    assert (held.st_uid, held.st_mode & 0o777) == (os.geteuid(), 0o700)
+    for path in (node.get_session_dir_path(), node.plasma_store_socket_name, node.raylet_socket_name):
+        assert Path(path).resolve().is_relative_to(folder)
+    named = [word for process in psutil.Process().children() for word in process.cmdline() if "/ray/session_" in word]
+    assert not named
+
+
+@pytest.mark.usefixtures("without_token")
+def test_what_a_killed_driver_left_goes_and_nothing_else(place: Callable[..., None], brief: Path) -> None:
+    def left(name: str, old: bool = True, mark: str = local_ray.MARK) -> Path:
+        made = brief / name
+        made.mkdir()
+        (made / mark).touch()
+        if old:
+            os.utime(made, (1, 1))
+        return made
+
+    place(RAY_TMPDIR=str(brief))
+    killed, young, users = left("ft-killed00"), left("ft-young000", old=False), left("ft-users000", mark="x")
+    long, running, others = left("ft-longer-name"), left("ft-running0"), left("ft-others00")
+    if os.geteuid() == 0:
+        os.chown(others, 65534, 65534)
+    with FileLock(running / local_ray.MARK), local_ray.folder() as made:
+        assert made.parent == brief
+        kept = {young, users, long, running, made} | ({others} if os.geteuid() == 0 else set())
+        assert {*brief.iterdir()} == kept and not killed.exists()
+    assert {*brief.iterdir()} == kept - {made}
+
+
+@pytest.mark.usefixtures("without_token")
+def test_a_file_system_without_owners_is_refused_and_an_open_folder_told_of(
+    place: Callable[..., None], brief: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(RAY_TMPDIR=str(brief))
+    brief.chmod(0o777)  # without a sticky bit
+    with local_ray.folder():
+        assert f"note: everyone may replace what is in {brief}, Ray's folder too" in capsys.readouterr().err
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(UserError, match=r"Ray's folder must be its user's alone, but .* mode 0700; set RAY_TMPDIR"):
+        local_ray.folder().__enter__()
+    assert not any(brief.iterdir())
+
+
+@pytest.mark.usefixtures("without_token")
+def test_what_a_broken_start_has_left_running_ends_before_its_folder_goes(
+    place: Callable[..., None], brief: Path
+) -> None:
+    place(RAY_TMPDIR=str(brief))
+    with pytest.raises(KeyboardInterrupt), local_ray.folder() as made:
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--log={made}"])
+        raise KeyboardInterrupt
+    assert not psutil.pid_exists(process.pid) and not made.exists()
+
+
+# its token
+
+
+def test_a_ray_started_here_has_a_token_of_its_own(
+    place: Callable[..., None], brief: Path, monkeypatch: pytest.MonkeyPatch, without_token: None
+) -> None:
+    """Also where the home cannot be written to, and beside another search."""
+    place(RAY_TMPDIR=str(brief))
+    monkeypatch.setenv("HOME", "/proc")
+    with local_ray.folder() as one:
+        file = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        assert file == one / "token" and file.stat().st_mode & 0o777 == 0o600
+        assert AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True) == file.read_text()
+        assert TempFileLock("x")._lock_dir == one / RAY_LOCKFILE_DIR  # not where others have theirs
+        monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")  # as in another process
+        with local_ray.folder() as other:
+            assert (
+                other.parent == brief
+                and len(file.read_text()) == 64
+                and (other / "token").read_text() != file.read_text()
+            )
+    assert "RAY_AUTH_TOKEN_PATH" not in os.environ
+    with monkeypatch.context() as given:
+        for name, value in (("RAY_AUTH_TOKEN", "x"), ("RAY_AUTH_MODE", "disabled")):
+            given.setenv(name, value)
+            with local_ray.folder() as folder:
+                assert not (folder / "token").exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ
+            given.delenv(name)
+
+
+def test_the_users_token_file_is_used_and_may_go_meanwhile(
+    place: Callable[..., None], brief: Path, monkeypatch: pytest.MonkeyPatch, without_token: None
+) -> None:
+    """A Ray that finds no token any more waits forever, without a word."""
+    place(RAY_TMPDIR=str(brief))
+    mine = brief / "mine"
+    mine.write_text("a" * 64)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(mine))
+    with local_ray.folder() as folder:
+        mine.unlink()
+        assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]) == folder / "token"
+        assert (folder / "token").read_text() == "a" * 64
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(mine)
+    with pytest.raises(UserError, match=r"RAY_AUTH_TOKEN_PATH must name a file with a token, but got .*; unset it"):
+        local_ray.folder().__enter__()
+
+
+def test_a_clusters_token_in_the_home_is_nobody_elses_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    local_ray.keep_token_private()
+    assert not any(tmp_path.iterdir())
+    file = tmp_path / ".ray" / "auth_token"
+    file.parent.mkdir()
+    file.write_text("x")
+    file.chmod(0o644)  # as Ray writes it
+    local_ray.keep_token_private()
+    assert file.read_text() == "x" and file.stat().st_mode & 0o777 == 0o600

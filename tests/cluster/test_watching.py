@@ -281,10 +281,11 @@ def running() -> Iterator[SimpleNamespace]:
             rows = {trial: len(of) for trial, of in logs.logged(run).items()}
             assert process.poll() is None and begun(), (rows, (folder / "log").read_text())
             [url] = begun()
-            session = Path(os.path.realpath(folder / "ray" / "session_latest"))
+            [latest] = folder.glob("ft-*/r/session_latest")
+            session = Path(os.path.realpath(latest))
             yield SimpleNamespace(run=run, url=url, session=session, process=process)
             process.terminate()
-            assert process.wait(300) == 130
+            assert process.wait(300) == 130 and not latest.parents[1].exists()
         finally:
             process.kill()
             shutil.rmtree(folder, ignore_errors=True)
@@ -427,8 +428,8 @@ def browser() -> Iterator[Browser]:
 def test_rays_dashboard_in_a_browser_after_the_token_was_given(running: SimpleNamespace, browser: Browser) -> None:
     browser.open(running.url, "Authentication Token Required")
     assert "fedproto" not in browser.text()
-    tells = [str(Path(sys.executable).with_name("ray")), "get-auth-token"]  # as README says
-    token = subprocess.run(tells, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout.strip()
+    [tells] = re.findall(r"its token: (.*)\)", (running.run.parent / "log").read_text())
+    token = subprocess.run(tells.split(), stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout.strip()
     browser.do(browser.find("//input[@type='password']") + "/value", text=token)
     browser.do(browser.find("//*[@role='dialog']//button[text()='Submit']") + "/click")
     wait_for(lambda: "Authentication Token Required" not in browser.text())

@@ -59,7 +59,10 @@ class Grid:
 
 
 def run_simulation(server_app, client_app, num_supernodes, backend_config):
-    assert backend_config["init_args"]["address"] == "local" and os.path.isdir(backend_config["init_args"]["_temp_dir"])
+    asked = backend_config["init_args"]
+    private = os.path.dirname(asked["_temp_dir"])  # which Ray does not open to everyone
+    assert asked["address"] == "local" and os.stat(private).st_mode & 0o777 == 0o700
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] == f"{private}/token" and os.path.getsize(f"{private}/token") == 64
     print("client", backend_config["client_resources"], "cpus", backend_config["init_args"].get("num_cpus"), flush=True)
     grid = Grid(client_app)
     threading.Thread(target=grid.register, args=(num_supernodes,)).start()
