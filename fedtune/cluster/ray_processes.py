@@ -14,13 +14,6 @@ from fedtune.cluster.ray_internals import environment, replaced
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 
 
-def cpus_here() -> float:
-    """The CPUs that a Ray started here would count."""
-    from ray._private.utils import get_num_cpus
-
-    return get_num_cpus(override_docker_cpu_warning=True)
-
-
 def show_token() -> None:
     """Let this driver present the user's token if there is one, as `ray start` does."""
     from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available

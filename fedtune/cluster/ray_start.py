@@ -16,7 +16,7 @@ import optuna
 import ray
 
 from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_optional, ray_processes
-from fedtune.core import interrupting
+from fedtune.core import interrupting, processors
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, say
 from fedtune.runs.files import RunFiles
@@ -66,7 +66,7 @@ def connected(
     A Ray that this process is connected to is used, and left running.  SIGTERM is handled like Ctrl-C meanwhile.
     UserError if it does not answer, or if not even one trial fits.
     """
-    ahead = not address and not gpus and trials >= ray_processes.cpus_here()
+    ahead = not address and not gpus and trials >= processors.usable()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
         held.enter_context(ray_optional.changed(ray_optional.messages_told(nodes.Told(log, address is not None))))
@@ -102,7 +102,7 @@ def settings(ahead: bool = False) -> Iterator[None]:
 
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
-    wanted = SETTINGS | {n: v.format(cpus=int(ray_processes.cpus_here())) for n, v in AHEAD.items() if ahead}
+    wanted = SETTINGS | {n: v.format(cpus=processors.usable()) for n, v in AHEAD.items() if ahead}
     logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
     level = logger.level
     try:
@@ -156,7 +156,7 @@ def _connect(address: str | None, host: str, dashboard: bool = False, folder: Pa
         local_ray.keep_token_private()
         ray_processes.show_token()
     else:
-        how |= {"dashboard_host": host, "_temp_dir": f"{folder}/{local_ray.INSIDE}"}
+        how |= {"dashboard_host": host, "_temp_dir": f"{folder}/{local_ray.INSIDE}", "num_cpus": processors.usable()}
         how |= {} if dashboard else {"include_dashboard": False}
     try:
         with ExitStack() as meanwhile:
@@ -227,7 +227,7 @@ def _fitting(cpus: float, gpus: float) -> int:
 
 def require_cpus(cpus: float, address: str | None) -> None:
     """UserError if a trial needs more CPUs than a Ray started here would have; Ray is not started."""
-    if not address and not ray.is_initialized() and cpus > (have := ray_processes.cpus_here()):
+    if not address and not ray.is_initialized() and cpus > (have := processors.usable()):
         raise _too_many(cpus, "CPU", have)
 
 

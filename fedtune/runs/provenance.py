@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import shlex
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedtune.core import processors
 from fedtune.core.about import VERSION
 from fedtune.core.workload import Workload
 from fedtune.data import flwr_partitions
@@ -48,7 +48,7 @@ def origin() -> dict[str, Any]:
         "git_commit": commit(),
         "hardware": {
             "machine": platform.machine(),
-            "cpus": os.cpu_count(),
+            "cpus": processors.usable(),
             "gpus": gpus,
             "system": platform.system(),
             "instructions": torch.backends.cpu.get_cpu_capability(),  # AVX2, AVX512, …: kernels depend on it

@@ -28,6 +28,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 from fedtune.cluster import ray_internals, ray_processes, ray_start
+from fedtune.core import processors
 from tests.support.waiting import wait_for
 
 
@@ -245,8 +246,9 @@ def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeyp
     assert ray_internals.STACKS_VARIABLE not in os.environ and tune_controller.logger.isEnabledFor(logging.ERROR)
 
 
-def test_a_ray_started_here_would_count_these_cpus() -> None:
-    assert 1 <= ray_processes.cpus_here() <= (os.cpu_count() or 1)
+@pytest.mark.usefixtures("one_ray")
+def test_a_ray_started_here_has_the_processors_that_this_process_may_use() -> None:
+    assert ray.cluster_resources()["CPU"] == processors.usable() <= (os.cpu_count() or 1)
 
 
 def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewhere(tmp_path: Path) -> None:

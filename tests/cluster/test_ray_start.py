@@ -17,7 +17,7 @@ import pytest
 import ray
 
 from fedtune.cluster import local_ray, ray_processes, ray_start
-from fedtune.core import interrupting
+from fedtune.core import interrupting, processors
 from fedtune.core.errors import UserError
 
 BOTH = """
@@ -84,7 +84,7 @@ def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPa
 def test_more_cpus_than_there_are_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("started"))
-    monkeypatch.setattr(ray_processes, "cpus_here", lambda: 4)
+    monkeypatch.setattr(processors, "usable", lambda: 4)
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
     ray_start.require_cpus(4, None)
@@ -143,7 +143,7 @@ def test_workers_start_ahead_where_trials_take_every_cpu(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(ray_processes, "cpus_here", lambda: 4)
+    monkeypatch.setattr(processors, "usable", lambda: 4)
     monkeypatch.setattr(ray_start, "_connect", lambda *_: seen.update({n: os.environ.get(n) for n in ray_start.AHEAD}))
     with ray_start.connected(address, 1, gpus, dashboard=False, trials=trials):
         pass

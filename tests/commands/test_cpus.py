@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -26,3 +27,13 @@ def test_more_cpus_than_there_are_are_refused_within_three_seconds_of_work(line:
     assert answer.returncode == 2 and answer.stderr.startswith("error: a trial needs 9999 CPU, but the cluster has ")
     assert answer.stderr.count("\n") == 1
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3.0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+@pytest.mark.parametrize("line", LINES)
+def test_a_job_with_one_core_of_a_machine_has_one(line: str) -> None:
+    """As batch systems give it: what the machine has more is others'."""
+    words = [sys.executable, "-m", "fedtune", *line.split(), "--cpus-per-trial", "2"]
+    one = min(os.sched_getaffinity(0))
+    answer = subprocess.run(words, capture_output=True, text=True, preexec_fn=lambda: os.sched_setaffinity(0, {one}))
+    assert answer.returncode == 2 and "a trial needs 2 CPU, but the cluster has 1;" in answer.stderr

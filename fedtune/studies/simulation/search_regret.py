@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 import optuna
 import pandas as pd
 
-from fedtune.core import interrupting, statistics
+from fedtune.core import interrupting, processors, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
@@ -267,7 +266,7 @@ def all_chosen(
 
 def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")  # a fork would inherit locks of whatever Ray's threads hold
-    return ProcessPoolExecutor(processes or os.cpu_count(), context, _hold, (tables,))
+    return ProcessPoolExecutor(processes or processors.usable(), context, _hold, (tables,))
 
 
 _TABLES: list[Tabulated] = []  # of a process that simulates
