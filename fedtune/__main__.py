@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 
+from fedtune.core import interrupting
 from fedtune.core.about import VERSION
 from fedtune.core.errors import unknown
 from fedtune.core.terminal import one_line, replace_what_cannot_be_written
@@ -49,6 +50,17 @@ COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}
 
 def main(argv: list[str] | None = None) -> int:
     """Hand over to the command named first."""
+    if argv is not None:
+        return _handed_over(argv)
+    with interrupting.terminable(to_the_end=True):  # a process of our own, from its first line on
+        try:
+            return _handed_over(None)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return interrupting.STATUS
+
+
+def _handed_over(argv: list[str] | None) -> int:
     args = sys.argv[1:] if argv is None else argv
     replace_what_cannot_be_written()
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand next

@@ -10,7 +10,9 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -216,7 +218,23 @@ def _nothing_counted(count: Any) -> Any:
     return lambda callbacks: {}
 
 
+def _usr1_kept(catch: Callable[[], Any]) -> Callable[[], Any]:
+    if inspect.signature(catch).parameters:
+        raise TypeError("it takes something")
+
+    def catching() -> Any:
+        before = signal.getsignal(signal.SIGUSR1)
+        found = catch()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, before)
+        return found
+
+    return catching
+
+
 SEARCHING = (
+    # Tune takes SIGUSR1 and keeps it.  Our handler, which counts the first signal only, calls Tune's for Ctrl-C.
+    Change("ray.tune.tune:_setup_signal_catching", _usr1_kept, "SIGTERM after SIGUSR1 breaks off what is being saved"),
     # Tune gives each trial a variable for PyTorch Lightning, and a worker with another environment than the job's is
     # started again.
     Change("ray.tune.execution.class_cache:DEFAULT_ENV_VARS", _no_variables, "no trial takes a worker that is there"),

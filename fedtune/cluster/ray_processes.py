@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -10,7 +11,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from fedtune.cluster.ray_internals import environment, replaced
+from fedtune.core import interrupting
 
+HANDLER_MARK = "_ZN3ray6RayLog36is_failure_signal_handler_installed_E"  # a bool of C++'s RayLog
 SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
 
 
@@ -34,11 +37,46 @@ def signals_apart() -> Iterator[None]:
     Batch systems, `timeout` and terminals signal a whole group: a driver whose Ray dies at once would wait for it for a
     minute and be aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
     """
-    from ray._private import services, utils
+    from ray._private import services, utils, worker
+
+    join = worker.connect
+
+    def connect(*given: Any, **named: Any) -> Any:
+        with interrupting.deferred():  # half a core worker crashes the process as it ends
+            return join(*given, **named)
 
     begin = partial(services.ConsolePopen, start_new_session=True)
-    with replaced(services, ConsolePopen=begin), replaced(utils, set_sigterm_handler=lambda handler: None):
+    python = replaced(utils, set_sigterm_handler=lambda handler: None)
+    with replaced(services, ConsolePopen=begin), python, replaced(worker, connect=connect), _no_handler_of_crashes():
         yield
+
+
+def shut_down() -> None:
+    """End the Ray of this process, or leave the cluster, in one go."""
+    import ray
+
+    with interrupting.deferred():
+        ray.shutdown()
+
+
+@contextmanager
+def _no_handler_of_crashes() -> Iterator[None]:
+    """Ray's C++ leaves this process's handlers: meanwhile it believes that it has put its own in place.
+
+    For them SIGTERM is a crash: they write a stack for seconds, and abort the process.  What is not marked as in place
+    Ray does not take away when it ends, either, which would leave the process with no handler.
+    """
+    raylet: Any = resolve_name("ray._raylet")
+    try:
+        mark = ctypes.c_bool.in_dll(ctypes.CDLL(raylet.__file__), HANDLER_MARK)
+    except (OSError, ValueError):  # another Ray has no such name: tests/cluster/test_ray_internals.py would say so
+        yield
+        return
+    before, mark.value = mark.value, True
+    try:
+        yield
+    finally:
+        mark.value = before
 
 
 def started_here() -> bool:

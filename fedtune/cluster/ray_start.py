@@ -74,12 +74,12 @@ def connected(
             require_cpus(cpus, address)
             _note_other_clusters(address)
             folder = None if address else held.enter_context(local_ray.folder())
-            url = _connect(address, host, dashboard, folder)
             held.enter_context(local_ray.watched())
-            held.callback(ray.shutdown)
+            held.callback(ray_processes.shut_down)
+            url = _connect(address, host, dashboard, folder)
             if url or (dashboard and not address):
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
-            held.enter_context(interrupting.terminable())  # once more, for Ray has a handler of its own
+            held.enter_context(interrupting.terminable())  # once more, where another Ray has put in its own
         elif address:
             raise UserError(
                 f"a process can use one Ray at a time, but this one is already connected and got --address {address}; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -15,36 +14,78 @@ from typing import NoReturn
 from fedtune.core.terminal import one_line
 
 STATUS = 130  # exit status of an interrupted command
+NUMBERS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+AGAIN = 0.1  # seconds after which an interruption that was lost comes again
 _last_words: list[Callable[[str], None]] = []  # callbacks of the runs at work in this process, the innermost last
 _signalled = threading.Event()
 _ending = threading.Lock()  # held by the first thread that ends the process
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Handle SIGTERM, with which batch systems and containers end a job, like Ctrl-C during the block.
+def terminable(to_the_end: bool = False) -> Iterator[None]:
+    """Handle what batch systems, containers and closed terminals end a job with like Ctrl-C during the block.
 
-    Only the first counts: some systems send it to a process and to its group.  Only the main thread receives signals;
-    in any other this does nothing.
+    Only the first signal counts: some systems send it to a process and to its group, or warn by another before.  One
+    that is ignored, as by nohup, stays so.  Only the main thread receives signals; in any other this does nothing.
+    to_the_end: the process ends after the block, and is not disturbed in that.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    _signalled.clear()
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+    before = {number: was for number, was in before.items() if was != signal.SIG_IGN}
+    if before and _interrupt not in before.values():
+        _signalled.clear()
+    for number in before:
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, was in before.items():
+            if to_the_end:
+                signal.signal(number, signal.SIG_IGN)
+            elif was is not _interrupt:  # else an outer block's, which may have been heard by now
+                signal.signal(number, was or signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
+    for each in NUMBERS:
+        signal.signal(each, signal.SIG_IGN)
     _signalled.set()
     heard = signal.getsignal(signal.SIGINT)
     if not callable(heard):  # ignored, as in the background of a script
         raise KeyboardInterrupt
     heard(signal.SIGINT, frame)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let Ctrl-C and its like wait for the end of the block, which would leave something half made."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *NUMBERS)}
+    before = {number: was for number, was in before.items() if callable(was)}
+    for number in before:
+        signal.signal(number, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
+        if heard:
+            signal.raise_signal(heard[0])
+
+
+def lost() -> None:
+    """Interrupt once more: Python drops what is raised in a callback of its own, like that of an import's end."""
+    number = signal.SIGTERM if _signalled.is_set() else signal.SIGINT
+    if _signalled.is_set():
+        signal.signal(number, _interrupt)
+    again = threading.Timer(AGAIN, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 @contextmanager
@@ -71,6 +112,8 @@ def end_with_parent() -> None:
 
 
 def _follow() -> None:
+    import multiprocessing  # which takes a while, and a signal may come before
+
     parent = multiprocessing.parent_process()
     assert parent
     parent.join()

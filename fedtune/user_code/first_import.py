@@ -18,14 +18,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.user_code import user_imports
@@ -40,7 +40,6 @@ HEAVY = (
     "torch",
     "torchvision",
 )  # imported here first, so that the fork need not import them again
-INTERRUPTS = signal.SIGINT, signal.SIGTERM
 _FORK = sys.platform == "linux"
 _ENDED, _FORKED = b"ended", b"forked"
 
@@ -134,7 +133,7 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         tells, crash = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (tells, crash))
         if os.getpgrp() != me:
             os.setpgid(0, 0)  # signals that it sends to its group must not reach the parent
-        for number in INTERRUPTS:
+        for number in (signal.SIGINT, *interrupting.NUMBERS):
             signal.signal(number, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
@@ -165,34 +164,11 @@ def _child(imports: Callable[[], Any], tells: int, crash: int) -> NoReturn:
         os._exit(0)
 
 
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come when the block ends: what is raised within os.fork may be lost, in a hook of some module.
-
-    For the main thread, which alone hears signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    found = {number: signal.getsignal(number) for number in INTERRUPTS}
-    before = {number: handler for number, handler in found.items() if callable(handler)}
-    try:
-        for number in before:
-            signal.signal(number, lambda late, _: heard.append(late))
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for late in heard:
-            signal.raise_signal(late)
-
-
 def _waited(begin: Callable[[], int], path: str) -> int:
     """The exit status of a child that begins now; one that stops itself is killed."""
     since, pause, said, pid = time.monotonic(), 0.0005, False, 0
     try:
-        with _interrupts_later():
+        with interrupting.deferred():  # what is raised within os.fork may be lost, in a hook of some module
             pid = begin()
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)

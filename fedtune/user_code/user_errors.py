@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from types import FrameType, TracebackType
 from typing import Any
 
+from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import LINE, one_line, printable
 from fedtune.user_code import process_exit, user_imports
@@ -110,7 +111,9 @@ def in_lines(others: bool = False) -> Iterator[None]:
 
 def say_unheard(unraisable: Any) -> None:
     """Print an error that Python cannot raise as one line; for `sys.unraisablehook`."""
-    if unraisable.exc_value is not None:
+    if isinstance(unraisable.exc_value, KeyboardInterrupt) and not theirs(unraisable.exc_value):
+        interrupting.lost()
+    elif unraisable.exc_value is not None:
         where = one_line(getattr(unraisable.object, "__qualname__", ""))
         what = f"{describe(unraisable.exc_value)}, ignored by Python" + (f" in {where}" if where else "")
         print(f"warning: {what}", file=sys.stderr)

@@ -5,6 +5,7 @@ A failure here means that Ray has changed: look at the function of ray_internals
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import json
 import logging
@@ -187,6 +188,13 @@ def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(mon
     assert ray_processes.dead_service() == "raylet"
     monkeypatch.setattr(worker, "_global_node", None)
     assert ray_processes.dead_service() is None
+
+
+def test_rays_handler_of_crashes_is_marked_as_in_place_while_a_ray_is_joined() -> None:
+    mark = ctypes.c_bool.in_dll(ctypes.CDLL(ray._raylet.__file__), ray_processes.HANDLER_MARK)
+    with ray_processes.signals_apart():
+        assert mark.value
+    assert not mark.value
 
 
 def test_loopback_is_asked_for_by_variable_and_constant() -> None:

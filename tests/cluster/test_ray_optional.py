@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -127,6 +128,22 @@ def test_a_trial_asks_for_no_environment_of_its_own() -> None:
     with changed(*ray_optional.SEARCHING):
         assert not asked().get("env_vars"), "the variables come from elsewhere"
     assert asked()["env_vars"]
+
+
+def test_tune_leaves_sigusr1_to_whoever_had_it() -> None:
+    from ray.tune import tune
+
+    ctrl_c, mine = signal.getsignal(signal.SIGINT), lambda *_: None
+    before = signal.signal(signal.SIGUSR1, mine)
+    try:
+        with changed(*ray_optional.SEARCHING):
+            over = tune._setup_signal_catching()
+        assert signal.getsignal(signal.SIGUSR1) is mine
+        signal.raise_signal(signal.SIGINT)  # which ours stands for
+        assert over.is_set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, ctrl_c)
 
 
 def test_callbacks_are_not_counted() -> None:

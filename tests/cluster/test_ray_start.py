@@ -6,13 +6,16 @@ import importlib.util
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from pathlib import Path
 
 import optuna
+import psutil
 import pytest
 import ray
 
@@ -62,6 +65,55 @@ def test_after_our_search_a_users_own_tuner_keeps_its_dataframes(tmp_path: Path)
     assert said["rows"] == 1 and said["metrics"] == 2, "Ray's own loggers must be on for a user's Tuner"
     assert said["csv"] == [0, 1], "our search writes one log a trial"
     assert said["usage"] == "0", "a Ray started here reports its use to nobody"
+
+
+SIGNALLED = """
+import os, pkgutil, signal, sys
+from fedtune import __main__
+import ray._private.worker
+
+place, number = {place!r}, signal.{number}
+module, _, name = place.partition(":")
+where = pkgutil.resolve_name(module)
+real = getattr(where, name)
+
+def signalled(*given, **named):
+    found = real(*given, **named)
+    os.kill(os.getpid(), number)
+    return found
+
+setattr(where, name, signalled)
+words = "search --algo fedavg --clients 2 --rounds 1 --trials 1 --final-seeds 0 --no-dashboard --storage-path"
+sys.argv = ["fedtune", *words.split(), sys.argv[1]]
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        ("ray._private.services:start_gcs_server", "SIGTERM"),  # there is half of a Ray
+        ("ray._raylet:CoreWorker", "SIGTERM"),  # Ray's C++ has taken the signals, or would like to
+        ("ray._raylet:CoreWorker", "SIGINT"),
+        ("ray._private.worker:disconnect", "SIGUSR1"),  # there is half of a Ray again
+    ],
+)
+def test_a_signal_at_any_moment_of_rays_ends_the_command_in_order(place: str, number: str) -> None:
+    """It was a crash, a stack of C++, and workers that lived on."""
+    folder = Path(tempfile.mkdtemp(prefix="ft", dir="/tmp"))  # short: paths of sockets may not be long
+    command = [sys.executable, "-c", SIGNALLED.format(place=place, number=number), str(folder / "runs")]
+    try:
+        environment = os.environ | {"RAY_TMPDIR": str(folder), "FEDTUNE_FORK": "yes"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert (done.returncode, done.stderr.splitlines()[-1:]) == (130, ["interrupted"]), done.stderr
+        assert "***" not in done.stderr and "Traceback" not in done.stderr
+        assert not [*folder.glob(f"{local_ray.PREFIX}*")]
+        named = [p for p in psutil.process_iter(["cmdline"]) if any(str(folder) in w for w in p.info["cmdline"] or ())]
+        psutil.wait_procs(named, timeout=120)
+        assert not [p for p in named if p.is_running()]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

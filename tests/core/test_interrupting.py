@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -20,17 +22,93 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("number", interrupting.NUMBERS)
 @pytest.mark.parametrize("heard", [signal.default_int_handler, signal.SIG_IGN])
-def test_sigterm_interrupts_once_and_is_what_it_was_afterwards(heard: signal.Handlers) -> None:
-    before, ctrl_c = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGINT, heard)
+def test_sigterm_interrupts_once_and_is_what_it_was_afterwards(heard: signal.Handlers, number: int) -> None:
+    """SIGHUP of a closed terminal, too, and SIGUSR1, by which batch systems warn."""
+    before, ctrl_c = [signal.getsignal(n) for n in interrupting.NUMBERS], signal.signal(signal.SIGINT, heard)
     try:
         with interrupting.terminable():
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)  # to its group: a second one would break off what the first asked for
-        assert signal.getsignal(signal.SIGTERM) == before
+            with interrupting.terminable(), pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            for again in interrupting.NUMBERS:  # to its group: a second one would break off what the first asked for
+                signal.raise_signal(again)
+        assert [signal.getsignal(n) for n in interrupting.NUMBERS] == before
     finally:
         signal.signal(signal.SIGINT, ctrl_c)
+
+
+def test_what_is_ignored_stays_so() -> None:
+    """As by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupting.terminable():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_must_be_done_in_one_go_is_interrupted_after_it(number: int) -> None:
+    done = []
+    with interrupting.terminable(), pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with interrupting.deferred():
+            signal.raise_signal(number)
+            done.append("whole")
+        done.append("more")
+    assert done == ["whole"]
+
+
+ENDING = """
+import signal, sys
+from fedtune import __main__
+
+def found(name):
+    signal.raise_signal(signal.{first})
+    return {{}}
+
+__main__.importlib.import_module = found  # as a command is imported
+sys.argv = ["fedtune", "list"]
+status = __main__.main()
+signal.raise_signal(signal.SIGTERM)  # the last lines of the process
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("first", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
+def test_a_command_ends_with_130_from_its_first_line_to_its_last(first: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING.format(first=first)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+DROPPED = """
+import signal, sys, time
+from fedtune import __main__
+
+class Callback:
+    def __del__(self):
+        signal.raise_signal(signal.{first})
+
+def found(name):
+    Callback()
+    time.sleep(600)
+
+__main__.importlib.import_module = found
+sys.argv = ["fedtune", "list"]
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("first", ["SIGTERM", "SIGINT"])
+def test_an_interruption_that_python_drops_comes_again(first: str) -> None:
+    """In a callback, where what is raised cannot be caught: else a command would go on, deaf."""
+    done = subprocess.run(
+        [sys.executable, "-c", DROPPED.format(first=first)], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_another_thread_leaves_signals_alone() -> None:

@@ -105,7 +105,7 @@ def test_one_that_never_ends_is_named_and_ctrl_c_ends_it(text, tmp_path, capsys,
         os.waitpid(forks[0], os.WNOHANG)
 
 
-@pytest.mark.parametrize("number", first_import.INTERRUPTS)
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM))
 def test_an_interrupt_within_the_fork_is_not_lost(number, tmp_path, monkeypatch):
     """Python drops what is raised in a hook that runs there, such as that of `logging`."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
