@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -523,6 +524,45 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
             assert process.wait(300) == 0
             drawing.join(300)
         assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(storage: Path) -> None:
+    """More than the process may open files, and one that sends a letter now and then; a page that listens stays."""
+    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=few)
+    try:
+        assert process.stdout and process.stderr
+        address = process.stdout.readline().split()[-1]
+        port = int(re.findall(r":(\d+)/", address)[0])
+        with ExitStack() as held:
+            someone = held.enter_context(requests.Session())
+            base = address.partition("?")[0]
+            assert someone.get(address, timeout=60).ok
+            stream = held.enter_context(someone.get(f"{base}events/", stream=True, timeout=120)).iter_lines()
+            assert next(stream) == b"event: top"
+            half = [held.enter_context(socket.create_connection(("127.0.0.1", port), 120)) for _ in range(300)]
+            for each in half:
+                with suppress(OSError):  # it is given up already
+                    each.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            assert requests.get(address, timeout=120).ok
+            slow = held.enter_context(socket.create_connection(("127.0.0.1", port), 120))
+            with suppress(OSError):
+                for _ in range(1200):
+                    slow.sendall(b"x")
+                    time.sleep(0.1)
+                pytest.fail("it is waited for two minutes")
+            for each in half:
+                with suppress(ConnectionResetError):
+                    assert each.recv(1) == b""
+            assert requests.get(address, timeout=120).ok
+            search(storage / "another")
+            assert any(b"another" in line for line in stream)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and process.stderr.read() == ""
     finally:
         process.kill()
         process.wait()

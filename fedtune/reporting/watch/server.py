@@ -29,6 +29,7 @@ from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.watch import pages
 from fedtune.reporting.watch.access import Access
+from fedtune.reporting.watch.connection import BACKLOG, Connection
 from fedtune.reporting.watch.drawing import Artist
 from fedtune.reporting.watch.history import Runs
 from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPage, TrialPage
@@ -269,7 +270,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     for number in (port,) if given else (port, 0):
         try:
             made.bind((host, number))
-            made.listen(128)
+            made.listen(BACKLOG)
             return made
         except OSError as error:
             why = error.strerror or str(error)
@@ -282,10 +283,22 @@ def serve(runs: Runs, listening: socket.socket, token: str) -> None:
     server: uvicorn.Server | None = None
     watch = Watch(runs, lambda: bool(server and server.should_exit))
     app: Any = watch.app(token, listening.getsockname()[1])
-    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "loop": "asyncio", "access_log": False}
+    settings: dict[str, Any] = {
+        "lifespan": "off",
+        "ws": "none",
+        "http": Connection,
+        "loop": "asyncio",
+        "access_log": False,
+    }
     server = uvicorn.Server(
         uvicorn.Config(
-            app, **settings, log_config=None, server_header=False, proxy_headers=False, timeout_graceful_shutdown=2
+            app,
+            **settings,
+            backlog=BACKLOG,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
         )
     )
     try:
