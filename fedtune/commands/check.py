@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "--check-rounds",
         type=int,
         metavar="N",
-        help=f"rounds of each run of a program or a Flower app (default: {program_check.ROUNDS})",
+        help=f"rounds of each run of a program or a Flower app (default: {program_check.REPORTS} reports)",
     )
     return p
 
@@ -111,8 +111,7 @@ def _check_program(what: str | ProgramWorkload, args: argparse.Namespace, given:
     for option in (name for name, value in other.items() if value):
         raise UserError(f"--{option} goes with an algorithm or a model, but {program} is a program; leave it out")
     began = time.perf_counter()
-    rounds = program_check.ROUNDS if args.check_rounds is None else args.check_rounds
-    check = program_check.ProgramCheck(what, rounds, given.get("set", {}), tell=_progress)
+    check = program_check.ProgramCheck(what, args.check_rounds, given.get("set", {}), tell=_progress)
     for line in check.title():
         say(line)
     for finding in check.judge():

@@ -50,6 +50,10 @@ class Workload(Protocol):
         """The rounds of a whole run."""
 
     @property
+    def report_every(self) -> int:
+        """The rounds from one row to the next; a whole run has a multiple of them."""
+
+    @property
     def own(self) -> tuple[Any, ...]:
         """The user's files that it uses."""
 
@@ -193,7 +197,10 @@ class Run(Protocol):
         """The rounds of a whole run."""
 
     def step(self) -> Row:
-        """Train a round; its row.  Diverged if training diverged; UserError for an error that would come again."""
+        """Train until the next row, a round for most; its row.
+
+        Diverged if training diverged; UserError for an error that would come again.
+        """
 
     def test(self) -> Row:
         """The last round's row with its test metrics: scored now, if they were not before."""

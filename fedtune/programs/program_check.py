@@ -19,7 +19,7 @@ from fedtune.programs.run import CHECKPOINT
 from fedtune.programs.short_runs import ERRORS, ShortRuns, Trial
 from fedtune.programs.workload import ProgramWorkload
 
-ROUNDS = 3
+REPORTS = 3  # of each run, if nothing is said
 WORDS = {"passed": "passed ", "advice": "advice ", "failed": "FAILED ", "skipped": "skipped"}
 TRIED = 10  # hyperparameters that are given another value, at most
 LONG = 600.0  # seconds after which no further hyperparameter is tried
@@ -43,22 +43,23 @@ class ProgramCheck:
     def __init__(
         self,
         what: str | ProgramWorkload,
-        rounds: int = ROUNDS,
+        rounds: int | None = None,
         set: Mapping[str, Any] | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """UserError for a wrong program file.
 
         what     the program file, or a program
-        rounds   of each run, at most
+        rounds   of each run, at most, up to the next report; default: those of REPORTS
         set      hyperparameters to hold fixed
         tell     is told what runs
         """
-        if rounds < 1:
+        if rounds is not None and rounds < 1:
             raise UserError(f"--check-rounds must be 1 or more, but got {rounds}")
         self.workload = workload.of_file(what, pinned=set) if isinstance(what, str) else what
         self.program = self.workload.program
-        self.rounds = min(rounds, self.program.rounds)
+        reports = REPORTS if rounds is None else -(-rounds // self.program.every)
+        self.rounds = min(reports * self.program.every, self.program.rounds)
         self.judged: list[Finding] = []
         self._tell = tell
         self._runs = ShortRuns(self.rounds, self.workload.pinned, tell)
@@ -117,7 +118,11 @@ class ProgramCheck:
     def _expected(self) -> int:
         """The runs after the first, if nothing unusual is found."""
         others = 2 + self.workload.repeatable + bool(self.program.check)
-        return others + min(len(self._searched), TRIED) + 2 * (self.program.checkpointed() and self.rounds > 1)
+        return (
+            others
+            + min(len(self._searched), TRIED)
+            + 2 * (self.program.checkpointed() and self.rounds > self.program.every)
+        )
 
     # --- figures
 
@@ -145,16 +150,19 @@ class ProgramCheck:
         first = self._first
         if first.error:
             return _failed("rounds", str(first.error))
-        came = f"{several(len(first.rows), 'round')} came, the first after {lasting(first.rows[0]['seconds'])}"
+        every, rounds = self.program.every, self.program.rounds
+        reports = f" in {several(len(first.rows), 'report')}" if every > 1 else ""
+        came = f"{several(every * len(first.rows), 'round')} came{reports}, "
+        came += f"the first after {lasting(first.rows[0]['seconds'])}"
         if not first.gaps:
             return _passed("rounds", came)
         each = sum(first.gaps) / len(first.gaps)
         startup = max(0.0, first.rows[0]["seconds"] - each)
-        whole = startup + self.program.rounds * each
+        whole = startup + rounds // every * each
         share = startup / whole if whole else 0.0
         says = (
             f"{came}, then one in {lasting(each)}; start-up takes {lasting(startup)}, {share:.0%} of a whole run of "
-            f"{several(self.program.rounds, 'round')} (about {lasting(whole)})"
+            f"{several(rounds, 'round')} (about {lasting(whole)})"
         )
         if share > 0.5 and startup > QUICK:
             return _advice("rounds", f"{says}; each trial pays for that: load less, or keep prepared data")
@@ -303,7 +311,7 @@ class ProgramCheck:
         config, base = self._where_it_exists(name), self._first
         # an end to what a slow value may cost: that it is slow is an effect too
         longest = min(self._short.longest_round, TIMES * self._first.seconds + AND)
-        program = replace(self._short, longest_round=longest)
+        program = replace(self._short, longest_round=longest / self.program.every)
         if config != self.workload.configuration({}):
             base = self._runs.run(f"where {name} exists", program, config)
         value = _far(self.program.hyper[name], config[name])
@@ -356,14 +364,14 @@ class ProgramCheck:
 
     def _checkpoint(self) -> Finding:
         """Whether it goes on from its checkpoint with the figures of an undisturbed run."""
-        name, seen = "checkpoint", self.rounds - 1
+        name, seen = "checkpoint", self.rounds - self.program.every
         if not self.program.checkpointed():
             return _skipped(name, "it has none: a trial that is interrupted begins again")
         if not seen:
-            return _skipped(name, "going on takes two rounds or more")
+            return _skipped(name, "going on takes two reports or more")
         run, saved = self._runs.new("up to its checkpoint", self._short), self._root / "saved"
         try:
-            for _ in range(seen):
+            while run.round < seen:
                 run.step()
             written = _is_written(run.folder / CHECKPOINT)
             run.save(saved)

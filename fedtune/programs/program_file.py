@@ -28,6 +28,7 @@ LARGEST = 2**20  # bytes of a program file
 KEYS = (
     *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
     *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "reuse", "gpu", "resume_arguments"),
+    "report_every",
 )
 CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
@@ -47,6 +48,7 @@ class Program:
     conditions: space_words.Conditions = field(default_factory=dict)
     seed: str = "none"  # or "{seed}", or an environment variable's name
     environment: dict[str, str] = field(default_factory=dict)
+    report_every: int | None = None  # the rounds that a report stands for, if that was said
     first_round: int = 1  # the number that the program gives its first round
     file: str | None = None  # that it writes its figures to
     round_column: str = "round"  # of that file: the number of the round; rounds are counted where there is none
@@ -61,6 +63,16 @@ class Program:
     notes: tuple[str, ...] = ()  # for the user, one line each
     path: str = ""  # the program file, or the option of a command line
     text: str = ""  # its content
+
+    @property
+    def every(self) -> int:
+        """The rounds that a report stands for: the k-th is of round k · every."""
+        return self.report_every or 1
+
+    @property
+    def told_rounds(self) -> bool:
+        """Whether the program is given its number of rounds; one that is used again reads it from stdin."""
+        return self.reuse or self.uses("rounds")
 
     def knobs(self) -> dict[str, Knob]:
         """The hyperparameters by name; those that have no range or choices to search are fixed."""
@@ -111,6 +123,15 @@ class Program:
     def uses(self, name: str) -> bool:
         """Whether the program is given this name's value, in its command or environment."""
         return name in command.names([*self.command, *self.environment.values(), *self.resume_arguments])
+
+    def require_rounds(self, rounds: int, said: str) -> None:
+        """UserError unless a run of so many rounds ends with a report.  said: who asks for them."""
+        if rounds % self.every:
+            up = -(-rounds // self.every) * self.every
+            raise UserError(
+                f"{said}: rounds must be a multiple of report_every, {self.every}, so that a run ends with a "
+                f"report, but got {rounds}; give {up}"
+            )
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the program in records: its file, command, commit and interpreter."""
@@ -240,6 +261,7 @@ def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Prog
         notes=tuple(notes),
         **_options(given),
     )
+    program.require_rounds(program.rounds, source.place("rounds"))
     _require_names(program, given, source)
     program = replace(program, **_seed(program, given, source))
     _require_runs(program, given["command"])
@@ -250,6 +272,7 @@ def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Prog
 def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
     """The options that were given, by name."""
     take = {
+        "report_every": lambda e: e.whole(1),
         "first_round": lambda e: e.whole(0),
         "round_column": lambda e: e.text('"epoch"'),
         "stall": lambda e: e.number(above=0),

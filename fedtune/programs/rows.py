@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.terminal import several
 from fedtune.programs import metric
 from fedtune.programs.metric import Metric
 from fedtune.programs.output import shown
@@ -24,6 +25,7 @@ NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:
 MORE_OF_IT = re.compile(r"(?<=\d)\.?[eE][+-]?\d|(?<=\d)\.?\d|(?<=[\d.])\d")  # what goes on after a group's end
 COMMA = re.compile(r",\d")  # after a whole number: of one with a comma, 0,91 or 1,234; or of two numbers
 MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
+NAMES_ROUND = re.compile(r"(?<![a-z])(?<!best[ _])round(?: number)?\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
 
 
@@ -54,6 +56,7 @@ class Rows:
         self.columns = {m.column: m for m in program.metrics.values() if m.column}
         self._came = dict.fromkeys(program.metrics, 0)  # figures of each metric, with those that do not count
         self._row: dict[str, float] = {}  # of the round that is not complete
+        self._named: dict[str, int] = {}  # the round that the last line of a metric told of, where reports are counted
         self._said = ""  # the line with its last figure
         self.round = 0  # the last that is complete
         self.begins_anywhere = False  # the first row may be of any round: the program goes on from a checkpoint
@@ -127,6 +130,7 @@ class Rows:
         if counted <= 0 or counted % m.every:
             return
         self._place(figure)
+        self._require_same_step(figure)
         value = self._value(figure)
         if m.name in self._row:
             lacking = ", ".join(self.missing) or "the next round"
@@ -135,17 +139,17 @@ class Rows:
             )
         self._row[m.name], self._said = value, figure.said
         if not self.missing:
-            self.round += 1
+            self.round += self._program.every
             row, self._row = self._row, {}
             self._done(self.round, row)
 
     def _place(self, figure: Figure) -> None:
         """UserError unless a figure is of the round that is not complete yet."""
-        name, last = figure.metric.name, self._program.rounds
+        name, last, every = figure.metric.name, self._program.rounds, self._program.every
         if figure.round is not None:
             number = self._whole(figure) - self._program.first_round + 1
             if self.begins_anywhere:
-                self.begins_anywhere, self.round = False, max(0, number - 1)
+                self.begins_anywhere, self.round = False, max(0, number - every) // every * every
             if number < 1:
                 raise self._refuse(
                     figure,
@@ -156,15 +160,32 @@ class Rows:
                 raise self._refuse(
                     figure, f"rounds must rise, but {figure.round} of {name} came again", _advice(figure.metric)
                 )
-            if number > self.round + 1:
-                expected = self.round + self._program.first_round
+            if number != self.round + every:
+                expected = self.round + every + self._program.first_round - 1
                 lacks = f"before round {expected} had {', '.join(self.missing)}"
-                raise self._refuse(figure, f"rounds must come one by one, but {figure.round} of {name} came {lacks}")
+                come = "one by one" if every == 1 else f"{every} by {every}, as report_every says"
+                rule = f"rounds must come {come}, but {figure.round} of {name} came {lacks}"
+                raise self._refuse(figure, rule, _every(number - self.round) if number > self.round + 1 else "")
         if self.round >= last:
             raise self._refuse(
                 figure,
                 f"a run has {last} rounds, but another {name} came after the last",
                 f"correct `rounds`; {_advice(figure.metric)}",
+            )
+
+    def _require_same_step(self, figure: Figure) -> None:
+        """UserError if reports are counted, but their lines tell of rounds that are farther apart, or closer."""
+        name, every = figure.metric.name, self._program.every
+        said = NAMES_ROUND.search(figure.said) if figure.round is None and self._program.report_every != 1 else None
+        if said is None:
+            return
+        number, before = int(said[1]), self._named.get(name)
+        self._named[name] = number
+        if before is not None and number > before and number - before != every:
+            raise self._refuse(
+                figure,
+                f"a report stands for {several(every, 'round')}, but two of {name} tell of round {before} and {number}",
+                f"{_every(number - before)}; if these are no rounds that were trained, write report_every = 1",
             )
 
     def _whole(self, figure: Figure) -> int:
@@ -270,6 +291,10 @@ def _groups(pattern: str) -> list[tuple[int, int]]:
             group[1] = at + 1
         at += 1
     return [(begin, end) for begin, end in found]
+
+
+def _every(rounds: int) -> str:
+    return f"if a report stands for {several(rounds, 'round')}, write report_every = {rounds}"
 
 
 def _advice(m: Metric) -> str:

@@ -67,6 +67,7 @@ class ProgramRun:
         self.notes: list[str] = []
         self._gpus, self._share, self._threads = [str(gpu) for gpu in gpus], gpu_share, threads
         self._selects = program.selectable() if selects is None else selects
+        self._every = program.every
         self._done = 0
         self._row: dict[str, Any] = {}
         self._before: list[dict[str, float]] = []  # rows of the rounds before it was saved and loaded
@@ -107,7 +108,7 @@ class ProgramRun:
         return child.processes if child and child.exit_status is None else []
 
     def step(self) -> dict[str, Any]:
-        """The next round's row; the program starts with the first.  After the last round it has ended."""
+        """The next report's row; the program starts with the first.  After the last round it has ended."""
         if self._done >= self.rounds:
             raise UserError(f"{self.program.name} has {several(self.rounds, 'round')}, and all are done")
         try:
@@ -136,6 +137,7 @@ class ProgramRun:
         """The rows until now, and the program's checkpoint if it has any; the program waits meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)
         state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._before}
+        state["round"] = self._done
         if self.program.checkpointed() and (self.folder / CHECKPOINT).is_dir():
             if self._child is not None:
                 self._child.pause()
@@ -153,15 +155,16 @@ class ProgramRun:
         try:
             state = json.loads((folder / STATE).read_text())
             rows = [{str(n): float(v) for n, v in row.items()} for row in state["rows"]]
+            reached = state.get("round", len(rows))
             state["config"], state["seed"], state["command"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / STATE} is no state of a program: {error}") from None
         same = state["config"] == json.loads(json.dumps(self.config))
-        own = (state["seed"], state["command"]) == (self.seed, self._command)
+        own = (state["seed"], state["command"]) == (self.seed, self._command) and reached == len(rows) * self._every
         if not own or not (same or self.program.checkpointed()):  # only a checkpoint can go on with other values
             raise ValueError(f"{folder / STATE} belongs to another run: {state['config']}, seed {state['seed']}")
         self._of_another = not same
-        self._before, self._done = rows, len(rows)
+        self._before, self._done = rows, len(rows) * self._every
         self._row = {"round": self._done, "seconds": 0.0, "eval_seconds": 0.0} | rows[-1] if rows else {}
         shutil.rmtree(self.folder / CHECKPOINT, ignore_errors=True)
         self._resumes = (folder / CHECKPOINT).is_dir() and any((folder / CHECKPOINT).iterdir())
@@ -198,8 +201,8 @@ class ProgramRun:
                 self._start()
             try:
                 number, values, at = self._wait()
-                if self._resumes and number > self._done + 1:
-                    raise UserError(f"round {self._done + 1} is missing")
+                if self._resumes and number > self._done + self._every:
+                    raise UserError(f"round {self._done + self._every} is missing")
             except (UserError, Diverged) as error:
                 if not self._resumes or self._of_another:
                     raise
@@ -220,7 +223,7 @@ class ProgramRun:
     def _compare(self, number: int, values: Mapping[str, float]) -> None:
         """Note the first figure that differs from the one of the same round before."""
         for name, value in values.items():
-            before = self._before[number - 1].get(name, math.nan)
+            before = self._before[number // self._every - 1].get(name, math.nan)
             if not self.differs and not (value == before or (math.isnan(value) and math.isnan(before))):
                 self.differs = f"round {number} again: {name} was {before:.12g}, and is now {value:.12g}"
                 self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
@@ -324,9 +327,9 @@ class ProgramRun:
 
     def _event(self, child: Child, feed: _Feed, rule: str) -> tuple[int, dict[str, float], float] | None:
         """The next row, or None when the program has ended; raises what was wrong in its output."""
-        began = time.monotonic()
+        began, longest = time.monotonic(), self.program.longest_round * self._every
         while True:
-            wait = min(child.heard + self.program.stall, began + self.program.longest_round) - time.monotonic()
+            wait = min(child.heard + self.program.stall, began + longest) - time.monotonic()
             try:
                 event = feed.events.get(timeout=max(0.0, min(wait, 60.0)))
             except queue.Empty:
@@ -346,7 +349,7 @@ class ProgramRun:
             )
         return self._failed(
             f"{name} {rule.replace('print something', 'finish a round')}, but did not within {p.longest_round:g} "
-            f"seconds{self._lacks()}; give a larger `longest_round`"
+            f"seconds{f' for each of {self._every}' * (self._every > 1)}{self._lacks()}; give a larger `longest_round`"
         )
 
     def _ended(self, child: Child, rows: Rows) -> Exception:
@@ -361,9 +364,18 @@ class ProgramRun:
         if status:
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             return self._failed(f"{name} failed with {how} {self._after(rows)}")
-        advice = "correct `rounds`, or what it prints" if rows.round else self._where_from(rows)
+        advice = self._other_length(rows.round) if rows.round else self._where_from(rows)
         return self._failed(
             f"{name} must report {several(self.rounds, 'round')}, but ended {self._after(rows)}; {advice}"
+        )
+
+    def _other_length(self, came: int) -> str:
+        """What may be wrong if too few rounds came."""
+        if self._every > 1 or self._resumes or came == self.rounds:
+            return "correct `rounds`, or what it prints"
+        each = self.rounds // came if came > 1 and self.rounds % came == 0 else "N"
+        return (
+            f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
         )
 
     def _where_from(self, rows: Rows) -> str:

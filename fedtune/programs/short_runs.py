@@ -61,8 +61,7 @@ class ShortRuns:
 
     def short(self, program: Program) -> Program:
         """The program with few rounds if it is given their number; otherwise it is closed after as many."""
-        told = program.reuse or program.uses("rounds")
-        return replace(program, rounds=self.rounds) if told else program
+        return replace(program, rounds=self.rounds) if program.told_rounds else program
 
     def new(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> ProgramRun:
         """A run that has not started."""

@@ -63,7 +63,8 @@ def start(workload: ProgramWorkload, config: dict[str, Any], data: Sequence[None
 
 def saved_round(folder: Path) -> int:
     """The round after which a run was saved there."""
-    return len(json.loads((folder / "0" / STATE).read_text())["rows"])
+    state = json.loads((folder / "0" / STATE).read_text())
+    return state.get("round", len(state["rows"]))
 
 
 def seeded(workload: ProgramWorkload, config: dict[str, Any], data: Mapping[int, None], at: Place = HERE) -> Checks:

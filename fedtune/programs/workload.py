@@ -56,6 +56,11 @@ class ProgramWorkload:
         return self.program.rounds
 
     @property
+    def report_every(self) -> int:
+        """The rounds that a report of the program stands for."""
+        return self.program.every
+
+    @property
     def source(self) -> str:
         """Nothing is prepared for programs: they read their data themselves."""
         return ""
@@ -189,6 +194,11 @@ class ProgramWorkload:
         """What runs, what selects, and what cannot be known."""
         lines = [f"runs: {' '.join(self.program.command)}", f"in: {self.program.folder}"]
         lines += [f"note: {note}" for note in self.program.notes]
+        if not self.program.told_rounds:
+            lines.append(
+                f"note: {self.name} trains as many rounds as it is written to, because its command has no {{rounds}}: "
+                f"{self.rounds} must be that number"
+            )
         if self.selects_on_test and self.program.reported:
             lines.append(
                 f"warning: {', '.join(self.program.reported)} may select, which is measured on test rows: what is "
@@ -271,12 +281,12 @@ def of_program(
 ) -> ProgramWorkload:
     """The workload of a program.  rounds: if other than the program's own."""
     if rounds not in (None, program.rounds):
-        asked = "{rounds}" in " ".join((*program.command, *program.environment.values()))
-        if not (asked or program.reuse):  # a program that is reused reads them from stdin
+        if not program.told_rounds:
             raise UserError(
                 f"--rounds needs {{rounds}} in the command, or {program.name} would not know, but got {rounds}; write "
                 "it there, or leave out --rounds"
             )
+        program.require_rounds(rounds, "--rounds")
         program = replace(program, rounds=rounds, check=program.check and replace(program.check, rounds=rounds))
     known = program.knobs()
     for name in pinned or {}:

@@ -41,7 +41,11 @@ def cost(file: Path) -> dict[str, float]:
     """What one of the runs that decided took, from its file: rounds, comm_mb (not a number if unknown) and seconds."""
     rows = json.loads(bounded.read(file))["rounds"]
     sent = rows[-1].get("comm_mb", math.nan) if rows else 0.0
-    return {"rounds": len(rows), "comm_mb": sent, "seconds": sum(r["seconds"] + r["eval_seconds"] for r in rows)}
+    return {
+        "rounds": rows[-1]["round"] if rows else 0,
+        "comm_mb": sent,
+        "seconds": sum(r["seconds"] + r["eval_seconds"] for r in rows),
+    }
 
 
 def usual_runs(choose_seeds: int) -> int:

@@ -141,7 +141,7 @@ def kept(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any
 def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: Figures = figures) -> dict[str, Any]:
     """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
-    length: dict[str, Any] = {"rounds": len(rows), "seconds": outcome.seconds}
+    length: dict[str, Any] = {"rounds": rows[-1]["round"] if rows else 0, "seconds": outcome.seconds}
     if outcome.reason or not rows:
         none = kept({}, goal, figures) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
@@ -153,7 +153,7 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: F
         | {
             "rounds_to_95": there.get("round", math.nan),
             "mb_to_95": there.get("comm_mb", math.nan),
-            "mb_per_round": last.get("comm_mb", math.nan) / len(rows),
+            "mb_per_round": last.get("comm_mb", math.nan) / length["rounds"],
             "reason": "",
         }
     )

@@ -133,7 +133,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
     if not saved_state.tuner_readable(p.folder):
         _new(p, trainable, concurrent)  # writes it
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
-        saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round)
+        saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round, p.workload.report_every)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
     ray_internals.limit_trials(tuner, concurrent)
     searcher = _innermost(tuner)

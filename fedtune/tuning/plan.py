@@ -319,7 +319,7 @@ def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[B
     if options.budget_unit == "rounds":
         if options.budget is not None:
             raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
-        return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), rounds)
+        return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
     if options.budget_unit == "mb" and "comm_mb" not in workload.selectable:
         raise UserError(
             f"--budget-unit mb needs the metric comm_mb, but {workload.name} does not report it; use --rounds"
@@ -342,14 +342,19 @@ def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
     return latest, name
 
 
-def _grace(options: SearchOptions, first_effect: tuple[int, str], rounds: int) -> int:
-    latest, name = first_effect
+def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Workload) -> int:
+    (latest, name), rounds, every = first_effect, workload.rounds, workload.report_every
     if options.grace is None:
-        return schedulers.default_grace(rounds, latest)
+        return schedulers.at_report(schedulers.default_grace(rounds, latest), every)
     if options.grace > rounds or options.grace != int(options.grace):
         raise UserError(
             f"--grace must be a whole number, at most the {several(rounds, 'round')} of a trial, but got "
             f"{options.grace:g}"
+        )
+    if options.grace % every:
+        raise UserError(
+            f"--grace must be a multiple of report_every, {every}, as trials are judged by their reports, but got "
+            f"{options.grace:g}; give {schedulers.at_report(int(options.grace), every)}"
         )
     if options.grace < latest and options.scheduler != "none":
         say(

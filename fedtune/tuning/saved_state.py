@@ -77,12 +77,14 @@ def set_aside(run: Path) -> None:
             folder.rename(lost / folder.name)
 
 
-def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]], saved_round: Callable[[Path], int]) -> None:
+def drop_unlogged(
+    run: Path, logged: dict[str, list[dict[str, Any]]], saved_round: Callable[[Path], int], every: int = 1
+) -> None:
     """Remove checkpoints of trials whose rounds up to there are not all logged: they begin again, to the same numbers.
 
     Rounds are lost where the folder had vanished, or where a driver died while Ray copied its files.
 
-    saved_round: the round that a checkpoint's folder is of.
+    saved_round: the round that a checkpoint's folder is of.  every: the rounds from one row to the next.
     """
     for folder in run.glob("*/checkpoint_*"):
         rows = logged.get(folder.parent.name.split("-")[-1], [])
@@ -90,7 +92,7 @@ def drop_unlogged(run: Path, logged: dict[str, list[dict[str, Any]]], saved_roun
             reached = saved_round(folder)
         except Exception:  # a damaged one is reported when the trial wants it
             continue
-        if not set(range(1, reached + 1)) <= {r["training_iteration"] for r in rows}:
+        if not set(range(every, reached + 1, every)) <= {r["training_iteration"] for r in rows}:
             shutil.rmtree(folder, ignore_errors=True)
 
 

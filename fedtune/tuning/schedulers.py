@@ -161,6 +161,11 @@ def default_grace(rounds: int, first_effect: int) -> int:
     return min(max(first_effect, rounds // 10), rounds)
 
 
+def at_report(grace: int, every: int) -> int:
+    """The first round from there on that has a row.  every: the rounds from one row to the next."""
+    return -(-grace // every) * every
+
+
 def rungs(name: str, limit: float, grace: float) -> list[float]:
     """How much of its budget a trial has used where the scheduler may stop it (its first bracket's rungs)."""
     milestones, t = [], min(grace, limit)

@@ -117,6 +117,8 @@ class FederatedTrainable(tune.Trainable):
             stack = output or user_errors.stack(error)  # a program's last lines say more than our stack
             print(stack, file=sys.stderr, flush=True)  # the actor's log
             return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), STACK: stack}
+        # Tune counts rounds, of which a program's report may stand for several
+        ray_internals.continue_from(self, row["round"] - 1, ray_internals.seconds_of(self))
         others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
         due = not complete and time.monotonic() - self._saved > self._cost / SAVING
         row |= self.budget.spent(row, seconds) | self._judged(row, seconds)

@@ -232,3 +232,33 @@ def test_two_searches_of_a_program_do_not_meet(tmp_path: Path) -> None:
     rows = [[run.step()["val_acc"] for run in runs] for _ in range(5)]
     assert rows == [[i / 10] * 2 for i in range(5)] and len(list(tmp_path.glob("*.txt"))) == 2
     assert sorted(f.parts[-4] for f in tmp_path.rglob("output.log")) == ["one", "other"]
+
+
+def test_trials_whose_reports_stand_for_several_rounds_are_judged_at_reports(tmp_path: Path) -> None:
+    each, fifth = file(tmp_path), file(tmp_path, "fifth", more="")
+    third = file(tmp_path, "third")
+    for name, every in ((fifth, 5), (third, 3)):
+        Path(name).write_text(f"report_every = {every}\n{Path(name).read_text().replace('rounds = 5', 'rounds = 30')}")
+    p = planned(algo=fifth)
+    assert (p.workload.rounds, p.grace, p.to_record()["rungs"]) == (30, 5, [5, 15])
+    assert planned(algo=fifth, grace=10).grace == 10
+    both = compared(algos=f"{each},{fifth},{third}", fields={"rounds": 60})
+    assert {p.grace for p in both.plans.values()} == {15}
+    for options, says in [
+        ({"grace": 7}, "^--grace must be a multiple of report_every, 5, .* but got 7; give 10"),
+        ({"fields": {"rounds": 4}}, "^--rounds: rounds must be a multiple of report_every, 5, .* got 4; give 5"),
+    ]:
+        with pytest.raises(UserError, match=says):
+            planned(algo=fifth, **options)
+    Path(fifth).write_text(Path(fifth).read_text().replace("rounds = 30", "rounds = 31"))
+    with pytest.raises(UserError, match=r"fifth.toml:4: rounds must be a multiple .* got 31; give 35"):
+        planned(algo=fifth)
+
+
+def test_a_number_of_rounds_that_is_in_the_command_is_told(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        "command = 'true {lr} --rounds 20'\nrounds = 4\n[metrics.val_acc]\n[space]\nlr = '0..1'\n"
+    )
+    told = [line for line in planned(algo="own.toml").workload.describe() if "{rounds}" in line]
+    assert len(told) == 1 and told[0].endswith("has no {rounds}: 4 must be that number")
+    assert not any("{rounds}" in line and "note" in line for line in planned(algo=file(tmp_path)).workload.describe())

@@ -138,3 +138,63 @@ def test_a_figure_that_is_not_finite_is_divergence(tmp_path: Path, value: str, p
 def test_a_figure_of_test_rows_may_be_anything(tmp_path: Path) -> None:
     found = rows(tmp_path, NAMED, 'fedtune {"val_acc": 0.5, "test_acc": NaN}')
     assert str(found[0]["test_acc"]) == "nan"
+
+
+EVERY = f"report_every = 5\n{ONE}"
+
+
+def test_a_report_stands_for_several_rounds(tmp_path: Path) -> None:
+    lines = "\n".join(f"round {5 * i}: acc: 0.{i}" for i in range(1, 5))
+    expected = [{"round": 5 * i, "val_acc": i / 10} for i in range(1, 5)]
+    numbered = "[metrics.val_acc]\npattern = 'round (?P<round>[0-9]+): acc: (\\S+)'\n"
+    by_name = "\n".join(f'fedtune {{"round": {5 * i}, "val_acc": 0.{i}}}' for i in range(1, 5))
+    for metrics, printed in [(ONE, lines), (numbered, lines), ("[metrics.val_acc]\n", by_name)]:
+        assert rows(tmp_path, f"report_every = 5\n{metrics}", printed, rounds=20) == expected
+    from_0 = "\n".join(f"round {5 * i - 1}: acc: 0.{i}" for i in range(1, 5))
+    assert rows(tmp_path, f"report_every = 5\nfirst_round = 0\n{numbered}", from_0, rounds=20) == expected
+
+
+@pytest.mark.parametrize(
+    ("metrics", "lines", "says"),
+    [
+        (
+            f"report_every = 5\n{NUMBERED}",
+            "round 1 acc: 0.1",
+            "rounds must come 5 by 5, as report_every says, but 1 of",
+        ),
+        (
+            f"report_every = 5\n{NUMBERED}",
+            "round 5 acc: 0.1\nround 15 acc: 0.2",
+            "but 15 of val_acc came before round 10",
+        ),
+        (NUMBERED, "round 5 acc: 0.1", "if a report stands for 5 rounds, write report_every = 5"),
+        (
+            ONE,
+            "Round 5: acc: 0.1\nRound 10: acc: 0.2",
+            "tell of round 5 and 10, .* write report_every = 5; if these are",
+        ),
+        (ONE, "[round number: 2] acc: 0.1\n[round number: 4] acc: 0.2", "write report_every = 2"),
+        (EVERY, "round 1: acc: 0.1\nround 2: acc: 0.2", "a report stands for 5 rounds, but .* of round 1 and 2"),
+        (EVERY, "acc: 0.1\nacc: 0.2\nacc: 0.3\nacc: 0.4\nacc: 0.5", "a run has 20 rounds, but another val_acc came"),
+    ],
+)
+def test_reports_that_are_not_so_many_rounds_apart_are_refused(
+    tmp_path: Path, metrics: str, lines: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        rows(tmp_path, metrics, lines, rounds=20)
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        ("", "round 1: acc: 0.1\nround 2: acc: 0.2"),
+        ("", "round 1 of 30: acc: 0.1\nround 2 of 30: acc: 0.2"),
+        ("", "acc: 0.1 (best round 3)\nacc: 0.2 (best round 7)"),
+        ("", "rounds of clients: 5 acc: 0.1\nrounds of clients: 10 acc: 0.2"),
+        ("", "round 5: acc: 0.1\nround 5: acc: 0.2"),
+        ("report_every = 1\n", "round 100: acc: 0.1\nround 200: acc: 0.2"),
+    ],
+)
+def test_other_numbers_in_a_line_are_no_rounds(tmp_path: Path, more: str, lines: str) -> None:
+    assert accuracies(rows(tmp_path, more + ONE, lines)) == [0.1, 0.2]

@@ -575,12 +575,15 @@ lr = 0.5
 """
 
 
-def checkpointed(folder: Path) -> Program:
-    return python(folder, RESUMES, CHECKPOINTED, 4, "{checkpoint} {lr}")
+def checkpointed(folder: Path, every: int = 1) -> Program:
+    more = f"report_every = {every}\n{CHECKPOINTED}" if every > 1 else CHECKPOINTED
+    script = RESUMES.replace("'round', i,", f"'round', i * {every},")
+    return python(folder, script, more, 4 * every, "{checkpoint} {lr}")
 
 
-def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
-    program = checkpointed(folder)
+@pytest.mark.parametrize("every", [1, 5])
+def test_a_program_with_checkpoints_goes_on_from_them(folder: Path, every: int) -> None:
+    program = checkpointed(folder, every)
     run = begun(program, folder)
     run.step(), run.step()
     wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
@@ -590,7 +593,9 @@ def test_a_program_with_checkpoints_goes_on_from_them(folder: Path) -> None:
     for config in ({}, {"lr": 0.2}):  # as population-based training goes on with other values
         again = begun(program, folder, config=config)
         again.load(folder / "saved")
-        assert [row["val_acc"] for row in finish(again)] == [0.3, 0.4]
+        assert again.round == 2 * every
+        rows = finish(again)
+        assert [(row["round"], row["val_acc"]) for row in rows] == [(3 * every, 0.3), (4 * every, 0.4)]
         assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
 
 
@@ -601,6 +606,20 @@ def test_a_program_that_is_paused_too_late_goes_on(folder: Path, monkeypatch: py
     run.save(folder / "saved")
     (folder / "go").touch()
     assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
+
+
+def test_a_run_whose_report_stands_for_several_rounds_begins_again_silently(folder: Path) -> None:
+    program = python(folder, ROUNDS, "report_every = 5\n", 15)
+    run = begun(program, folder)
+    rows = [run.step(), run.step()]
+    run.save(folder / "saved")
+    run.close()
+    again = begun(program, folder)
+    again.load(folder / "saved")
+    assert [(row["round"], row["val_acc"]) for row in [*rows, *finish(again)]] == [(5, 0.1), (10, 0.2), (15, 0.3)]
+    assert again.notes == []
+    with pytest.raises(ValueError, match="belongs to another run"):  # its rounds were counted otherwise then
+        begun(python(folder, ROUNDS, "", 3), folder).load(folder / "saved")
 
 
 def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Path) -> None:

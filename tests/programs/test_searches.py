@@ -141,6 +141,19 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     assert not any(map(lives, pids(tmp_path)))
 
 
+def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_path: Path) -> None:
+    own = file(tmp_path)
+    (tmp_path / "own.py").write_text(SCRIPT.replace("    print(", "    t % 3 or print("))
+    own.write_text(f"report_every = 3\n{own.read_text()}")
+    words = "--trials 4 --searcher random --scheduler promote --final-seeds 2 --no-dashboard"
+    found = searched(tmp_path, f"--program {own} {words}")
+    assert_its_figures(found.folder)
+    assert found.record["grace"] == 3 and found.record["rungs"] == [3]
+    assert set(found.rounds["round"]) == {3, 6, 9} and set(found.trials["rounds"]) == {3, 9}
+    logged = [json.loads(line) for log in found.folder.glob("*/result.json") for line in log.open()]
+    assert all(row["training_iteration"] == row["round"] for row in logged) and len(logged) == len(found.rounds)
+
+
 def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = file(tmp_path)
     (tmp_path / "own.py").write_text("raise ValueError('no\\nluck')")

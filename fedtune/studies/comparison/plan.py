@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -400,6 +401,8 @@ def _require_alike(plans: Mapping[str, Plan], options: ComparisonOptions) -> Non
 def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:
     """The same plans, with a grace period until the slowest hyperparameter of any of them has had an effect."""
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
+    if all(p.budget.unit == "rounds" for p in plans.values()):
+        grace = schedulers.at_report(int(grace), math.lcm(*(p.workload.report_every for p in plans.values())))
     return {
         name: dataclasses.replace(
             p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)

@@ -36,6 +36,10 @@ def run(options: TabulationOptions, output: Path) -> int:
         )
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     workload = options.workload()
+    if workload.report_every > 1:
+        raise UserError(
+            f"a table needs a figure of every round, but {workload.name} has report_every = {workload.report_every}"
+        )
     if METRIC not in workload.figures({}):
         raise UserError(f"a table holds {METRIC} of every round, but {workload.name} does not report it")
     space = spaces.load(options.space, workload)
