@@ -1,7 +1,7 @@
 """Fill a command's template with a configuration: `python train.py --lr {lr}` becomes a list of words.
 
 No shell reads them, so a value is always one word, whatever is in it.  Where the command itself calls a shell
-(`sh -c '…'`), values in its script are quoted for it.
+(`sh -c '…'`), it gets them as its arguments, and its script names those.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import shlex
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from fedtune.core.errors import UserError, shown
 
 OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
-SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash"}
+SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash"}
+WITH_FILE = ("--rcfile", "--init-file")  # long options of a shell that a word belongs to
+READERS = ("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh")  # have a shell of some kind read a text
+REREADS = re.compile(r"\$[@*#(]|`|<<|\b(?:eval|su|ssh)\b")  # what takes an argument for something else in a script
 OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
 
@@ -41,11 +45,23 @@ def names(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for _, name in _parts(word) if name is not None))
 
 
+def declared(words: Sequence[str]) -> list[str]:
+    """The names in braces; UserError also for one where a shell would take its value for more than a word."""
+    _require_no_other_reader(words)
+    return names(words)
+
+
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with values in place of names.  A word that is only a name is left out if its value is empty text."""
-    script = _script(words)
-    filled = [_word(word, values, quoted=at == script) for at, word in enumerate(words)]
-    return [text for text, word in zip(filled, words, strict=True) if text or not word]
+    script, shell = _script(words)
+    filled = [_word(word, values) for word in words]
+    kept = [at for at, word in enumerate(words) if filled[at] or not word]
+    more: list[str] = []
+    if shell:
+        after = sum(at > script for at in kept)  # they are $0, $1, …
+        filled[script], more = _in_script(words[script], values, after or 1)
+        more = [shell, *more] if more and not after else more
+    return [filled[at] for at in kept] + more
 
 
 def text(value: Any) -> str:
@@ -55,24 +71,30 @@ def text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _word(word: str, values: Mapping[str, Any], quoted: bool) -> str:
-    found = ""
-    for literal, name in _parts(word):
+def _word(word: str, values: Mapping[str, Any]) -> str:
+    return "".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(word))
+
+
+def _in_script(script: str, values: Mapping[str, Any], first: int) -> tuple[str, list[str]]:
+    """A shell's script with values that mean nothing to a shell, and the others, which are its arguments.
+
+    first: the number of the first argument.  UserError where the script would read an argument as something else.
+    """
+    found, arguments = "", list[str]()
+    for literal, name in _parts(script):
         found += literal
-        if name is not None:
-            value = text(values[name])
-            found += _for_shell(name, value, literal=found) if quoted else value
-    return found
-
-
-def _for_shell(name: str, value: str, literal: str) -> str:
-    """A value in a shell's script; UserError if quotes are already there that would spoil it."""
-    safe = shlex.quote(value)
-    if safe != value and _inside_quotes(literal):
-        raise UserError(
-            f"{{{name}}} must stand without quotes in a shell's script, because fedtune adds them to {value!r}"
-        )
-    return safe
+        value = "" if name is None else text(values[name])
+        if name is None or shlex.quote(value) == value:
+            found += value
+        elif _inside_quotes(found) or REREADS.search(script):
+            raise UserError(
+                f"{{{name}}} must stand without quotes, $@, $(…), <<, eval, su and ssh in a shell's script, because it "
+                f"is {value!r}; a script in a file can take it as an argument"
+            )
+        else:
+            found += f'"${{{first + len(arguments)}}}"'
+            arguments.append(value)
+    return found, arguments
 
 
 def _inside_quotes(script: str) -> bool:
@@ -89,17 +111,33 @@ def _inside_quotes(script: str) -> bool:
     return bool(open_quote)
 
 
-def _script(words: Sequence[str]) -> int:
-    """The place of the script among the words of a command that calls a shell; -1 if it calls none."""
+def _script(words: Sequence[str]) -> tuple[int, str]:
+    """The place of the script among the words of a command that calls a shell, and the shell; (-1, "") if none is."""
     for at, word in enumerate(words):
-        if Path(word).name not in SHELLS:
+        if (shell := Path(word).name) in SHELLS:
+            later, reads = at + 1, False
+            while later < len(words) and re.match(r"[-+].", words[later]) and words[later - 1] != "--":
+                option = words[later]
+                long = option.startswith("--")
+                reads |= not long and option[0] == "-" and "c" in option
+                later += 1 + (option in WITH_FILE if long else option.count("o") + option.count("O"))
+            if reads and later < len(words):
+                return later, shell
+    return -1, ""
+
+
+def _require_no_other_reader(words: Sequence[str]) -> None:
+    """UserError for a value in a text that a shell behind another program reads: "a b" would become two words."""
+    for at, word in enumerate(words):
+        if (reader := Path(word).name) not in (*READERS, "ssh"):
             continue
-        for later, option in enumerate(words[at + 1 :], at + 1):
-            if not re.fullmatch(r"-[A-Za-z]+", option):
-                break
-            if "c" in option and later + 1 < len(words):
-                return later + 1
-    return -1
+        for before, later in pairwise(words[at:]):
+            read = reader == "ssh" or re.fullmatch("-[A-Za-z]*c|--(session-)?command", before)
+            if (read or re.match("-c|--(session-)?command=", later)) and (found := names([later])):
+                raise UserError(
+                    f"must give values to a program or to sh -c, but {reader} has a shell read {{{found[0]}}}; write a "
+                    "script that takes it as an argument, or say it in [environment]"
+                )
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:

@@ -359,6 +359,7 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
         _require_reusable(program, given, source)
         return
     used = {*given["command"].names(program.command, known)}
+    _require_fills(program, given["command"])
     for name, text in program.environment.items():
         used |= {*given["environment"].child(name).names([text], known)}
     if "resume_arguments" in given:
@@ -373,6 +374,17 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
                 f"{given['command'].key} must use every hyperparameter, but {name} would change nothing; write "
                 f"{{{name}}} in {where}",
             )
+
+
+def _require_fills(program: Program, entry: Entry) -> None:
+    """UserError for a choice that a shell's script in the command would spoil."""
+    usual = dict.fromkeys(command.OWN, 0) | program.defaults()
+    for name, knob in program.hyper.items():
+        for choice in knob.choices or ():
+            try:
+                command.fill(program.command, usual | {name: choice})
+            except UserError as error:
+                raise entry.source.error(entry.key, f"{entry.key}: {error}") from None
 
 
 def _require_reusable(program: Program, given: Mapping[str, Entry], source: Source) -> None:

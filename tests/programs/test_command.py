@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
+from support.programs import made
 
 from fedtune.core.errors import UserError
 from fedtune.programs import command
@@ -32,15 +34,62 @@ def test_a_word_that_is_only_an_empty_value_is_left_out() -> None:
     assert command.fill(["x", "{none}", "--a={none}", ""], VALUES) == ["x", "--a=", ""]
 
 
-def test_values_in_the_script_of_a_shell_are_quoted() -> None:
-    for shell in (["sh", "-c"], ["bash", "-e", "-c"], ["env", "A=1", "/bin/sh", "-ec"]):
-        filled = command.fill([*shell, "printf %s {text} | cat; printf %s '{epochs}'"], VALUES)
-        assert subprocess.run(filled, capture_output=True, text=True, check=True).stdout == "a b'c3"
+OPTIONS = [
+    "-c",
+    "-e -c",
+    "-ec",
+    "--norc -c",
+    "-o pipefail -c",
+    "-euo pipefail -c",
+    "--rcfile x -c",
+    "-c -e",
+    "+e -c --",
+]
 
 
-def test_a_value_that_quotes_around_it_would_spoil_is_refused() -> None:
+@pytest.mark.parametrize("before", ["", "env X=1", "nice", "timeout 60", "env -i nice -n 5"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_values_go_to_a_shell_as_its_arguments(before: str, options: str) -> None:
+    """Each is one word, and nothing in it is read by the shell."""
+    values = VALUES | {"home": "$HOME; `ls`", "two": "x\ny"}
+    script = "printf '%s|' {text} {epochs} {home} {two} x{text} {none}"
+    filled = command.fill([*f"{before} bash {options}".split(), script], values)
+    run = subprocess.run(filled, capture_output=True, text=True, check=True)
+    assert run.stdout == "a b'c|3|$HOME; `ls`|x\ny|xa b'c||" and not run.stderr
+
+
+def test_a_shells_own_arguments_come_first() -> None:
+    filled = command.fill(["sh", "-c", "printf '%s|' $0 $1 {text}", "x", "{none}", "{epochs}"], VALUES)
+    assert subprocess.run(filled, capture_output=True, text=True).stdout == "x|3|a b'c|"
+    plain = ["sh", "-c", "echo '{epochs}' {lr}"]  # what means nothing to a shell stands where it was
+    assert command.fill(plain, VALUES) == ["sh", "-c", "echo '3' 1e-05"]
+    assert command.fill(["bash", "-o", "pipefail", "run.sh", "-c", "{text}"], VALUES)[-1] == "a b'c"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ['echo "{text}"', "echo '{text}'", "echo $(ls {text})", "echo `ls {text}`", "cat <<E\n{text}\nE", "eval x {text}"]
+    + ["ssh host x {text}", 'sh -c "x {text}"', 'x "$@" {text}'],
+)
+def test_a_value_that_a_script_would_spoil_is_refused(script: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\{text\} must stand without quotes"):
-        command.fill(["sh", "-c", 'echo "{text}"'], VALUES)
+        command.fill(["sh", "-c", script], VALUES)
+    with pytest.raises(UserError, match=r"own.toml:1: command: \{text\} must stand without quotes"):
+        made(tmp_path, ["sh", "-c", script], "[space]\ntext = ['a', 'a b']\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["su root -c 'x {lr}'", "ssh host x --lr {lr}", "su --command='x {lr}'", "runuser u -lc 'x {lr}'"]
+    + ["nice fish -c 'x {lr}'", "flock lock -c 'x {lr}'"],
+)
+def test_a_value_that_a_shell_behind_another_program_reads_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match=r"^must give values to a program or to sh -c, but \w+ has a shell read \{lr\}"):
+        command.declared(command.split(words))
+    assert command.declared(command.split("flock lock python x.py --lr {lr}")) == ["lr"]
+
+
+def test_braces_of_a_program_that_is_no_shell_stand_where_they_are() -> None:
     assert command.fill(["echo", '"{text}"'], VALUES) == ["echo", '"a b\'c"']
 
 
