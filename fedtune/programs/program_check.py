@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import Knob
 from fedtune.core.terminal import few, several
-from fedtune.programs import command, keeper, touched, workload
+from fedtune.programs import command, figure_line, keeper, touched, workload
 from fedtune.programs.run import CHECKPOINT
 from fedtune.programs.short_runs import ERRORS, ShortRuns, Trial
 from fedtune.programs.workload import ProgramWorkload
@@ -96,6 +96,7 @@ class ProgramCheck:
         yield self._selection()
         self._first = first = self._runs.run("the defaults", self._short)
         yield self._came()
+        yield from self._read()
         if first.error:
             return
         more = self._expected
@@ -140,9 +141,9 @@ class ProgramCheck:
             advice.append("it is measured on training rows, and says little about new data: report validation figures")
         if not metric.mode:
             advice.append('the file does not say its direction: write mode = "max" or "min"')
-        says = f"{name} selects" + ", measured on validation rows" * validates
+        says = f"{name} selects" + f", taken as {figure_line.rows_by(metric)}" * validates
         if self.program.reported:
-            says += f"; measured on test rows, and only reported: {few(self.program.reported)}"
+            says += f"; of test rows, and only reported: {few(self.program.reported)}"
         return _advice("selection", "; ".join([says, *advice])) if advice else _passed("selection", says)
 
     def _came(self) -> Finding:
@@ -167,6 +168,13 @@ class ProgramCheck:
         if share > 0.5 and startup > QUICK:
             return _advice("rounds", f"{says}; each trial pays for that: load less, or keep prepared data")
         return _passed("rounds", says)
+
+    def _read(self) -> Iterator[Finding]:
+        """The line of each metric's first figure: only a person can see whether that is the one that is meant."""
+        for figure in self._first.first_figures:
+            says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}"
+            doubts = figure_line.doubts(figure)
+            yield _advice("line", "; ".join([says, *doubts])) if doubts else _passed("line", says)
 
     def _when(self) -> Finding:
         """Whether figures come when they are there, or at the end."""

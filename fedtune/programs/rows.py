@@ -41,6 +41,7 @@ class Figure(NamedTuple):
     value: Any  # text, or what JSON has
     round: Any  # the number that the program gives its round; None if it gives none
     said: str  # the line that had it
+    at: tuple[int, int] | None = None  # its place there, if a pattern found it
 
 
 class Rows:
@@ -51,7 +52,7 @@ class Rows:
     ) -> None:
         """selects: the metrics that may not be NaN or infinite."""
         self._program, self._selects, self._done = program, selects, done
-        self._patterns = [_Pattern(m) for m in program.metrics.values() if m.pattern]
+        self._patterns = [Pattern(m) for m in program.metrics.values() if m.pattern]
         self._by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
         self.columns = {m.column: m for m in program.metrics.values() if m.column}
         self._came = dict.fromkeys(program.metrics, 0)  # figures of each metric, with those that do not count
@@ -63,6 +64,7 @@ class Rows:
         self.finished: Callable[[], None] = lambda: (
             None
         )  # told that a program which is used again is done with this run
+        self.first: dict[str, Figure] = {}  # of each metric
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
 
     @property
@@ -83,8 +85,8 @@ class Rows:
     def line(self, line: str) -> None:
         """A line that the program printed."""
         for pattern in self._patterns:
-            for number, value in pattern.found(line):
-                self._take(Figure(pattern.metric, value, number, line))
+            for number, value, at in pattern.found(line):
+                self._take(Figure(pattern.metric, value, number, line, at))
         if "fedtune {" in line and (self._by_name or self._program.reuse) and (found := MARK.search(line)):
             self.reported(line[found.end() :], line)
 
@@ -138,6 +140,7 @@ class Rows:
                 figure, f"each metric must come once a round, but {m.name} came twice before {lacking}", _advice(m)
             )
         self._row[m.name], self._said = value, figure.said
+        self.first.setdefault(m.name, figure)
         if not self.missing:
             self.round += self._program.every
             row, self._row = self._row, {}
@@ -223,18 +226,19 @@ class Rows:
         return UserError(f"{rule}, in {shown(figure.said)!r}{'; ' if advice else ''}{advice}")
 
 
-class _Pattern:
+class Pattern:
     """A metric's pattern, which also finds the line where the number is nan or inf but the group holds digits only."""
 
     def __init__(self, m: Metric) -> None:
+        """m: a metric that has one."""
         assert m.pattern
         self.metric, self._pattern = m, re.compile(m.pattern)
         self._group = metric.group(self._pattern)
         self._round = "round" in self._pattern.groupindex
         self._lax = _lax(m.pattern, self._group)
 
-    def found(self, line: str) -> list[tuple[str | None, str]]:
-        """The rounds (None if the pattern has none) and values in a line."""
+    def found(self, line: str) -> list[tuple[str | None, str, tuple[int, int]]]:
+        """The rounds (None if the pattern has none) and values in a line, with their places."""
         if len(line) > SEARCHED:  # without its last word, which may be cut, and a number that is cut is another
             line = line[:SEARCHED].rpartition(" ")[0]
         found = list(self._pattern.finditer(line))
@@ -242,7 +246,7 @@ class _Pattern:
             found = list(self._lax.finditer(line)) or found
         for match in found:
             self._require_whole(match, line)
-        return [(m["round"] if self._round else None, m[self._group] or "") for m in found]
+        return [(m["round"] if self._round else None, m[self._group] or "", m.span(self._group)) for m in found]
 
     def _require_whole(self, match: re.Match[str], line: str) -> None:
         """UserError if the group took a part of a number only: 1.2 of 1.2e-05, or 0.5 of -0.5."""

@@ -21,7 +21,7 @@ from fedtune.programs import command, fingerprint, idle, isolation, output, writ
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
-from fedtune.programs.rows import Rows
+from fedtune.programs.rows import Figure, Rows
 
 LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
 CLAIMS = 6.0  # seconds to wait for a folder that another run has
@@ -100,6 +100,11 @@ class ProgramRun:
     def last_line(self) -> str:
         """The last line that the program printed."""
         return output.last_line(self.folder / LOG)
+
+    @property
+    def first_figures(self) -> list[Figure]:
+        """The first figure of each metric, as the program that runs now has given it."""
+        return [*self._feed.rows.first.values()] if self._feed else []
 
     @property
     def processes(self) -> list[int]:

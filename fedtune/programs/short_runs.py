@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import Diverged, UserError
 from fedtune.programs import idle, touched
 from fedtune.programs.program_file import Program
+from fedtune.programs.rows import Figure
 from fedtune.programs.run import ProgramRun, Stopped
 from fedtune.programs.touched import Touched
 
@@ -27,6 +28,7 @@ class Trial(NamedTuple):
     seconds: float
     error: Exception | None
     written: set[Path]  # files outside its own folder
+    first_figures: list[Figure]  # of each metric
 
     @property
     def figures(self) -> tuple[list[dict[str, str]], str]:
@@ -88,4 +90,4 @@ class ShortRuns:
                 seconds = time.monotonic() - began
                 run.close()
         self.looked_at_all &= writes.whole
-        return Trial(rows, seconds, error, writes.found)
+        return Trial(rows, seconds, error, writes.found, run.first_figures)

@@ -70,11 +70,11 @@ def test_a_program_that_does_all_well(
     assert runs.startswith("runs: ") and where == f"in: {tmp_path}"
     passed = {line[9:26].strip(): line[26:] for line in lines if line.startswith("passed ")}
     assert list(passed) == [
-        *("selection", "rounds", "figures", "same seed", "noise", "files", "hyperparameters", "stopping"),
+        *("selection", "rounds", "line", "figures", "same seed", "noise", "files", "hyperparameters", "stopping"),
         "final check",
     ]
     assert passed["selection"] == (
-        "val_acc selects, measured on validation rows; measured on test rows, and only reported: test_acc"
+        "val_acc selects, taken as of validation rows, as split says; of test rows, and only reported: test_acc"
     )
     assert passed["rounds"].startswith("2 rounds came, the first after ")
     assert "of a whole run of 30 rounds (about " in passed["rounds"]
@@ -159,6 +159,45 @@ def test_start_up_that_is_most_of_a_run_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(program_check, "QUICK", 0.1)
     said = found(written(tmp_path, f"import time\ntime.sleep(1)\n{PLAIN}"), until="rounds")
     assert said["rounds"].startswith("advice: ") and "each trial pays for that" in said["rounds"]
+
+
+LINE = "client 0 acc=0.35 | global: acc=0.42, f1=0.4 | test: acc=0.38"
+
+
+@pytest.mark.parametrize(
+    ("metric", "line", "says"),
+    [
+        (
+            "val_acc]\npattern = '.*acc=([0-9.]+)'",
+            LINE,
+            "advice: … by its name alone: … test: acc=>>0.38<<; the word test ",
+        ),
+        ("val_acc]\npattern = '.*acc=([0-9.]+)'", LINE, "a shorter match reads 0.35: write .*? for .* if"),
+        ("val_acc]\npattern = 'global: acc=([0-9.]+)'", LINE, "passed: val_acc … global: acc=>>0.42<<, f1=0.4 | test"),
+        (
+            "val_acc]\npattern = 'test: acc=([0-9.]+)'\nsplit = 'validation'",
+            LINE,
+            "passed: … of validation rows, as split",
+        ),
+        (
+            "acc]\nmode = 'max'\npattern = 'global: acc=([0-9.]+)'",
+            LINE,
+            "passed: acc, of rows that the file does not say",
+        ),
+        ("val_acc]\npattern = 'acc=([0-9.]+)'", "TEST loss 1, acc=0.4", "advice: … the word TEST stands before it"),
+        ("val_acc]\npattern = 'acc=([0-9.]+)'", "latest acc=0.4", "passed: … latest acc=>>0.4<<"),
+        ("val_acc]", 'fedtune {"val_acc": 0.4}', 'passed: val_acc, … by its name alone: fedtune {"val_acc": 0.4}'),
+    ],
+)
+def test_the_line_of_a_figure_is_shown(tmp_path: Path, metric: str, line: str, says: str) -> None:
+    said = found(written(tmp_path, f"for i in range(4): print({line!r})", more=f"[metrics.{metric}\n"), until="line")
+    assert all(part in said["line"] for part in says.split(" … "))
+
+
+def test_a_long_line_is_shown_around_its_figure(tmp_path: Path) -> None:
+    script = "for i in range(4): print('x' * 500 + ' acc=0.4 ' + 'y' * 500)"
+    said = found(written(tmp_path, script, more="[metrics.val_acc]\npattern = 'acc=([0-9.]+)'\n"), until="line")["line"]
+    assert "…xxx" in said and "xxx acc=>>0.4<< yyy" in said and said.endswith("y…\n") and len(said) < 300
 
 
 # --- hyperparameters
