@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
+from fedtune.core.errors import UserError
 from fedtune.core.terminal import printable
 from fedtune.programs.metric import NEEDLE, Metric
 from fedtune.programs.rows import Figure, Pattern
@@ -44,8 +46,8 @@ def doubts(figure: Figure) -> list[str]:
             'split = "test"; otherwise say split = "validation"'
         )
     lazy = GREEDY.sub(r".\1?", m.pattern or "")
-    if lazy != m.pattern and (others := Pattern(m._replace(pattern=lazy)).found(figure.said)):
-        _, other, at = others[0]
-        if at != figure.at:
-            found.append(f"a shorter match reads {other}: write .*? for .* if that is meant")
+    with suppress(UserError):  # it takes a part of a number only
+        for _, other, at in Pattern(m._replace(pattern=lazy)).found(figure.said)[:1]:
+            if at != figure.at:
+                found.append(f"a shorter match reads {other}: write .*? for .* if that is meant")
     return found

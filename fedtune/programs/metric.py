@@ -6,6 +6,8 @@ import math
 import re
 from typing import NamedTuple
 
+import regex
+
 from fedtune.core.metrics import METRICS, limits
 from fedtune.core.metrics import Metric as Declared
 from fedtune.programs.entries import Entry
@@ -29,6 +31,7 @@ TAKEN = {
     *("training_iteration", "time_total_s", "time_this_iter_s", "date", "pid", "hostname", "node_ip", "error"),
     *("iterations_since_restore", "time_since_restore", "should_checkpoint", "experiment_tag", "checkpoint_dir_name"),
 }
+FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # a brace that is one for `re`; regex would allow errors there
 NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word test, but not contest or latest
 
 
@@ -120,8 +123,9 @@ def _pattern(entry: Entry) -> str:
     example = "for example 'acc: ([0-9.]+)'"
     text = entry.text("'acc: ([0-9.]+)'")
     try:
-        found = re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
+        re.compile(text)  # what is one for Python only: regex knows more
+        found = compiled(text)
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise entry.refuse("a regular expression", f"{error}; {example}") from None
     numbers = found.groups - ("round" in found.groupindex)
     if numbers != 1:
@@ -132,6 +136,11 @@ def _pattern(entry: Entry) -> str:
     return text
 
 
-def group(pattern: re.Pattern[str]) -> int:
+def compiled(pattern: str) -> regex.Pattern[str]:
+    """A pattern of the user's, whose search of a line can be ended, unlike one of `re`."""
+    return regex.compile(FUZZY.sub(r"\{", pattern), regex.VERSION0)
+
+
+def group(pattern: regex.Pattern[str]) -> int:
     """The number of the group that holds the metric's value."""
     return 2 if pattern.groupindex.get("round") == 1 else 1

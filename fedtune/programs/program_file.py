@@ -448,7 +448,7 @@ def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: S
     if not program.checkpointed():
         return
     for name, m in program.metrics.items():
-        if m.pattern and "round" not in re.compile(m.pattern).groupindex:
+        if m.pattern and "round" not in metric.compiled(m.pattern).groupindex:
             raise source.error(
                 f"metrics.{name}.pattern",
                 f"with {{checkpoint}} a pattern must also find the number of the round, or rounds could be counted "

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+import regex
+
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.terminal import several
 from fedtune.programs import metric
@@ -31,6 +33,7 @@ NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
 
 _JSON = json.JSONDecoder()
 
+LONGEST = 1.0  # seconds of computing in which a pattern must be done with a line
 SEARCHED = 4096  # characters of a line that patterns are tried on: some take the square of its length
 
 
@@ -232,7 +235,7 @@ class Pattern:
     def __init__(self, m: Metric) -> None:
         """m: a metric that has one."""
         assert m.pattern
-        self.metric, self._pattern = m, re.compile(m.pattern)
+        self.metric, self._pattern = m, metric.compiled(m.pattern)
         self._group = metric.group(self._pattern)
         self._round = "round" in self._pattern.groupindex
         self._lax = _lax(m.pattern, self._group)
@@ -241,14 +244,23 @@ class Pattern:
         """The rounds (None if the pattern has none) and values in a line, with their places."""
         if len(line) > SEARCHED:  # without its last word, which may be cut, and a number that is cut is another
             line = line[:SEARCHED].rpartition(" ")[0]
-        found = list(self._pattern.finditer(line))
+        found = self._matches(self._pattern, line)
         if self._lax and NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
-            found = list(self._lax.finditer(line)) or found
+            found = self._matches(self._lax, line) or found
         for match in found:
             self._require_whole(match, line)
         return [(m["round"] if self._round else None, m[self._group] or "", m.span(self._group)) for m in found]
 
-    def _require_whole(self, match: re.Match[str], line: str) -> None:
+    def _matches(self, pattern: regex.Pattern[str], line: str) -> list[regex.Match[str]]:
+        try:
+            return list(pattern.finditer(line, timeout=LONGEST, concurrent=True))
+        except TimeoutError:
+            raise UserError(
+                f"the pattern of {self.metric.name} must find its figure within {LONGEST:g} second, but did not in "
+                f"{shown(line)!r}; repeat nothing that may be repeated in several ways, as (a+)+ or (a|aa)+ may"
+            ) from None
+
+    def _require_whole(self, match: regex.Match[str], line: str) -> None:
         """UserError if the group took a part of a number only: 1.2 of 1.2e-05, or 0.5 of -0.5."""
         begin, end = match.span(self._group)
         if begin < end and (MORE_OF_IT.match(line, end) or MINUS.search(line[max(0, begin - 2) : begin])):
@@ -264,12 +276,12 @@ class Pattern:
             )
 
 
-def _lax(pattern: str, number: int) -> re.Pattern[str] | None:
+def _lax(pattern: str, number: int) -> regex.Pattern[str] | None:
     """The pattern with nan or inf in place of its group; None if that is no pattern."""
     for begin, end in _groups(pattern)[number - 1 : number]:
         try:
-            return re.compile(f"{pattern[:begin]}([+-]?(?i:nan|inf(?:inity)?)){pattern[end:]}")
-        except re.error:
+            return metric.compiled(f"{pattern[:begin]}([+-]?(?i:nan|inf(?:inity)?)){pattern[end:]}")
+        except regex.error:
             return None
     return None
 
