@@ -7,6 +7,7 @@ import pytest
 
 from fedtune.core.objectives import ACCURACY, Goal, Objective, constraints, parse
 from fedtune.studies import fresh_seeds
+from fedtune.studies.comparison import report
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 
@@ -86,6 +87,18 @@ def test_by_validation_accuracy_nothing_is_added() -> None:
     assert list(table) == list(comparison_tables.COLUMNS) and "metric" not in pairs
     assert "".join(table["algorithm"]) == "bca" and list(comparison_text.shown(table))[1] == "default %"
     assert table.equals(comparison_tables.table(evaluations(), SPENT, {}, ACCURACY))
+
+
+def test_a_table_of_validation_figures_does_not_say_test_accuracy() -> None:
+    """As of programs that report no test rows."""
+    of = evaluations()
+    validation = of.drop(columns=[name for name in of if name.startswith("test_acc")])
+    assert report.compared(comparison_tables.table(validation, SPENT, {}), Goal()) == "val_acc on"
+    assert report.compared(comparison_tables.table(of, SPENT, {}), Goal()) == "test accuracy on"
+    loss = comparison_tables.table(validation, SPENT, {}, LOSS)
+    assert report.compared(loss, Goal((LOSS,))) == "test_loss, searched for val_loss, on"
+    loss = comparison_tables.table(validation.drop(columns="test_loss"), SPENT, {}, LOSS)
+    assert report.compared(loss, Goal((LOSS,))) == "val_loss, searched for val_loss, on"
 
 
 def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:

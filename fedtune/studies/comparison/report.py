@@ -10,7 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune.core import terminal
-from fedtune.core.objectives import BY_ACCURACY
+from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import command_line, near, say, several
 from fedtune.experiment.scenarios import find
 from fedtune.runs import overview
@@ -122,6 +122,11 @@ def _metric(table: pd.DataFrame) -> str:
     return str(table["metric"].iloc[0]) if "metric" in table and len(table) else "test accuracy"
 
 
+def compared(table: pd.DataFrame, goal: Goal) -> str:
+    """What a comparison's first table shows: test accuracy only where programs report it."""
+    return f"{_metric(table)} on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {goal.in_words}, on"
+
+
 def _titled(
     c: ComparisonPlan,
     table: pd.DataFrame,
@@ -132,7 +137,6 @@ def _titled(
 ) -> list[tuple[str, pd.DataFrame]]:
     """The tables as text, each under its title; without those that are empty."""
     goal = c.first.goal
-    what = "test accuracy on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {goal.in_words}, on"
     unit = "in %, " if comparison_text.in_percent(table) else ""
     searches = len(c.searches)
     over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)
@@ -140,7 +144,7 @@ def _titled(
     paired = comparison_text.paired(pairs, searches, c.options.margin)
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
-        (f"{what} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
+        (f"{compared(table, goal)} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (
             f"tuned, {paired}{few}: ± of each pair by itself, p corrected by Holm for all pairs",
             comparison_text.shown_pairs(pairs),
