@@ -363,11 +363,12 @@ class ProgramRun:
         if child.failure:
             return UserError(f"{name} could not be started: {os.strerror(child.failure)}: {self.program.command[0]!r}")
         if status is None or _number(status) in FROM_OUTSIDE:
-            how = f" by {signal.Signals(_number(status)).name}" if status is not None else ""
+            how = f" by {_name(_number(status))}" if status is not None else ""
+            when = f"in round {rows.round + 1}" if rows.round < self.rounds else "after its last round"
             why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
-            return Stopped(f"{name} was ended{how} in round {rows.round + 1}{why}")
+            return Stopped(f"{name} was ended{how} {when}{why}")
         if status:
-            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            how = f"signal {_name(-status)}" if status < 0 else f"status {status}"
             return self._failed(f"{name} failed with {how} {self._after(rows)}")
         advice = self._other_length(rows.round) if rows.round else self._where_from(rows)
         return self._failed(
@@ -465,6 +466,14 @@ class _Feed:
 
     def _done(self, number: int, values: dict[str, float]) -> None:
         self.events.put((number, values, time.monotonic()))
+
+
+def _name(number: int) -> str:
+    """A signal's name; those of real time have none of their own but the first and the last."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)
 
 
 def _number(status: int) -> int:

@@ -18,7 +18,7 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, one_line, say
 from fedtune.runs.files import RunFiles
-from fedtune.runs.trial_states import TROUBLE
+from fedtune.runs.trial_states import TROUBLE, reason
 from fedtune.user_code import user_errors
 
 RESERVE = 4 * 2**20  # bytes reserved for a search's end: Ray's state, every trial's rounds, the tables
@@ -129,12 +129,6 @@ class Watch(Callback):
             if self.look():
                 raise self.error(shown) from error
             raise
-
-
-def reason(error: str) -> str:
-    """The last line of a traceback, which says what happened."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
 
 
 def _why(trial: Any) -> str:

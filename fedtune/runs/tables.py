@@ -13,9 +13,10 @@ import yaml
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC, METRICS, is_own, metrics_in
 from fedtune.core.objectives import ACCURACY, BY_ACCURACY, TEST, Goal, Objective, final
+from fedtune.core.terminal import one_line
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, write_whole
-from fedtune.runs.trial_states import status
+from fedtune.runs.trial_states import reason, status
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -94,7 +95,7 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
         row: dict[str, Any] = {"trial": name, "status": _status(result)}
         row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
         row |= trial_summary(by_trial.get(name), goal)
-        row["reason"] = str(last.get("reason") or result.error or "")
+        row["reason"] = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ def lost(reasons: Iterable[Any]) -> str:
     given = [reason for reason in reasons if isinstance(reason, str) and reason]
     kinds = {"failed" if reason.startswith(FAILED) else "diverged" for reason in given}
     return " or ".join(sorted(kinds)) or "diverged"
+
+
+def reason(error: str) -> str:
+    """The last line of a traceback, which says what happened; without the name of a class of ours."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    return re.sub(r"^fedtune\.[\w.]+: ", "", lines[-1]) if lines else "no reason given"
 
 
 def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
 from fedtune.core.workload import trainer
 from fedtune.runs import frames, tables
-from fedtune.runs.disk import reason
 from fedtune.runs.folder import RunFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
+from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import finite, plan, schedulers
 from fedtune.tuning import space as spaces

@@ -26,8 +26,7 @@ from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.workload import Place, Run, Workload, trainer
-from fedtune.runs.disk import reason
-from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE
+from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
 from fedtune.user_code import user_errors
 
 SAVING = 0.03  # of a trial's time may go into checkpoints

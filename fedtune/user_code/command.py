@@ -63,6 +63,8 @@ class Parser(argparse.ArgumentParser):
             if value == "" and word != "--":
                 what = f"argument {flag}" if flag.startswith("-") else "an argument"
                 self.error(f"{what} must not be empty; leave it out for the default")
+            if value == "--" and word != "--":  # argparse would give it on as an empty list
+                self.error(f"argument {flag} must be a value, but got --; give another")
         return super().parse_args(args, namespace)
 
     def _flags(self) -> set[str]:

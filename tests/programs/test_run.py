@@ -17,7 +17,7 @@ from support.waiting import wait_for
 from fedtune.core.errors import Diverged, UserError
 from fedtune.programs import child, idle
 from fedtune.programs.program_file import Program
-from fedtune.programs.run import ProgramRun
+from fedtune.programs.run import ProgramRun, Stopped
 
 ROUNDS = "for i in range(1, 4): print('acc:', i / 10)\n"
 NAMED = "[metrics.val_acc]\n"
@@ -429,6 +429,38 @@ run = ProgramRun(program_file.read(sys.argv[1]), {}, 0, Path(sys.argv[2]), trial
 print(run.step(), flush=True)
 sys.stdin.read()
 """
+
+
+ENDS = "import os, signal, sys\nfor i in range(1, {rounds} + 1): print('acc:', i / 10, flush=True)\n{end}\n"
+
+
+@pytest.mark.parametrize("number", [34, 35, 40, 63, 64, int(signal.SIGSEGV), int(signal.SIGUSR1)])
+def test_a_program_that_any_signal_ends_has_a_message(folder: Path, number: int) -> None:
+    said = fails(python(folder, ENDS.format(rounds=1, end=f"os.kill(os.getpid(), {number})")), folder)
+    known = {int(s): s.name for s in signal.Signals}
+    assert f"own failed with signal {known.get(number, f'SIGRTMIN+{number - 34}')} after 1 round" in said
+
+
+@pytest.mark.parametrize(
+    ("rounds", "end", "says"),
+    [
+        (1, "sys.exit(130)", "own was ended by SIGINT in round 2"),
+        (3, "sys.exit(130)", "own was ended by SIGINT after its last round"),
+        (3, "os.kill(os.getpid(), 15)", "own was ended by SIGTERM after its last round"),
+        (
+            3,
+            "os.kill(os.getpid(), 9)",
+            "own was ended by SIGKILL after its last round; the machine may be out of memory",
+        ),
+    ],
+)
+def test_a_program_that_is_ended_from_outside_says_when(folder: Path, rounds: int, end: str, says: str) -> None:
+    assert fails(python(folder, ENDS.format(rounds=rounds, end=end)), folder, Stopped) == says
+
+
+def test_an_exit_status_beyond_those_of_signals_is_a_status(folder: Path) -> None:
+    said = fails(python(folder, ENDS.format(rounds=1, end="sys.exit(163)")), folder)
+    assert "own failed with status 163 after 1 round" in said
 
 
 @pytest.mark.parametrize("who", ["worker", "guard", "keeper"])

@@ -165,6 +165,21 @@ def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pyt
     assert last.startswith("error: every trial failed: own failed with status 1 after 0 rounds") and "luck" not in last
 
 
+def test_a_program_that_is_killed_each_time_has_its_own_reason_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    own = file(tmp_path)
+    script = "import os\nprint('round 1: acc 0.5')\nprint('of test rows 0.5', flush=True)\nos.kill(os.getpid(), 9)"
+    (tmp_path / "own.py").write_text(script)
+    words = f"--program {own} --trials 1 --final-seeds 0 --no-dashboard"
+    found = searched(tmp_path, words, status=1)
+    reason = "own was ended by SIGKILL in round 2; the machine may be out of memory"
+    assert found.trials[["status", "rounds", "reason"]].to_numpy().tolist() == [["failed", 1, reason]]
+    said, notes = capsys.readouterr()
+    assert notes.count(f"is tried again: {reason}\n") == 3 and f"failed: {reason}\n" in notes
+    assert f"no trial reported a finite result: {reason}" in said + notes
+
+
 def programs(driver: int) -> list[int]:
     """The processes of programs below a driver."""
     found = []

@@ -105,6 +105,10 @@ def test_empty_values_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
             p.parse_args(argv)
         assert end.value.code == 2 and "must not be empty; leave it out for the default" in capsys.readouterr().err
     assert p.parse_args(["--name", "x", "y"]).name == "x"
+    with pytest.raises(SystemExit) as end:  # argparse makes an empty list of it
+        p.parse_args(["--name=--"])
+    assert end.value.code == 2 and "argument --name must be a value, but got --" in capsys.readouterr().err
+    assert p.parse_args(["--name=x", "--", "y"]).run == "y"
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,8 @@ from ray.tune import Callback
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
-from fedtune.runs.disk import reason
 from fedtune.runs.files import RunFiles
-from fedtune.runs.trial_states import STATUSES, ended, status
+from fedtune.runs.trial_states import STATUSES, ended, reason, status
 from fedtune.tuning.callbacks.logged_runs import TIME, MLflow, Tool, WandB
 from fedtune.tuning.callbacks.logged_runs import About as About
 from fedtune.tuning.options.options import LOGGERS
