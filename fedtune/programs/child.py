@@ -31,7 +31,7 @@ IDLE = 0.3  # seconds to wait for output where there are no files
 CLOSED = 1.0  # seconds of silence to wait for the end of the output after all processes are said to be gone
 PAUSES = 30.0  # seconds in which the keeper must have stopped everything
 DRAINS = 2.0  # seconds in which what is in the pipe is read
-ENDS = 5.0  # seconds in which the keeper must have ended everything
+ENDS = 15.0  # seconds in which the keeper must have ended everything
 
 
 class Listener(Protocol):

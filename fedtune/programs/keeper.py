@@ -13,12 +13,14 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LINGER = 0.5  # seconds in which what a program left behind may end by itself
 POLITE = 1.5  # seconds between SIGTERM and SIGKILL
 FORCED = 2.0  # seconds in which all must be gone after SIGKILL
+CLEANS = 10.0  # seconds in which what they left in shared memory must be removed then
 LOOK = 0.02  # seconds between two looks
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -168,15 +170,33 @@ def _say(line: str) -> None:
 def _end_all(polite: float) -> None:
     """End every process below this one: asked, and killed if that takes longer than `polite` seconds."""
     if polite:
-        _signal_all(signal.SIGTERM)
+        _signal_all(signal.SIGTERM, spared=_cleans)
         _signal_all(signal.SIGCONT)
         if _wait_until_gone(polite):
             return
+    if _kill_all(spared=_cleans) and not _wait_until_gone(CLEANS):
+        _kill_all()
+
+
+def _kill_all(spared: Callable[[int], bool] = lambda pid: False) -> bool:
+    """Whether all are gone but those that are spared."""
     end = time.monotonic() + FORCED
-    while time.monotonic() < end:
-        _signal_all(signal.SIGKILL)
-        if _wait_until_gone(LOOK):
-            return
+    while left := [pid for pid in below(os.getpid()) if not spared(pid)]:
+        if time.monotonic() > end:
+            return False
+        _signal(left, signal.SIGKILL)
+        _wait_until_gone(LOOK)
+    return True
+
+
+def _cleans(pid: int) -> bool:
+    """Whether a process removes what others leave in shared memory, and ends by itself when they are gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read()
+    except OSError:
+        return False
+    return b"resource_tracker import main" in words or words.split(b"\0")[0].endswith(b"torch_shm_manager")
 
 
 def _wait_until_gone(seconds: float) -> bool:
@@ -193,8 +213,12 @@ def _wait_until_gone(seconds: float) -> bool:
         time.sleep(LOOK / 4)
 
 
-def _signal_all(number: int) -> None:
-    for pid in below(os.getpid()):
+def _signal_all(number: int, spared: Callable[[int], bool] = lambda pid: False) -> None:
+    _signal([pid for pid in below(os.getpid()) if not spared(pid)], number)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
         with suppress(OSError):
             os.kill(pid, number)
 

@@ -463,6 +463,68 @@ def test_an_exit_status_beyond_those_of_signals_is_a_status(folder: Path) -> Non
     assert "own failed with status 163 after 1 round" in said
 
 
+SHARES = """
+import multiprocessing as mp, os, signal, sys, time
+from multiprocessing import shared_memory
+
+def hold(lock):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(999)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, {on_sigterm})
+    block = shared_memory.SharedMemory(create=True, size=1000)
+    lock = mp.get_context("spawn").Lock()
+    print("names:", block._name, "/sem." + lock._semlock.name[1:])
+    worker = mp.get_context({method!r}).Process(target=hold, args=(lock,))
+    worker.start()
+    print("acc: 0.1", flush=True)
+    time.sleep(999)
+"""
+
+
+def shared(folder: Path) -> list[Path]:
+    """What a program has in shared memory, by its own words."""
+    log = (folder / "trial" / "output.log").read_text()
+    names = next(line for line in log.splitlines() if line.startswith("names:")).split()[1:]
+    return [Path(f"/dev/shm{name}") for name in names]
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("on_sigterm", ["signal.SIG_IGN", "signal.SIG_DFL", "lambda *_: print('no')"])
+def test_nothing_stays_in_shared_memory(folder: Path, method: str, on_sigterm: str) -> None:
+    run = begun(python(folder, SHARES.format(on_sigterm=on_sigterm, method=method)), folder)
+    run.step()
+    names = shared(folder)
+    assert len(names) == 2 and all(path.exists() for path in names)
+    run.close()
+    assert not any(path.exists() for path in names) and marked(named(folder)) == []
+
+
+@pytest.mark.parametrize("who", ["worker", "guard", "keeper"])
+def test_nothing_stays_in_shared_memory_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
+    program = python(folder, SHARES.format(on_sigterm="signal.SIG_IGN", method="spawn"))
+    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial"), named(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout and worker.stdout.readline()
+        names, guard = shared(folder), children(worker.pid)[0]
+        os.kill({"worker": worker.pid, "guard": guard, "keeper": children(guard)[0]}[who], signal.SIGKILL)
+        wait_for(lambda: not marked(named(folder)), seconds=60)
+        assert not any(path.exists() for path in names)
+        worker.kill()
+
+
+def test_a_process_that_only_looks_like_one_that_cleans_ends_too(folder: Path) -> None:
+    script = "import subprocess, sys, time\n"
+    script += (
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)  # resource_tracker import main'])\n"
+    )
+    run = begun(python(folder, f"{script}print('acc: 0.1')\ntime.sleep(999)"), folder)
+    run.step()
+    run.close()
+    assert marked(named(folder)) == []
+
+
 @pytest.mark.parametrize("who", ["worker", "guard", "keeper"])
 def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
     program = python(folder, STUBBORN)
