@@ -22,7 +22,7 @@ GROUPS = {  # what one wants -> its commands
         "reproduce": "train what a paper's table or figure shows",
     },
     "look": {
-        "list": "show algorithms, spaces, scenarios and data sets",
+        "list": "show algorithms, models, scenarios, data sets and metrics",
         "partition": "show which client holds what: table, picture, file",
         "status": "show the progress of a search, comparison or reproduction",
         "watch": "show runs in a browser, while they run and afterwards",

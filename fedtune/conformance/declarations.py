@@ -130,7 +130,7 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
         where = sources.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
             if name not in both:
-                yield Violation(where, f"{title} names {name}, which is not a hyperparameter", "see fedtune list")
+                yield Violation(where, f"{title} names {name}, which is not a hyperparameter", "see fedtune list NAME")
                 continue
             try:
                 both[name].check(value)

@@ -185,7 +185,7 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
 
 def _source(name: str) -> Source:
     if name not in SOURCES:
-        raise unknown("data set", name, names(), "fedtune list")
+        raise unknown("data set", name, names(), "fedtune list data")
     return SOURCES[name]
 
 

@@ -5,6 +5,7 @@ This is the only module that looks into `trainables/`.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
@@ -49,6 +50,15 @@ def find(name: str) -> type[Algorithm]:
     if len(own) != 1:
         raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
     return own[0]
+
+
+def summary(name: str) -> str:
+    """What an algorithm does, in a line, without importing it: the first line of its file's docstring."""
+    if name not in _built_in():
+        return "of an installed package"
+    file = sibling_packages.folder("trainables") / f"{name}.py"
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].partition(": ")[2]
 
 
 def spaces(name: str) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def find(name: str) -> Scenario:
     if name in SCENARIOS:
         return SCENARIOS[name]
     if not _is_own(name):
-        raise unknown("scenario", name, SCENARIOS, "fedtune list")
+        raise unknown("scenario", name, SCENARIOS, "fedtune list scenarios")
     return OWN
 
 

@@ -246,7 +246,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
             return user_models.build(name, shape, classes, features)
         base, options = catalogue.called(name)
         if base not in BODIES:
-            raise unknown("model", base, BODIES, "fedtune list")
+            raise unknown("model", base, BODIES, "fedtune list models")
         d = features or catalogue.width(name)
         if len(shape) not in catalogue.axes(base):
             kind = "series" if base in catalogue.OF_SERIES else "images"

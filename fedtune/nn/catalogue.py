@@ -77,7 +77,7 @@ def members(model: str) -> tuple[str, ...]:
     for name in user_files.each(model):
         base = called(name)[0]
         if base not in WIDTHS and name not in FAMILIES and not is_own(name) and not user_files.is_reference(name):
-            raise unknown("model", name, names(), "fedtune list")
+            raise unknown("model", name, names(), "fedtune list models")
         found += FAMILIES.get(name, (name,))
     return tuple(found)
 

@@ -169,7 +169,7 @@ CASES = {
     GFPL + "--address ray://127.0.0.1:1": "nobody answers at 127.0.0.1:1",
     GFPL + "--address nowhere": "--address must be auto, host:port or ray://host:port, but got 'nowhere'",
     GFPL + "--colour red": "unknown option '--colour': nearest are ",
-    GFPL + "--scenario qqqqqqqqqq": "; fedtune list shows all ",
+    GFPL + "--scenario qqqqqqqqqq": "; fedtune list scenarios shows all ",
     GFPL + "--seed 4294967296": "must be a whole number of at most 4,294,964,295, but got '4294967296'",
     GFPL + "--seed 1e3": "must be a whole number of at least 0, but got '1e3'",
     GFPL + "--trials 1000000000000": "must be a whole number of at most 1,000,000, but got",

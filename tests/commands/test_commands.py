@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 
 import pytest
 
@@ -9,26 +10,45 @@ from fedtune import __main__ as console
 from fedtune.commands import list as listing
 from fedtune.commands import search
 from fedtune.core.hyper import knobs
+from fedtune.core.metrics import METRICS
 from fedtune.data import datasets
 from fedtune.engine.simulation import train
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
+from fedtune.nn import catalogue
 
 
-def test_list_shows_everything_there_is(capsys):
+def test_list_says_in_a_line_what_each_algorithm_does(capsys):
     assert listing.main([]) == 0
-    out = capsys.readouterr().out
-    for name in (*registry.names(), *SCENARIOS, *datasets.names(), *knobs(Scenario)):
-        assert name in out
+    lines = capsys.readouterr().out.splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("fedtune"))
+    assert [*shown] == registry.names()
     for name in registry.names():
-        assert all(n in out for n in knobs(registry.find(name)))
+        text = sys.modules[registry.find(name).__module__].__doc__
+        assert shown[name] == registry.summary(name) and shown[name] in text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "names"),
+    [
+        ("scenarios", [*SCENARIOS, *knobs(Scenario)]),
+        ("data", datasets.names()),
+        ("models", [*catalogue.WIDTHS, *catalogue.OPTIONS, *catalogue.FAMILIES]),
+        ("metrics", METRICS),
+    ],
+)
+def test_list_of_a_topic_shows_everything_there_is(topic, names, capsys):
+    assert listing.main([topic]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in names)
 
 
 def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
     assert listing.main(["gfpl"]) == 0
     out = capsys.readouterr().out
+    assert all(name in out for name in knobs(registry.find("gfpl")))
     assert "S_C" in out and "Alg" in out + "Algorithm" and "arXiv:2602.21873" in out and "fedprox" not in out
     assert listing.main(["gfp"]) == 2
     assert "did you mean 'gfpl'" in capsys.readouterr().err

@@ -31,6 +31,11 @@ def test_help_loads_neither_torch_nor_ray(command):
     assert ended(command, "--help") == "loaded: status: 0"
 
 
+@pytest.mark.parametrize("words", ["", "models", "scenarios", "data", "metrics"])
+def test_what_there_is_is_listed_without_them(words):
+    assert ended("list", *words.split()) == "loaded: status: 0"
+
+
 def test_how_a_search_stands_is_read_without_them():
     assert ended("status", str(EXAMPLE)) == "loaded: status: 0"
 
