@@ -43,22 +43,13 @@ FIXED = {
 }
 CLOSE = 1e-6  # on another machine: relative, and below 1 absolute
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "optuna", "ray")
-LEFT_OUT = {  # columns that no two runs share: times, names, folders, sentences
-    *("seconds", "eval_seconds", "search_seconds", "timestamp", "trial", "run", "reason", "folder"),
-}
+LEFT_OUT = {"seconds", "eval_seconds", "search_seconds", "trial", "run", "reason"}  # times, names, sentences
 # What a case says, and what it is called today: the one place to edit when options or files are renamed.
 OPTIONS: dict[str, str] = {}
-TABLES = {
-    "trials": "trials.parquet",
-    "rounds": "rounds.parquet",
-    "clients": "clients.parquet",
-    "front": "front.parquet",
-    "table": "table.csv",
-    "pairs": "pairs.csv",
-    "against": "against.csv",
-    "budget": "budget.csv",
-    "evaluations": "evaluations.parquet",
-}
+TABLES = (
+    *("trials.parquet", "rounds.parquet", "clients.parquet", "front.parquet", "evaluations.parquet"),
+    *("table.csv", "pairs.csv", "against.csv", "budget.csv"),
+)
 Case = dict[str, Any]
 Tables = dict[str, Any]
 
@@ -127,9 +118,9 @@ def tables(folder: Path) -> Tables:
     """The tables of a study's folder; its trials by number."""
     import pandas as pd
 
-    files = {name: folder / file for name, file in TABLES.items() if (folder / file).exists()}
+    files = [folder / file for file in TABLES if (folder / file).exists()]
     read = {".parquet": pd.read_parquet, ".csv": lambda f: pd.read_csv(f, dtype=str, keep_default_na=False).map(number)}
-    found = {name: read[file.suffix](file) for name, file in files.items()}
+    found = {file.stem: read[file.suffix](file) for file in files}
     if "trials" in found:
         order = {trial: i for i, trial in enumerate(found["trials"]["trial"])}
         for name in {"rounds", "front"} & found.keys():
@@ -146,12 +137,7 @@ def number(text: str) -> Any:
         return text
 
 
-HOW: dict[str, Callable[[Case], Tables]] = {
-    "train": trained,
-    "run": run,
-    "search": search,
-    "compare": compare,
-}
+HOW: dict[str, Callable[[Case], Tables]] = {"train": trained, "run": run, "search": search, "compare": compare}
 
 
 def plain(table: Any) -> dict[str, list[Any]]:
