@@ -1,4 +1,6 @@
-"""How many seeded mutants of the numerical core the tests find.  Needs `pip install cosmic-ray`; CI does not run it.
+"""How many seeded mutants the tests find, of what computes, reads or tabulates numbers.
+
+Needs `pip install cosmic-ray`; CI does not run it.
 
     python -m benchmarks.mutants sample mutants.jsonl   # draw them from this tree, and run each with the tests
     python -m benchmarks.mutants again mutants.jsonl    # run the same mutants in this tree, wherever the code has gone
