@@ -113,8 +113,8 @@ def test_how_many_went_on_is_counted_from_the_folder(scheduler: str, known: bool
     rungs = overview.rungs(p.folder for p in c.every)
     assert [tuple(rung) for rung in rungs] == [("round 3", 9, 8), ("round 9", 7, 6), ("round 27", 6, 5)]
     said = " ".join(method.sentences(c, outcome_of(c, rungs=rungs)))
-    counts = "at round 3 8 of 9 trials, at round 9 6 of 7 trials and at round 27 5 of 6 trials went on."
-    assert (f"In all searches together, {counts}" in said) == known and "one trial in" not in said
+    counts = "8 of 9 went on from round 3, 6 of 7 from round 9 and 5 of 6 from round 27."
+    assert (f"Of the trials of all searches, {counts}" in said) == known and "one trial in" not in said
 
 
 def test_a_pair_alone_has_a_variance_of_its_own(tmp_path: Path) -> None:

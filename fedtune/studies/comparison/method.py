@@ -139,8 +139,8 @@ def _stopped(p: Plan, rungs: Sequence[Rung]) -> str:
         at, brackets = listed([f"{stop:g}" for stop in stops]), p.scheduler == "hyperband"
         first, word = " in the first bracket" * brackets, "rungs" if len(stops) > 1 else "a rung"
         said = f"{said}, with {word}{first} at {at} {unit} and a reduction factor of {schedulers.REDUCTION}."
-        counts = [f"at {r.where} {r.went_on} of {several(r.reached, 'trial')}" for r in rungs if r.reached]
-        went = "" if brackets or not counts else f" In all searches together, {listed(counts)} went on."
+        counts = [f"{r.went_on} of {r.reached}{' went on' * (not i)} from {r.where}" for i, r in enumerate(rungs)]
+        went = "" if brackets or not counts else f" Of the trials of all searches, {listed(counts)}."
         return said + went
     return f"{said}, from {p.grace:g} {unit} on."
 
