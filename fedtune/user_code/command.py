@@ -51,13 +51,13 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The arguments as attributes; ends the process if they are invalid."""
         words = sys.argv[1:] if args is None else list(args)
-        known = self._flags()
-        for before, word in zip(["", *words], words, strict=False):
+        known, end = self._flags(), words.index("--") if "--" in words else len(words)
+        for i, (before, word) in enumerate(zip(["", *words], words, strict=False)):
             flag = word.partition("=")[0]
             is_option = re.fullmatch(r"--[\w-]+", flag) or (
                 re.fullmatch(r"-[A-Za-z][\w-]+", word) and before not in known
             )
-            if is_option and flag not in known:
+            if is_option and flag not in known and i < end:
                 self.error(str(unknown("option", flag, known, f"{self.prog} --help-all" * ("--help-all" in known))))
             flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
             if value == "" and word != "--":

@@ -141,8 +141,8 @@ def test_words_that_only_look_like_options_stay_what_they_are() -> None:
     p.add_argument("--program")
     p.add_argument("--low", type=float)
     p.add_argument("rest", nargs="*")
-    got = p.parse_args(["--program", "--lr {lr} x.py", "--low", "-1e-3", "--", "--unheard-of"])
-    assert (got.program, got.low, got.rest) == ("--lr {lr} x.py", -1e-3, ["--unheard-of"])
+    got = p.parse_args(["--program", "--lr {lr} x.py", "--low", "-0.5", "--", "--unheard-of"])
+    assert (got.program, got.low, got.rest) == ("--lr {lr} x.py", -0.5, ["--unheard-of"])
 
 
 def test_many_names_are_the_nearest_three_and_where_to_see_all() -> None:
