@@ -129,6 +129,14 @@ def holds_trials(snapshot: Path) -> bool:
     return bool(content["trial_data"]) and "runner_data" in content
 
 
+def none_begun(snapshot: Path) -> bool:
+    """Whether a snapshot is of a search that was interrupted before its first trial."""
+    try:
+        return bool(json.loads(bounded.read(snapshot))["trial_data"] == [])
+    except Exception:  # it is damaged
+        return False
+
+
 def trial_statuses(snapshot: Path) -> dict[str | None, str]:
     """How each trial stood, in Ray's words; an error if the snapshot is damaged."""
     return {trial.get("trial_id"): trial.get("status", "") for trial in trials_in(snapshot)}

@@ -86,7 +86,8 @@ def frames(
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.DataFrame:
     """A row per trial: status, configuration, best and last metrics, rounds, seconds, communication, reason.
 
-    A trial's best round is that of the best objective; its test accuracy there is only reported.
+    A trial's best round is that of the best objective; its test accuracy there is only reported.  No rows if the search
+    was interrupted before its first trial.
     """
     by_trial = dict(iter(rounds.groupby("trial")))
     rows = []
@@ -97,7 +98,7 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
         row |= trial_summary(by_trial.get(name), goal)
         row["reason"] = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
         rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds", "reason"])
 
 
 def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def require_state(run: Path) -> bool:
     If the state is damaged, the previous driver's is used, if there is one.  Reading can run any code, as when Ray
     reads it: for trusted runs only.
     """
-    states = ray_internals.snapshots(run)
+    states = [state for state in ray_internals.snapshots(run) if not ray_internals.none_begun(state)]
     while states:
         files = ray_internals.snapshot_files(run, states.pop())
         damaged = [f.name for f in files if not _readable(f)]

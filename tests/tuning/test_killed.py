@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,19 @@ def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
     assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["state"] == "finished" and record["final"]
+
+
+def test_what_is_interrupted_before_its_first_trial_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    at_once = threading.Event()
+    at_once.set()
+    words = "--algo fedavg --clients 2 --rounds 1 --trials 2 --final-seeds 0 --no-dashboard --name run --storage-path"
+    with monkeypatch.context() as patched:
+        patched.setattr("ray.tune.tune._setup_signal_catching", lambda: at_once)
+        assert search.main([*words.split(), str(tmp_path)]) == 130
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "interrupted"
+    assert re.search("interrupted; .*fedtune resume .* 0 of 2 trials were started", capsys.readouterr().out)
+    assert status.main([str(tmp_path / "run")]) == 0
+    assert resume.main([str(tmp_path / "run"), "--no-dashboard"]) == 0
+    assert "the best of 2 trials (2 finished)" in capsys.readouterr().out
