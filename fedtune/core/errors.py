@@ -36,7 +36,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     """
     names = sorted(known)
     given = name if len(name) <= SHOWN else f"{name[: SHOWN // 2]}…"
-    near = _nearest(given, names, 1, cutoff=0.6)
+    near = _nearest(given, names, 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     listed = f"known are {', '.join(names)}"
     if len(listed) > SHOWN:
