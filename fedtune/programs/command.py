@@ -20,7 +20,9 @@ OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in bra
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash"}
 WITH_FILE = ("--rcfile", "--init-file")  # long options of a shell that a word belongs to
-READERS = ("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh")  # have a shell of some kind read a text
+TEXT = "-[A-Za-z]*c|--(session-)?command"  # options whose text another program has a shell read
+READERS = dict.fromkeys(("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh"), TEXT)
+READERS |= {"env": "-[A-Za-z]*S|--split-string", "ssh": ".*"}
 REREADS = re.compile(r"\$[@*#(]|`|<<|\b(?:eval|su|ssh)\b")  # what takes an argument for something else in a script
 OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
@@ -45,17 +47,12 @@ def names(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for _, name in _parts(word) if name is not None))
 
 
-def declared(words: Sequence[str]) -> list[str]:
-    """The names in braces; UserError also for one where a shell would take its value for more than a word."""
-    _require_no_other_reader(words)
-    return names(words)
-
-
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with values in place of names.  A word that is only a name is left out if its value is empty text."""
     script, shell = _script(words)
     filled = [_word(word, values) for word in words]
     kept = [at for at, word in enumerate(words) if filled[at] or not word]
+    _require_plain([(at == script, words[at]) for at in kept], values)
     more: list[str] = []
     if shell:
         after = sum(at > script for at in kept)  # they are $0, $1, …
@@ -79,6 +76,7 @@ def _in_script(script: str, values: Mapping[str, Any], first: int) -> tuple[str,
     """A shell's script with values that mean nothing to a shell, and the others, which are its arguments.
 
     first: the number of the first argument.  UserError where the script would read an argument as something else.
+    The script keeps them first, for what follows may change its arguments, as `shift`, `set` and functions do.
     """
     found, arguments = "", list[str]()
     for literal, name in _parts(script):
@@ -92,9 +90,10 @@ def _in_script(script: str, values: Mapping[str, Any], first: int) -> tuple[str,
                 f"is {value!r}; a script in a file can take it as an argument"
             )
         else:
-            found += f'"${{{first + len(arguments)}}}"'
             arguments.append(value)
-    return found, arguments
+            found += f'"${{fedtune_{len(arguments)}}}"'
+    kept = "".join(f"fedtune_{n}=${{{first + n - 1}}}; " for n in range(1, len(arguments) + 1))
+    return kept + found, arguments
 
 
 def _inside_quotes(script: str) -> bool:
@@ -126,18 +125,25 @@ def _script(words: Sequence[str]) -> tuple[int, str]:
     return -1, ""
 
 
-def _require_no_other_reader(words: Sequence[str]) -> None:
-    """UserError for a value in a text that a shell behind another program reads: "a b" would become two words."""
-    for at, word in enumerate(words):
-        if (reader := Path(word).name) not in (*READERS, "ssh"):
+def _require_plain(words: Sequence[tuple[bool, str]], values: Mapping[str, Any]) -> None:
+    """UserError for a value that another program splits, or has a shell read: "a b" would become two words.
+
+    words: each with whether it is a shell's script, which gets its values as arguments.
+    """
+    for at, (_, word) in enumerate(words):
+        if not (option := READERS.get(reader := Path(word).name)):
             continue
-        for before, later in pairwise(words[at:]):
-            read = reader == "ssh" or re.fullmatch("-[A-Za-z]*c|--(session-)?command", before)
-            if (read or re.match("-c|--(session-)?command=", later)) and (found := names([later])):
-                raise UserError(
-                    f"must give values to a program or to sh -c, but {reader} has a shell read {{{found[0]}}}; write a "
-                    "script that takes it as an argument, or say it in [environment]"
-                )
+        for (_, before), (is_script, later) in pairwise(words[at:]):
+            if (is_script and reader != "ssh") or not (
+                re.fullmatch(option, before) or re.match(f"-[cS]|({option})=", later)
+            ):
+                continue
+            for name in names([later]):
+                if (value := text(values[name])) != shlex.quote(value):
+                    raise UserError(
+                        f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "
+                        "script in a file can take it as an argument"
+                    )
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:

@@ -126,7 +126,7 @@ class Entry(NamedTuple):
     def names(self, words: Iterable[str], known: Iterable[str]) -> list[str]:
         """The names in braces in these words; UserError for one that is not known."""
         try:
-            found = command.declared(list(words))
+            found = command.names(list(words))
         except UserError as error:
             raise self.source.error(self.key, f"{self.key} {error}") from None
         for name in found:

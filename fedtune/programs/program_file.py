@@ -377,10 +377,10 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
 
 
 def _require_fills(program: Program, entry: Entry) -> None:
-    """UserError for a choice that a shell's script in the command would spoil."""
+    """UserError for a choice or default that a shell would read as something else."""
     usual = dict.fromkeys(command.OWN, 0) | program.defaults()
     for name, knob in program.hyper.items():
-        for choice in knob.choices or ():
+        for choice in (usual[name], *(knob.choices or ())):
             try:
                 command.fill(program.command, usual | {name: choice})
             except UserError as error:

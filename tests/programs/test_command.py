@@ -78,15 +78,36 @@ def test_a_value_that_a_script_would_spoil_is_refused(script: str, tmp_path: Pat
         made(tmp_path, ["sh", "-c", script], "[space]\ntext = ['a', 'a b']\n")
 
 
+READ_ANEW = ["su root -c 'x {v}'", "ssh host x --v {v}", "su --command='x {v}'", "runuser u -lc 'x {v}'"]
+READ_ANEW += ["nice fish -c 'x {v}'", "flock lock -c 'x {v}'", "env -S 'x {v}'", "ssh host sh -c 'x {v}'"]
+
+
+@pytest.mark.parametrize("words", READ_ANEW)
+def test_a_value_that_another_program_reads_anew_is_one_plain_word_or_refused(words: str, tmp_path: Path) -> None:
+    split = command.split(words)
+    assert command.fill(split, {"v": 1e-05})[-1] == split[-1].replace("{v}", "1e-05")
+    for value in ("a b", "$HOME", "x;y"):
+        with pytest.raises(UserError, match=r"^\{v\} must be one plain word for \w+, which has it read anew"):
+            command.fill(split, {"v": value})
+    for table in ("[space]\nv = ['a', 'a b']\n", "[defaults]\nv = 'a b'\n"):
+        with pytest.raises(UserError, match=r"own.toml:1: command: \{v\} must be one plain word"):
+            made(tmp_path, split, table)
+
+
+@pytest.mark.parametrize("words", ["flock lock bash -c 'x {v}'", "flock lock x --v {v} -c", "env -i bash -c 'x {v}'"])
+def test_a_program_before_another_reads_none_of_its_values(words: str) -> None:
+    assert "a b" in command.fill(command.split(words), {"v": "a b"})
+
+
 @pytest.mark.parametrize(
-    "words",
-    ["su root -c 'x {lr}'", "ssh host x --lr {lr}", "su --command='x {lr}'", "runuser u -lc 'x {lr}'"]
-    + ["nice fish -c 'x {lr}'", "flock lock -c 'x {lr}'"],
+    "script", ["shift; {}", "set -- q r; {}", "f() {{{{ {}; }}}}; f", "set -e\nf() {{{{ shift; {}; }}}}; f y"]
 )
-def test_a_value_that_a_shell_behind_another_program_reads_is_refused(words: str) -> None:
-    with pytest.raises(UserError, match=r"^must give values to a program or to sh -c, but \w+ has a shell read \{lr\}"):
-        command.declared(command.split(words))
-    assert command.declared(command.split("flock lock python x.py --lr {lr}")) == ["lr"]
+def test_a_script_that_changes_its_arguments_keeps_the_values(script: str) -> None:
+    for shell in ("sh", "bash"):
+        filled = command.fill(
+            [shell, "-c", script.format("printf '%s|' {text} {two}"), "x", "y"], VALUES | {"two": "$1 z"}
+        )
+        assert subprocess.run(filled, capture_output=True, text=True, check=True).stdout == "a b'c|$1 z|"
 
 
 def test_braces_of_a_program_that_is_no_shell_stand_where_they_are() -> None:
