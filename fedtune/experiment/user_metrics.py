@@ -126,14 +126,14 @@ def check(references: Sequence[str], classes: int) -> None:
     right = torch.nn.functional.one_hot(y, classes).to(scores)
     for metric in load(references):
         first = one_each(metric, [(scores, y)])
-        for others in (right, -right):  # no metric has a better and a worse one, for what keeps the best it has seen
+        for others in (scores, right, -right):  # none is better than right, for what keeps the best it has seen
             with suppress(UserError):
                 one_each(metric, [(others, y)])
-        if not torch.equal(first, last := one_each(metric, [(scores, y)])):
-            raise metric.wrong(
-                f"returns {float(first):.7g} and later {float(last):.7g} for the same rows; let it keep nothing "
-                "from call to call (reset what adds up), change no argument and draw nothing at random"
-            )
+            if not torch.equal(first, last := one_each(metric, [(scores, y)])):
+                raise metric.wrong(
+                    f"returns {float(first):.7g} and later {float(last):.7g} for the same rows; let it keep nothing "
+                    "from call to call (reset what adds up), change no argument and draw nothing at random"
+                )
 
 
 def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
