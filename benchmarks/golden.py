@@ -230,7 +230,9 @@ def write(file: Path, content: dict[str, Any], chosen: list[Case]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Verify or write; 1 if a number differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("verify", "write"))
     parser.add_argument("--only", nargs="+", default="*", help="GROUP/CASE, in which * and ? stand for any letters")
     args = parser.parse_args(argv)

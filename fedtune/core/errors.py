@@ -27,6 +27,7 @@ class Diverged(ArithmeticError):
 
 SHOWN = 200  # characters of known names that a message lists; if they are longer, only the nearest three are listed
 NEAR = 3
+SHORT = 3  # letters of a name that is still like another with one wrong: ls, lr
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
@@ -36,7 +37,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     """
     names = sorted(known)
     given = name if len(name) <= SHOWN else f"{name[: SHOWN // 2]}…"
-    near = _nearest(given, names, 1, cutoff=0.5)
+    near = _nearest(given, names, 1, cutoff=0.6 if len(given) > SHORT else 0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     listed = f"known are {', '.join(names)}"
     if len(listed) > SHOWN:
