@@ -27,7 +27,8 @@ NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:
 MORE_OF_IT = re.compile(r"(?<=\d)\.?[eE][+-]?\d|(?<=\d)\.?\d|(?<=[\d.])\d")  # what goes on after a group's end
 COMMA = re.compile(r",\d")  # after a whole number: of one with a comma, 0,91 or 1,234; or of two numbers
 MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
-NAMES_ROUND = re.compile(r"(?<![a-z])(?<!best[ _])round(?: number)?\W{0,3}(\d{1,9})\b", re.IGNORECASE)
+# not that of the best until then: "acc 0.5, best 0.6 (round 3)"
+NAMES_ROUND = re.compile(r"(?:(?!best).)*?(?<![a-z])round(?: number)?\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
 
 
@@ -182,7 +183,7 @@ class Rows:
     def _require_same_step(self, figure: Figure) -> None:
         """UserError if reports are counted, but their lines tell of rounds that are farther apart, or closer."""
         name, every = figure.metric.name, self._program.every
-        said = NAMES_ROUND.search(figure.said) if figure.round is None and self._program.report_every != 1 else None
+        said = NAMES_ROUND.match(figure.said) if figure.round is None and self._program.report_every != 1 else None
         if said is None:
             return
         number, before = int(said[1]), self._named.get(name)
