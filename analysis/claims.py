@@ -1,8 +1,8 @@
-"""python -m analysis.claims: see `analysis.papers.claims`."""
+"""python -m fedtune.analysis.claims: see `fedtune.analysis.papers.claims`."""
 
 import sys
 
-from analysis.papers.claims import main
+from fedtune.analysis.papers.claims import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.plot_tools import in_words, legend_lines
-from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.analysis.plot_tools import in_words, legend_lines
+from fedtune.analysis.theme import COLOURS, colours, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective, written
@@ -26,7 +26,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
     what was searched for, if something else; then the test metric that reports it is shown.
 
     >>> import pandas as pd
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> evaluations = pd.read_parquet("runs/COMPARISON/evaluations.parquet")
     >>> figure = plots.comparison(evaluations)
     >>> figure.write_html("comparison.html")
@@ -103,7 +103,7 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
     from when on the order of the means stays as it is, of algorithms that end more than the margin apart.
     objective: with its direction, as in compare.json, if it is not validation accuracy.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> figure = plots.by_budget(frames.by_budget("runs/COMPARISON"))
     >>> figure.write_html("by_budget.html")
     """

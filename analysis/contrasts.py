@@ -1,8 +1,8 @@
-"""python -m analysis.contrasts: see `analysis.papers.contrasts`."""
+"""python -m fedtune.analysis.contrasts: see `fedtune.analysis.papers.contrasts`."""
 
 import sys
 
-from analysis.papers.contrasts import main
+from fedtune.analysis.papers.contrasts import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,8 +7,8 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
-from analysis.theme import GREY, colours, finish, nothing
+from fedtune.analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
+from fedtune.analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import ACCURACY, Objective, written
 from fedtune.core.terminal import several
@@ -27,7 +27,7 @@ def best_so_far(
     if given), which is approximate for concurrent trials.  Each of several runs has its own line.  UserError for any
     other `against`.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
     >>> figure = plots.best_so_far(rounds, against="mb")
     >>> figure.write_html("best_so_far.html")
@@ -101,7 +101,7 @@ def accuracy_communication(
     reference point is accuracy 0 at `reference` (default: the most that any round used).  first: the objective to show
     instead of accuracy; its worst value in any round is then the reference.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
     >>> figure = plots.accuracy_communication(rounds)
     >>> figure.write_html("accuracy_communication.html")

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
-from analysis.theme import COLOURS, colours, finish, nothing, see_through
+from fedtune.analysis.plot_tools import better, in_words, legend_lines, quantiles, run_of, title_of
+from fedtune.analysis.theme import COLOURS, colours, finish, nothing, see_through
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.runs.tables import CONFIG
@@ -33,7 +33,7 @@ def learning_curves(
     algorithms are grouped by algorithm and configuration, and a search's five best trials are highlighted.
     mode: "min" or "max", which is better, where the metric's declaration does not say.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
     >>> figure = plots.learning_curves(rounds, trials, by="components")
     >>> figure.write_html("learning_curves.html")

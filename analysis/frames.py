@@ -1,6 +1,6 @@
-"""Run folders as dataframes, as fedtune.runs.frames and fedtune.studies.comparison.files make them.
+"""Study folders as dataframes, as fedtune.runs.frames and fedtune.studies.comparison.files make them.
 
-from analysis import frames
+from fedtune.analysis import frames
 trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
 """
 

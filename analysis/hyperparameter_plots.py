@@ -9,8 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.plot_tools import better, in_words, quantiles, short, title_of
-from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.analysis.plot_tools import better, in_words, quantiles, short, title_of
+from fedtune.analysis.theme import COLOURS, SCALE, finish, nothing
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
@@ -31,7 +31,7 @@ def effect(
     costs: columns of a second panel below, for instance comm_mb.  rounds: if given, and with several seeds per trial,
     bars show the standard errors of the measures that have one.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, _ = frames.load("runs/GRID")
     >>> figure = plots.effect(trials, "components")
     >>> figure.write_html("effect.html")
@@ -88,7 +88,7 @@ def interaction(
     metric's declaration does not say.  Numbers of more than six values are cut into five cells of equal count.  Trials
     that a scheduler stopped are left out, for their values are of shorter training, unless none finished.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
     >>> figure = plots.interaction(trials, "lam", "lr")
     >>> figure.write_html("interaction.html")

@@ -16,7 +16,7 @@ import numpy as np
 from fedtune.core.metrics import METRIC, in_words
 from fedtune.core.objectives import FAR
 from fedtune.core.terminal import several
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 
 if TYPE_CHECKING:
     import optuna
@@ -50,17 +50,17 @@ class Importance(NamedTuple):
 def study(run: str | Path) -> optuna.Study | None:
     """A run's Optuna study; None if it has none (a search that is not over, population based training).
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> len(plots.study("runs/NAME").trials)
     24
     """
-    return RunFolder(run).study
+    return StudyFolder(run).study
 
 
 def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
     """One study of the trials of several searches of the same space, such as an algorithm's in a comparison.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> searches = [plots.study("runs/NAME"), plots.study("runs/NAME")]  # yours: the folders of two searches
     >>> plots.mattered(plots.pooled(searches)).trials
     44
@@ -72,7 +72,7 @@ def pooled(studies: Sequence[optuna.Study]) -> optuna.Study:
 def mattered(study: optuna.Study | None) -> Importance | None:
     """Which hyperparameters mattered, and how sure that is; None if the trials do not show it.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> found = plots.mattered(plots.study("runs/NAME"))
     >>> next(iter(found.shares)), found.first, found.trials
     ('retrain_epochs', 13, 22)

@@ -10,12 +10,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.theme import COLOURS, GREY, colours, finish, nothing
+from fedtune.analysis.theme import COLOURS, GREY, colours, finish, nothing
 from fedtune.core.metrics import worst_tenth
 from fedtune.core.terminal import several
 
 if TYPE_CHECKING:
-    from analysis.models import Rows
+    from fedtune.analysis.models import Points
 
 MARKS = ["circle", "square", "diamond", "hexagon"]
 MOST_LETTERED = 120  # points whose marks hold a number
@@ -30,7 +30,7 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
     rows.
 
     >>> import pandas as pd
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> accuracies = pd.DataFrame({"client": [0, 1, 2], "test_acc": [0.9, 0.7, 0.8]})
     >>> [float(y) for y in plots.per_client(accuracies).data[0].y]
     [0.7, 0.8, 0.9]
@@ -78,7 +78,7 @@ def _of_clients(mine: pd.DataFrame) -> str:
     return f"mean {np.mean(means):.3f}, worst tenth {np.mean(worst):.3f}"
 
 
-def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:
+def embedding(sets: Mapping[str, Points], together: bool = True, seed: int = 0, colour: str = "class") -> go.Figure:
     """Named sets of points in the plane by scikit-learn's t-SNE: features, projections, prototypes, generated ones.
 
     together: one plane for all sets, which must be as wide, each with its own mark (prototypes among features);
@@ -86,7 +86,7 @@ def embedding(sets: Mapping[str, Rows], together: bool = True, seed: int = 0, co
     colour: class or client.  Of a larger set, 1,000 points drawn at random are shown.
 
     >>> import numpy as np
-    >>> from analysis import models, plots
+    >>> from fedtune.analysis import models, plots
     >>> draws = np.random.default_rng(0).normal(size=(20, 5))
     >>> rows = models.Rows(draws, labels=np.arange(20) % 2, owners=np.zeros(20, int))
     >>> figure = plots.embedding({"features": rows})
@@ -139,10 +139,10 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
 
     The formula assumes that nothing fuses.
 
-    costs: as analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
+    costs: as fedtune.analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
 
     >>> import pandas as pd
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> costs = pd.DataFrame({"varied": "n", "value": [1, 2], "measured": [900, 1700], "formula": [1000, 2000]})
     >>> [trace.name for trace in plots.communication_by(costs).data]
     ['measured by the ledger', 'formula, if nothing fuses']
@@ -175,7 +175,7 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
     return finish(figure, title, f"n = {several(len(costs), 'setting')} run; up and down together", legend=1)
 
 
-def _some(rows: Rows, seed: int) -> Rows:
+def _some(rows: Points, seed: int) -> Points:
     if len(rows.values) <= MOST_ROWS:
         return rows
     chosen = np.sort(np.random.default_rng(seed).choice(len(rows.values), MOST_ROWS, replace=False))

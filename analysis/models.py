@@ -1,6 +1,6 @@
 """A model that `fedtune run --save MODEL.pt` kept, or a trial's last checkpoint, opened to be looked at.
 
-    from analysis import models
+    from fedtune.analysis import models
     model = models.load("MODEL.pt")                      # or models.of_trial("runs/NAME", "176b4d6b")
     model.features(), model.projections(), model.prototypes(), model.generated()       # each: Rows
     model.client_accuracies()                            # a row a client
@@ -36,15 +36,15 @@ from fedtune.nn.mixtures import sample, unpack
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.logs import suggestions
+from fedtune.trainables._generative import Generative
+from fedtune.trainables.fedgenp import FedGenP
+from fedtune.trainables.gfpl import GFPL
 from fedtune.tuning.options.options import SearchOptions
-from trainables._generative import Generative
-from trainables.fedgenp import FedGenP
-from trainables.gfpl import GFPL
 
 SERVER = -1  # the owner of what belongs to no client
 
 
-class Rows(NamedTuple):
+class Points(NamedTuple):
     """Points with what they are of.  values [N, D], labels [N], owners [N]: the client, or SERVER.
 
     clients, classes: all of them by name, in the order of their numbers; () where they have none.
@@ -71,7 +71,7 @@ class Saved:
     def __init__(self, experiment: Experiment, simulation: Simulation) -> None:
         """simulation: in the state to be looked at."""
         self.experiment, self.simulation = experiment, simulation
-        self.setting, self.state = simulation.setting, simulation.state
+        self.setup, self.state = simulation.setup, simulation.state
 
     def __repr__(self) -> str:
         """Which algorithm, scenario and round the model is of."""
@@ -80,19 +80,19 @@ class Saved:
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the round after which it was saved."""
-        return evaluation.evaluate(self.setting, self.state)
+        return evaluation.evaluate(self.setup, self.state)
 
-    def features(self, split: str = "test") -> Rows:
+    def features(self, split: str = "test") -> Points:
         """The features of each client's own rows (train, val or test), by its own body."""
         return self._of_rows(split, lambda m, x: m.body(x))
 
-    def projections(self, split: str = "test") -> Rows:
+    def projections(self, split: str = "test") -> Points:
         """GFPL's normalised projections of the same rows; UserError if the model has no projection."""
         if not all("proj" in parts(g.net) for g in self.state.groups):
             raise self._lacks("no projection", "gfpl has one, unless dcs=False")
         return self._of_rows(split, lambda m, x: F.normalize(m.part("proj")(m.body(x))))
 
-    def prototypes(self) -> Rows:
+    def prototypes(self) -> Points:
         """The server's: a mean feature per class, or under GFPL the means of a class's components."""
         table = self.state.server.get("mixtures" if self._is(GFPL) else "protos")
         if not isinstance(table, Ragged):
@@ -101,7 +101,7 @@ class Saved:
         classes = torch.arange(len(values)).view(-1, *[1] * (table.present.dim() - 1)).expand(table.present.shape)
         return self._named(values[table.present], classes[table.present])
 
-    def anchors(self) -> Rows:
+    def anchors(self) -> Points:
         """FedSA's and FedFA's: a point per class."""
         if "anchors" not in self.state.server:
             raise self._lacks("no anchors", "fedsa and fedfa have them")
@@ -109,7 +109,7 @@ class Saved:
         return self._named(anchors, torch.arange(len(anchors)))
 
     @torch.no_grad()
-    def generated(self, each: int = 50, seed: int = 0) -> Rows:
+    def generated(self, each: int = 50, seed: int = 0) -> Points:
         """`each` generated features per class: draws from GFPL's P_G, or what a generator makes of noise.
 
         Under FedGenP `each` of every client's own generator.  Classes that nobody sent anything of are left out.
@@ -118,28 +118,28 @@ class Saved:
             return self._drawn(each, seed)
         if not self._is(Generative):
             raise self._lacks("nothing to generate features with", "gfpl, fedgen, fedpa and fedgenp have")
-        alg: Any = self.setting.algorithm
-        server, classes, clients = self.state.server, self.setting.task.classes, self.setting.task.clients
+        alg: Any = self.setup.algorithm
+        server, classes, clients = self.state.server, self.setup.task.classes, self.setup.task.clients
         known = server["counts"].sum(0).nonzero()[:, 0] if server["counts"].any() else torch.arange(classes)
         y, stream = known.repeat_interleave(each), randomness.stream(seed, "generated")
         noise = SAMPLERS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
         if not alg.personal:
             return self._named(generate(server["nets"], noise, y), y)
         assert isinstance(alg, FedGenP)
-        xi = torch.randn(len(y), self.setting.task.features, generator=stream)
+        xi = torch.randn(len(y), self.setup.task.features, generator=stream)
         made = [alg.imagine(take(server["nets"], k), noise, xi, y)[0] for k in range(clients)]
         return self._named(torch.cat(made), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
 
     @torch.no_grad()
     def client_accuracies(self) -> pd.DataFrame:
         """A row a client, by number and owner: classes (how many), rows, val_acc and test_acc of what counts."""
-        out, f = [], self.setting.federation
+        out, f = [], self.setup.federation
         for k, m, down in self._clients():
             row: dict[str, Any] = {"client": k, "owner": f.owner(k)}
             for split in ("val", "test"):
                 table = getattr(f, split)
                 own = table.rows[k, : int(table.counts[k])]
-                said = self.setting.algorithm.predict(m, f.x[own], down)
+                said = self.setup.algorithm.predict(m, f.x[own], down)
                 scores = next(iter(said.values())) if isinstance(said, dict) else said
                 row[f"{split}_acc"] = (scores.argmax(1) == f.y[own]).double().mean().item()
             train = f.y[f.train.rows[k, : int(f.train.counts[k])]]
@@ -147,7 +147,7 @@ class Saved:
         frame = pd.DataFrame(out, columns=["client", "owner", "classes", "rows", "val_acc", "test_acc"])
         return frame.sort_values("client", ignore_index=True)
 
-    def _drawn(self, each: int, seed: int) -> Rows:
+    def _drawn(self, each: int, seed: int) -> Points:
         """Draws from the server's mixtures P_G."""
         table, stream = self.state.server["mixtures"], randomness.stream(seed, "generated")
         mixture = unpack(table.values)
@@ -159,8 +159,8 @@ class Saved:
 
     def _clients(self) -> Iterator[tuple[int, Model, dict]]:
         """Every client's number, model as it is scored, and what it would receive now."""
-        alg, task = self.setting.algorithm, self.setting.task_in(self.state.round + 1)
-        for g in adapted(self.setting, self.state, self.state.groups):
+        alg, task = self.setup.algorithm, self.setup.task_in(self.state.round + 1)
+        for g in adapted(self.setup, self.state, self.state.groups):
             g.net.eval()
             down = alg.deployed(self.state.server, g.ids, task)
             tensors = g.tensors if alg.adapt(task) else g.tensors | alg.receive(down)
@@ -168,22 +168,22 @@ class Saved:
                 yield k, Model(g.net, take(tensors, i)), take(down, i)
 
     @torch.no_grad()
-    def _of_rows(self, split: str, make: Callable[[Model, Tensor], Tensor]) -> Rows:
-        f, parts = self.setting.federation, []
+    def _of_rows(self, split: str, make: Callable[[Model, Tensor], Tensor]) -> Points:
+        f, parts = self.setup.federation, []
         table = getattr(f, split)
         for k, m, _ in self._clients():
             own = table.rows[k, : int(table.counts[k])]
             parts.append((make(m, f.x[own]), f.y[own], torch.full_like(own, k)))
         return self._named(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _named(self, values: Tensor, labels: Tensor, owners: Tensor | None = None) -> Rows:
+    def _named(self, values: Tensor, labels: Tensor, owners: Tensor | None = None) -> Points:
         """These points with the names of clients and classes; without owners they are the server's."""
-        owners, f = torch.full_like(labels, SERVER) if owners is None else owners, self.setting.federation
+        owners, f = torch.full_like(labels, SERVER) if owners is None else owners, self.setup.federation
         clients = tuple(map(f.owner, range(f.clients))) if f.owners else ()
-        return Rows(values.double().numpy(), labels.numpy(), owners.numpy(), clients, f.class_names)
+        return Points(values.double().numpy(), labels.numpy(), owners.numpy(), clients, f.class_names)
 
     def _is(self, cls: type) -> bool:
-        return isinstance(self.setting.algorithm, cls)
+        return isinstance(self.setup.algorithm, cls)
 
     def _lacks(self, what: str, who: str) -> UserError:
         return UserError(f"{self.experiment.algorithm} has {what}; {who}")
@@ -193,7 +193,7 @@ def load(path: str | Path, data_dir: str | None = None) -> Saved:
     """The model in a file of `fedtune run --save FILE`; UserError if it is none.
 
     >>> import fedtune
-    >>> from analysis import models
+    >>> from fedtune.analysis import models
     >>> rows = fedtune.train("fedavg", "digits-w4", rounds=2, clients=4, save="model.pt")
     >>> models.load("model.pt")
     fedavg on digits, seed 0, after 2 rounds

@@ -7,7 +7,7 @@ import os
 import warnings
 from pathlib import Path
 
-import analysis
+from fedtune import analysis
 
 EXAMPLE = Path(analysis.__file__).parent / "example"  # small runs that come along
 RUN_VARIABLE = "FEDTUNE_RUN"  # names another run than the example

@@ -1,8 +1,8 @@
-"""python -m analysis.orders: see `analysis.papers.orders`."""
+"""python -m fedtune.analysis.orders: see `fedtune.analysis.papers.orders`."""
 
 import sys
 
-from analysis.papers.orders import main
+from fedtune.analysis.papers.orders import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.theme import COLOURS, SCALE, finish
+from fedtune.analysis.theme import COLOURS, SCALE, finish
 from fedtune.core.terminal import several
 
 MOST_CIRCLES = 40  # clients or classes; above, a heat map

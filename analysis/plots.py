@@ -1,6 +1,6 @@
 """Figures: dataframe in, plotly Figure out.
 
-    from analysis import frames, plots
+    from fedtune.analysis import frames, plots
     trials, rounds = frames.load("runs/NAME")
     plots.learning_curves(rounds, trials, by="config/components").show()
     plots.importance(plots.study("runs/NAME")).write_html("importance.html")
@@ -9,15 +9,15 @@ Every figure has a title that says what was varied, units on its axes, and n.  W
 the figure, the figure says so.  Those of an Optuna study are Optuna's own.
 """
 
-from analysis.comparison_plots import by_budget, comparison
-from analysis.cost_plots import accuracy_communication, best_so_far
-from analysis.curve_plots import learning_curves
-from analysis.hyperparameter_plots import effect, interaction
-from analysis.importances import RESAMPLES, Importance, mattered, pooled, study
-from analysis.model_plots import communication_by, embedding, per_client
-from analysis.regret_plots import regret
-from analysis.rung_plots import rung_survival
-from analysis.study_plots import contour, importance, parallel, slices
+from fedtune.analysis.comparison_plots import by_budget, comparison
+from fedtune.analysis.cost_plots import accuracy_communication, best_so_far
+from fedtune.analysis.curve_plots import learning_curves
+from fedtune.analysis.hyperparameter_plots import effect, interaction
+from fedtune.analysis.importances import RESAMPLES, Importance, mattered, pooled, study
+from fedtune.analysis.model_plots import communication_by, embedding, per_client
+from fedtune.analysis.regret_plots import regret
+from fedtune.analysis.rung_plots import rung_survival
+from fedtune.analysis.study_plots import contour, importance, parallel, slices
 
 __all__ = [
     "RESAMPLES",

@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.plot_tools import legend_lines
-from analysis.theme import colours, finish, nothing, see_through
+from fedtune.analysis.plot_tools import legend_lines
+from fedtune.analysis.theme import colours, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.terminal import several
 
@@ -23,7 +23,7 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
     tables.
 
     >>> import pandas as pd
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> searches = pd.DataFrame(
     ...     {"table": "fedavg", "strategy": "tpe", "search": [0, 1], "budget": 8, "regret": [1.2, 0.8]}
     ... )

@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.plot_tools import UNITS, in_words, run_of, with_cost
-from analysis.theme import COLOURS, GREY, finish, nothing
+from fedtune.analysis.plot_tools import UNITS, in_words, run_of, with_cost
+from fedtune.analysis.theme import COLOURS, GREY, finish, nothing
 from fedtune.core.terminal import several
 
 FATES = {
@@ -33,7 +33,7 @@ def rung_survival(
 
     rungs: as in run.json, in the unit of the search's budget: rounds, mb or seconds.
 
-    >>> from analysis import frames, plots
+    >>> from fedtune.analysis import frames, plots
     >>> trials, rounds = frames.load("runs/NAME")
     >>> figure = plots.rung_survival(trials, rounds, frames.record("runs/NAME")["rungs"])
     >>> figure.write_html("rung_survival.html")

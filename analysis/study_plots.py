@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from analysis.importances import (
+from fedtune.analysis.importances import (
     Importance,
     alike,
     comparable,
@@ -22,7 +22,7 @@ from analysis.importances import (
     shares_of,
     varied,
 )
-from analysis.theme import COLOURS, SCALE, finish, nothing
+from fedtune.analysis.theme import COLOURS, SCALE, finish, nothing
 
 if TYPE_CHECKING:
     import optuna
@@ -33,7 +33,7 @@ WIDE = 22  # letters of a line of an axis: the panels are not high
 def parallel(study: optuna.Study | None) -> go.Figure:
     """Parallel coordinates: a line per trial through its hyperparameters, coloured by the objective.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> figure = plots.parallel(plots.study("runs/NAME"))
     >>> figure.write_html("parallel.html")
     """
@@ -60,7 +60,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
 def slices(study: optuna.Study | None) -> go.Figure:
     """The objective against each hyperparameter by itself, a point per trial.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> figure = plots.slices(plots.study("runs/NAME"))
     >>> figure.write_html("slices.html")
     """
@@ -93,7 +93,7 @@ def slices(study: optuna.Study | None) -> go.Figure:
 def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> go.Figure:
     """The objective over a pair of hyperparameters (default: the two most important), interpolated between trials.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> figure = plots.contour(plots.study("runs/NAME"), ["lam", "lr"])
     >>> figure.write_html("contour.html")
     """
@@ -122,7 +122,7 @@ def importance(study: optuna.Study | None, found: Importance | None = None) -> g
 
     found: what `mattered` found of this study, if it is known already.
 
-    >>> from analysis import plots
+    >>> from fedtune.analysis import plots
     >>> figure = plots.importance(plots.study("runs/NAME"))
     >>> figure.write_html("importance.html")
     """

@@ -1,8 +1,8 @@
-"""python -m analysis.worth: see `analysis.papers.worth`."""
+"""python -m fedtune.analysis.worth: see `fedtune.analysis.papers.worth`."""
 
 import sys
 
-from analysis.papers.worth import main
+from fedtune.analysis.papers.worth import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -43,7 +43,7 @@ def parsed(words: str) -> dict[str, Any]:
 def play(sim: Simulation, rounds: int) -> None:
     """Train some rounds."""
     for _ in range(rounds):
-        sim.state, _ = engine.run_round(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setup, sim.state)
 
 
 def work(scenario: Scenario, name: str, config: dict[str, Any]) -> int:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.checkpoints
 
-One trial of each case runs through Tune as in a search, on one CPU and with checkpoints brought to the run's folder.
+One trial of each case runs through Tune as in a search, on one CPU and with checkpoints brought to the study's folder.
 Reported is the time spent in `save` over the trial's whole time; that of the file's way to the folder is in it,
 that of the driver, which notes the checkpoint and removes the one before, is not, nor is the one after the last round.
 """

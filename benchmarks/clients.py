@@ -80,8 +80,8 @@ def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int
 
 def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     sim = simulation("local", dataset, model, 20, 100, 20)
-    f, lr = sim.setting.federation, sim.setting.scenario.lr
-    forms = [architectures.build(m, f.shape, 10, sim.setting.task.features) for m in sim.setting.task.models]
+    f, lr = sim.setup.federation, sim.setup.scenario.lr
+    forms = [architectures.build(m, f.shape, 10, sim.setup.task.features) for m in sim.setup.task.models]
     start = {int(k): (g, i) for g in sim.state.groups for i, k in enumerate(g.ids)}
 
     def eager() -> list[dict[str, torch.Tensor]]:
@@ -99,20 +99,20 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
             left.append({n: t.clone() for n, t in net.state_dict().items()})
         return left
 
-    ours, theirs = engine.run_round(sim.setting, sim.state)[0], eager()
+    ours, theirs = engine.run_round(sim.setup, sim.state)[0], eager()
     for g in ours.groups:
         for i, k in enumerate(g.ids.tolist()):
             for n, t in g.tensors.items():
                 torch.testing.assert_close(t[i], theirs[k][n], rtol=0, atol=1e-4)  # the same work, in float32
-    fast, slow = best_of([lambda: engine.run_round(sim.setting, sim.state), eager], repeats)
+    fast, slow = best_of([lambda: engine.run_round(sim.setup, sim.state), eager], repeats)
     return {"data": dataset, "model": model, "per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
 
 
 def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     sim = simulation("local", dataset, model, 20, 4000, 20)
     counts = torch.linspace(200, 4000, 20).long()
-    split = Split(sim.setting.federation.val.rows, counts[torch.randperm(20, generator=randomness.stream(0))])
-    setting = sim.setting._replace(federation=sim.setting.federation._replace(val=split))
+    split = Split(sim.setup.federation.val.rows, counts[torch.randperm(20, generator=randomness.stream(0))])
+    setting = sim.setup._replace(federation=sim.setup.federation._replace(val=split))
 
     def scored(at_once: int) -> dict[str, float]:
         before, chunks.ROWS_AT_ONCE = chunks.ROWS_AT_ONCE, at_once
@@ -133,12 +133,12 @@ def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     """The fastest round of 10 of K clients in this (fresh) process, and what K clients take of its memory."""
     torch.set_num_threads(1)
     warm = simulation(algorithm, "digits", "cnn8", 10, 40, 10)
-    engine.run_round(warm.setting, warm.state)  # what is loaded and made once is no cost of a round
+    engine.run_round(warm.setup, warm.state)  # what is loaded and made once is no cost of a round
     before = status("VmRSS")
     sim, best = simulation(algorithm, "digits", "cnn8", clients, 40, 10), float("inf")
     for _ in range(10 * repeats):
         began = time.perf_counter()
-        sim.state, _ = engine.run_round(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setup, sim.state)
         best = min(best, time.perf_counter() - began)
     return {"algorithm": algorithm, "clients": clients, "seconds": best, "added_mib": status("VmRSS") - before}
 

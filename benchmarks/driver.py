@@ -61,7 +61,7 @@ class Idle(tune.Trainable):
         return True
 
 
-def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
+def planned(folder: str, trials: int, rounds: int) -> plan.SearchPlan:
     options = SearchOptions(
         algo="fedavg",
         fields={"rounds": rounds},
@@ -74,16 +74,16 @@ def planned(folder: str, trials: int, rounds: int) -> plan.Plan:
     return plan.make(options)
 
 
-def with_fedtune(p: plan.Plan, trainable: Any) -> int:
+def with_fedtune(p: plan.SearchPlan, trainable: Any) -> int:
     p.folder.mkdir(parents=True)
     p.files.write("running")
-    watch = disk.Watch(p.folder)
+    watch = disk.DiskWatch(p.folder)
     sys.stderr = open(os.devnull, "w")  # the line of each trial
     _, reported = driver.drive(p, trainable, 2, watch=watch)
     return sum(map(len, reported.values()))
 
 
-def with_tune(p: plan.Plan, trainable: Any) -> int:
+def with_tune(p: plan.SearchPlan, trainable: Any) -> int:
     import optuna
 
     limit: Any = p.workload.scenario.rounds

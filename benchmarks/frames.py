@@ -1,4 +1,4 @@
-"""How long a large run's folder takes to load: analysis.frames.load, beside reading its two files and nothing more.
+"""How long a large study's folder takes to load by analysis.frames, beside reading its two files and nothing more.
 
 python -m benchmarks.frames [--trials 10000] [--rounds 100]
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis import frames
+from fedtune.analysis import frames
 from fedtune.core.metrics import METRICS
 
 
 def made(run: Path, trials: int, rounds: int) -> None:
-    """A finished run's folder with made-up numbers."""
+    """A finished study's folder with made-up numbers."""
     rng, names = np.random.default_rng(0), [f"{i:08x}" for i in range(trials)]
     run.mkdir()
     record = {"algorithm": "gfpl", "scenario": {"dataset": "digits", "rounds": rounds}}

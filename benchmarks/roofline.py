@@ -39,7 +39,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenarios import find
 from fedtune.nn import architectures
 from fedtune.nn.layers import has_convolutions, stacked_layout
-from fedtune.tracing.recording import Recorder
+from fedtune.tracing.recording import OperationRecorder
 from fedtune.tracing.tape import Tape
 
 CASES = [
@@ -90,7 +90,7 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
             optimizer.step()
 
     fixed = [*tensors.values()]
-    with (recorder := Recorder([*fixed, x, y])):
+    with (recorder := OperationRecorder([*fixed, x, y])):
         results = stacked()
     lines = [line for line in recorder.lines if any(_computes(recorder, line, s) for s in line.outs if s is not None)]
     calls = [(line.func, *recorder.filled((line.args, line.kwargs))) for line in lines]
@@ -113,7 +113,7 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
     }
 
 
-def _computes(recorder: Recorder, line: Any, slot: int) -> bool:
+def _computes(recorder: OperationRecorder, line: Any, slot: int) -> bool:
     """Whether a line does more than look at the memory of its operands."""
     mine = recorder.tensors[slot].untyped_storage().data_ptr()
     given = [t for t in recorder.filled((*line.args, *line.kwargs.values())) if isinstance(t, Tensor)]

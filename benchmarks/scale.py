@@ -252,7 +252,7 @@ def main() -> int:
             tools: Any = [blocks]
             with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # the line of each trial
                 driver.drive(
-                    p, tune.with_resources(Nothing, bundle), args.slots, watch=disk.Watch(p.folder), tools=tools
+                    p, tune.with_resources(Nothing, bundle), args.slots, watch=disk.DiskWatch(p.folder), tools=tools
                 )
     first, last = blocks.rows[0], blocks.rows[-1]
     grown = (last["MB"] - first["MB"]) / max(1, last["trials"] - first["trials"]) * 1e3

@@ -34,9 +34,9 @@ from fedtune.core.trees import leaves, take, tree_map
 from fedtune.experiment.algorithm import Ragged, Task
 from fedtune.nn.generators import label_share
 from fedtune.nn.prototypes import mean_by_count, mean_distance, row_distance
-from trainables._generative import Generative
-from trainables.fedgenp import FedGenP
-from trainables.fedpa import FedPA
+from fedtune.trainables._generative import Generative
+from fedtune.trainables.fedgenp import FedGenP
+from fedtune.trainables.fedpa import FedPA
 
 CLASSES, FEATURES, TARGET = 10, 32, 3.0
 SCALES = [(10, 10), (20, 20), (50, 50), (100, 100), (200, 200), (50, 10), (200, 10), (1000, 10)]  # K, active

@@ -23,13 +23,14 @@ from typing import Any
 import torch
 
 from fedtune.core import memory
+from fedtune.core.about import FOLDER
 from fedtune.data.federation import Federation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
-from fedtune.user_code import sibling_packages, user_files
+from fedtune.user_code import user_files
 
 TARGET = 0.97
 # algorithm, model, executor
@@ -46,7 +47,7 @@ CLOCK = ("seconds", "eval_seconds")
 def own_algorithm(name: str, folder: Path) -> str:
     """The canonical name of a copy of our algorithm's file."""
     copy = folder / f"{name}.py"
-    copy.write_text((sibling_packages.folder("trainables") / f"{name}.py").read_text())
+    copy.write_text((FOLDER / "trainables" / f"{name}.py").read_text())
     return user_files.take(str(copy))[0]
 
 

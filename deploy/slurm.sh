@@ -13,7 +13,7 @@
 # are 16 trials and want 16 CPUs, or GPUs stay idle; 64 feed each trial with four threads (--cpus-per-trial 4).  A
 # job that cannot use a GPU for want of CPUs is refused before it starts Ray.
 #
-# The run's folder is $FEDTUNE_RUN, where all nodes see it (default:
+# The study's folder is $FEDTUNE_RUN, where all nodes see it (default:
 # runs/NAME-ID of the job in the checkout); a search that is there goes on, so after a job was cancelled
 #
 #   FEDTUNE_RUN=runs/fedtune-4711 sbatch deploy/slurm.sh

@@ -10,7 +10,7 @@ import numpy as np
 from charts import Axis, across, interval, page_table
 from drawing import Picture
 
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.experiment import registry
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS
@@ -216,21 +216,21 @@ SHOWN = ("lr", "momentum", "local_epochs", "tune_lr", "tune_epochs", "batch", "l
 def spaces() -> Picture:
     """The ranges over which every algorithm searches what all share: the default space lies within the wide one, and
     that within what can be searched at all."""
-    declared: dict[str, Knob] = knobs(Scenario) | knobs(registry.find("fedavgft"))
+    declared: dict[str, Hyperparameter] = hyperparameters(Scenario) | hyperparameters(registry.find("fedavgft"))
     p = Picture(32 * len(SHOWN) + 68, "What all algorithms share has one range for all")
     p.legend(38, [("blue", "default space"), ("amber", "wide"), ("grid", "can be searched")])
     for i, name in enumerate(SHOWN):
-        knob, y = declared[name], 62 + 32 * i
-        assert knob.low is not None and knob.high is not None
-        x = Axis(knob.low, knob.high, 150, 416, knob.log)
+        hp, y = declared[name], 62 + 32 * i
+        assert hp.low is not None and hp.high is not None
+        x = Axis(hp.low, hp.high, 150, 416, hp.log)
         p.text(0, y + 4, name, code=True)
         p.line([(x.start, y), (x.end, y)], "grid", 12)
         for ranges, colour, thick in ((shared.WIDE, "amber", 12), (shared.DEFAULT, "blue", 12)):
             if name in ranges:
                 low, high = (declared[name].low if end is None else end for end in ranges[name])
                 p.line([(x(low), y), (x(high), y)], colour, thick)
-        p.text(144, y + 4, f"{knob.low:g}", "note", "end")
-        p.text(422, y + 4, f"{knob.high:g}" + (" (log)" if knob.log else ""), "note")
+        p.text(144, y + 4, f"{hp.low:g}", "note", "end")
+        p.text(422, y + 4, f"{hp.high:g}" + (" (log)" if hp.log else ""), "note")
         if name in shared.DEFAULT:
             low, high = shared.DEFAULT[name]
             p.text((x(low) + x(high)) / 2, y + 18, f"{low:g} … {high:g}", "note", "middle", size=11)

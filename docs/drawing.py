@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import Any
 
-from analysis.theme import DARK, LIGHT
+from fedtune.analysis.theme import DARK, LIGHT
 
 WIDTH, SHOWN = 480, 600
 NAMES = ("blue", "red", "green", "pink", "amber", "sky", "black", "yellow")  # of the theme's colours

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import fedtune
-from analysis import plots
 from fedtune.__main__ import GROUPS
-from fedtune.core.hyper import Knob, knobs
+from fedtune.analysis import plots
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm, first_round
@@ -49,19 +49,19 @@ def text_of(cls: type[Algorithm]) -> str:
     return (sys.modules[cls.__module__].__doc__ or "").strip()
 
 
-def hyperparameters(cls: type, instance: Algorithm | None = None) -> str:
+def hyperparameter_table(cls: type, instance: Algorithm | None = None) -> str:
     """The hyperparameters that a class declares; with an instance also the first round that each has an effect in."""
     rows = []
-    for name, knob in knobs(cls).items():
+    for name, hp in hyperparameters(cls).items():
         first = (first_round(instance, name),) if instance else ()
-        rows.append((f"`{name}`", knob.symbol, knob.default, values(knob), *first, knob.help))
+        rows.append((f"`{name}`", hp.symbol, hp.default, values(hp), *first, hp.help))
     effect = ("first effect",) if instance else ()
     return table(("name", "symbol", "default", "range", *effect, "what it is"), rows)
 
 
-def values(knob: Knob) -> str:
+def values(hp: Hyperparameter) -> str:
     """A hyperparameter's range in words, its choices as code."""
-    return ", ".join(f"`{choice}`" for choice in knob.choices) or knob.range_text()
+    return ", ".join(f"`{choice}`" for choice in hp.choices) or hp.range_text()
 
 
 def ideas() -> str:
@@ -73,7 +73,7 @@ def sections() -> str:
     """A section per algorithm: its file's text and its hyperparameters."""
     parts = []
     for name, cls in ALGORITHMS.items():
-        own = hyperparameters(cls, cls()) if knobs(cls) else "It has no hyperparameters of its own."
+        own = hyperparameter_table(cls, cls()) if hyperparameters(cls) else "It has no hyperparameters of its own."
         parts += [f"## {name}", f"```text\n{text_of(cls)}\n```", own]
     return "\n\n".join(parts)
 
@@ -83,13 +83,13 @@ def presets() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     kinds = list(dict.fromkeys(["as_text", "as_published", *(k for cls in ALGORITHMS.values() for k in cls.presets)]))
     for name, cls in ALGORITHMS.items():
-        own = knobs(cls)
-        for knob in dict.fromkeys(n for kind in kinds for n in cls.presets.get(kind, {})):
-            text = str(own[knob].default) if knob in own else "the scenario's"
-            values = [str(cls.presets.get(kind, {}).get(knob, "")) for kind in kinds]
-            key = (knob, text, *values, (own.get(knob) or knobs(Scenario)[knob]).help)
+        own = hyperparameters(cls)
+        for hp in dict.fromkeys(n for kind in kinds for n in cls.presets.get(kind, {})):
+            text = str(own[hp].default) if hp in own else "the scenario's"
+            values = [str(cls.presets.get(kind, {}).get(hp, "")) for kind in kinds]
+            key = (hp, text, *values, (own.get(hp) or hyperparameters(Scenario)[hp]).help)
             rows.setdefault(key, []).append(name)
-    lines = [(f"`{knob}`", ", ".join(who), *rest) for (knob, *rest), who in rows.items()]
+    lines = [(f"`{hp}`", ", ".join(who), *rest) for (hp, *rest), who in rows.items()]
     return table(("hyperparameter", "algorithms", "default", *kinds, "what it is"), lines)
 
 
@@ -108,21 +108,21 @@ def unlike_text() -> str:
 
 def searched() -> str:
     """A row per hyperparameter that all share, and its range in every space."""
-    declared = knobs(Scenario) | {
-        n: k for cls in reversed(ALGORITHMS.values()) for n, k in knobs(cls).items() if n in shared.WIDE
+    declared = hyperparameters(Scenario) | {
+        n: k for cls in reversed(ALGORITHMS.values()) for n, k in hyperparameters(cls).items() if n in shared.WIDE
     }
 
-    def text(knob: Knob, ranges: Mapping[str, shared.Ends]) -> str:
-        if knob.name not in ranges:
+    def text(hp: Hyperparameter, ranges: Mapping[str, shared.Ends]) -> str:
+        if hp.name not in ranges:
             return ""
-        found = shared.domain(knob, ranges[knob.name])
+        found = shared.domain(hp, ranges[hp.name])
         kinds = found.domains.items() if isinstance(found, Under) else [("", found)]
         return "; ".join(f"{domain_text(domain)}{f' ({kind})' * bool(kind)}" for kind, domain in kinds)
 
     rows = [
-        (f"`{name}`", text(knob, shared.DEFAULT), text(knob, shared.WIDE), knob.range_text(), knob.help)
-        for name, knob in declared.items()
-        if knob.searchable
+        (f"`{name}`", text(hp, shared.DEFAULT), text(hp, shared.WIDE), hp.range_text(), hp.help)
+        for name, hp in declared.items()
+        if hp.searchable
     ]
     return table(("name", "in every `default`", "in every `wide`", "can be searched over", "what it is"), rows)
 
@@ -147,7 +147,7 @@ def defaults() -> str:
     """The fields of a setting, with their defaults."""
     rows = []
     for f in fields(Scenario):
-        what = f.metadata["knob"].help if "knob" in f.metadata else f.metadata["help"]
+        what = f.metadata["hp"].help if "hp" in f.metadata else f.metadata["help"]
         rows.append((f"`{f.name}`", getattr(Scenario(), f.name), what))
     return table(("field", "value", "what it is"), rows)
 
@@ -159,11 +159,11 @@ def early_stopping() -> str:
 
 PUBLIC = {  # the names that the page on Python shows; of `fedtune` and `plots` all that is public
     "fedtune": tuple(name for name in fedtune.__all__ if name != "__version__"),
-    "fedtune.api": ("Objective",),
+    "fedtune.api": ("OptunaObjective",),
     "fedtune.tuning.space": ("tunable", "with_shared", "lines"),
-    "analysis.frames": ("load", "clients", "by_budget", "record", "hyperparameters"),
-    "analysis.plots": tuple(name for name in plots.__all__ if name != "RESAMPLES"),
-    "analysis.models": ("load", "of_trial"),
+    "fedtune.analysis.frames": ("load", "clients", "by_budget", "record", "hyperparameters"),
+    "fedtune.analysis.plots": tuple(name for name in plots.__all__ if name != "RESAMPLES"),
+    "fedtune.analysis.models": ("load", "of_trial"),
     "fedtune.studies.published": ("cells",),
 }
 
@@ -191,7 +191,7 @@ PARTS = {
     "commands": commands,
     **{f"public: {module}": partial(public, module) for module in PUBLIC},
     "ideas": ideas,
-    "hyperparameters of every algorithm": lambda: hyperparameters(Scenario),
+    "hyperparameters of every algorithm": lambda: hyperparameter_table(Scenario),
     "presets": presets,
     "unlike the text": unlike_text,
     "searched alike": searched,

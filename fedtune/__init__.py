@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedtune.core.about import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fedtune.api import Run, Search, objective, train, tunable
+    from fedtune.api import Search, Study, objective, train, tunable
     from fedtune.core.hyper import hyper
     from fedtune.core.pure import pure
     from fedtune.core.trees import Ragged
@@ -26,8 +26,8 @@ __all__ = [
     "Noise",
     "Phase",
     "Ragged",
-    "Run",
     "Search",
+    "Study",
     "__version__",
     "hyper",
     "objective",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "fedtune.api": ("Run", "Search", "objective", "play", "train", "tunable"),
+    "fedtune.api": ("Search", "Study", "objective", "train", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.pure": ("pure",),
     "fedtune.core.trees": ("Ragged",),

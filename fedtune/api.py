@@ -16,14 +16,14 @@ import pandas as pd
 
 from fedtune.core import objectives
 from fedtune.core.errors import Diverged, UserError, unknown
-from fedtune.core.hyper import knobs, typed
+from fedtune.core.hyper import hyperparameters, typed
 from fedtune.core.metrics import METRIC
 from fedtune.core.workload import Workload, trainer
 from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.scenario import Scenario
 from fedtune.programs import program_file
 from fedtune.programs.naming import is_program
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 from fedtune.user_code import user_files
 
@@ -55,7 +55,7 @@ class Search:
         """Check the arguments; UserError if one is invalid.  Nothing is started or written.
 
         algo      a name, FILE.py, FILE.py:NAME, an Algorithm's class, or a program's FILE.toml.  For a class from a
-                  module the run's folder keeps the module's file; a class from a notebook or from the script itself
+                  module the study's folder keeps the module's file; a class from a notebook or from the script itself
                   is kept as a pickle
         options   a search's options, the scenario's fields, and hyperparameters of the algorithm to hold fixed.
                   set={"lr": 0.1} fixes a hyperparameter of the scenario; lr=0.1 would only change its default
@@ -63,8 +63,8 @@ class Search:
         self.options = _options(SearchOptions, algo, scenario, options)
         self.options.workload()
 
-    def run(self) -> Run:
-        """Search, check the result on fresh seeds, and return the run's folder.
+    def run(self) -> Study:
+        """Search, check the result on fresh seeds, and return the study's folder.
 
         Progress is shown as on the command line.  An interrupted search keeps its results; `state` says how it ended.
         """
@@ -73,7 +73,7 @@ class Search:
 
         planned = plan.make(self.options)
         search_study.run_with_ray(planned)
-        return Run(planned.folder)
+        return Study(planned.folder)
 
     def __repr__(self) -> str:
         """The call: the scenario, and every argument that is not a default."""
@@ -85,11 +85,11 @@ class Search:
         return f"Search({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
 
-class Run(RunFolder):
+class Study(StudyFolder):
     """The folder of a search: its record, tables, best configuration and report.
 
     >>> import fedtune
-    >>> run = fedtune.Run("runs/NAME")
+    >>> run = fedtune.Study("runs/NAME")
     >>> run.state, len(run.trials)
     ('finished', 24)
     >>> round(run.best["hyperparameters"]["lr"], 3)
@@ -106,7 +106,7 @@ class Run(RunFolder):
         """Write the report, by default RUN/report.html.  It replaces an earlier report, but never another file.
 
         >>> import fedtune
-        >>> fedtune.Run("runs/NAME").report("page.html")  # doctest: +SKIP
+        >>> fedtune.Study("runs/NAME").report("page.html")  # doctest: +SKIP
         PosixPath('page.html')
         """
         from fedtune.reporting import output, page
@@ -117,7 +117,7 @@ class Run(RunFolder):
 
     def __repr__(self) -> str:
         """The folder and the search's state."""
-        return f"Run({str(self.path)!r}): {self.state}"
+        return f"Study({str(self.path)!r}): {self.state}"
 
 
 def train(
@@ -133,7 +133,7 @@ def train(
 
     algo      a name, FILE.py[:NAME], or an Algorithm's class
     config    hyperparameters of the algorithm or the scenario; the others have their defaults
-    save      a new file for the trained model: for `start_from` of another call, or `analysis.models.load`
+    save      a new file for the trained model: for `start_from` of another call, or `fedtune.analysis.models.load`
     options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
 
     UserError for invalid arguments; Diverged if a loss or weights become NaN or infinite.
@@ -153,17 +153,14 @@ def train(
     with at_work(), one_thread():
         given = _options(ExperimentOptions, algo, scenario, options)
         experiment = given.experiment()
-        values = typed(experiment.knobs(), {} if config is None else config)
+        values = typed(experiment.hyperparameters(), {} if config is None else config)
         if save and Path(save).exists():
             raise UserError(f"save needs a new file, but {save} exists; give another")
         simulation = Simulation(experiment, values, _federation(given, experiment))
-        rows = pd.DataFrame(simulation.step() for _ in range(simulation.setting.scenario.rounds))
+        rows = pd.DataFrame(simulation.step() for _ in range(simulation.setup.scenario.rounds))
         if save:
             model_file.write(Path(save), experiment, values, simulation)
     return rows
-
-
-play = train  # as scripts written before the first release call it
 
 
 def tunable(
@@ -199,13 +196,13 @@ def tunable(
         workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
-    trainable.known = frozenset(workload.knobs())
+    trainable.known = frozenset(workload.hyperparameters())
     return known_as_itself(trainable), dict(domains.domains)
 
 
 def objective(
     algo: Algo, scenario: str = "", space: str = "default", objective: str = METRIC, **options: Any
-) -> Objective:
+) -> OptunaObjective:
     """A function for `optuna.Study.optimize`; create the study with its `direction` ("maximize", or "minimize" a loss).
 
     Its first trial refuses a study in another direction, or in several.
@@ -226,10 +223,10 @@ def objective(
         found = objectives.parse(objective, workload.selectable)
         if len(found) > 1:
             raise UserError(f"an Optuna objective function has one objective, but got {objective!r}; give one")
-        return Objective(given, workload, domains, found[0])
+        return OptunaObjective(given, workload, domains, found[0])
 
 
-class Objective:
+class OptunaObjective:
     """Trains the configuration that an Optuna trial suggests; its value is the objective after the last round.
 
     Every round is reported, and the trial ends when the study's pruner says so.  A trial that diverges gets the worst
@@ -318,28 +315,28 @@ class Objective:
 
 
 def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
-    """Options from arguments of Python: options by name, scenario fields, and hyperparameters to hold fixed."""
+    """Options from arguments of Python: options by name, scenario fields, and searchable to hold fixed."""
     algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
     if is_program(algo):
-        theirs, hyperparameters = ["rounds"], list(program_file.read(algo).knobs())
+        theirs, searchable = ["rounds"], list(program_file.read(algo).hyperparameters())
     else:
         theirs = [f.name for f in dataclasses.fields(Scenario)]
-        hyperparameters = list(knobs(registry.find(user_files.take_each(algo, registry.names())[0])))
+        searchable = list(hyperparameters(registry.find(user_files.take_each(algo, registry.names())[0])))
     # start="own" is an option, but start=2 is GFPL's hyperparameter
     own = [
         f.name
         for f in dataclasses.fields(cls)
-        if f.name not in hyperparameters or given.get(f.name) in f.metadata.get("choices", ())
+        if f.name not in searchable or given.get(f.name) in f.metadata.get("choices", ())
     ]
     values = {name: value for name, value in given.items() if name in own}
     fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
     for name, value in given.items():
         if name in theirs:
             fields[name] = value
-        elif name in hyperparameters and name not in own:
+        elif name in searchable and name not in own:
             pinned[name] = value
         elif name not in own:
-            raise unknown("argument", name, [*own, *theirs, *hyperparameters])
+            raise unknown("argument", name, [*own, *theirs, *searchable])
     return cls(algo=algo, scenario=scenario, fields=fields, set=pinned, **values)
 
 

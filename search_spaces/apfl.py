@@ -1,7 +1,7 @@
 """APFL: how much of its own model a client mixes in."""
 
+from fedtune.trainables.apfl import APFL
 from fedtune.tuning.space import lines, when, with_shared
-from trainables.apfl import APFL
 
 default = with_shared(APFL, "mix", "adaptive")
 paper = lines(mix=[0.25, 0.5, 0.75], adaptive=[True])  # ours: no grid was at hand

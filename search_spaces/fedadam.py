@@ -1,7 +1,7 @@
 """FedAdam: the server's optimiser, and the clients'."""
 
+from fedtune.trainables.fedadam import FedAdam
 from fedtune.tuning.space import lines, tunable, when, with_shared
-from trainables.fedadam import FedAdam
 
 default = with_shared(FedAdam, "server_lr", "tau")
 # Reddi et al., section 5 and appendix D: powers of ten for η_s, by half decades there; τ from 1e-5 to 1e-1; every rule

@@ -1,7 +1,7 @@
 """FedAMP: how strongly clients are pulled to their cloud models, and which models count as similar."""
 
+from fedtune.trainables.fedamp import FedAMP
 from fedtune.tuning.space import lines, when, with_shared
-from trainables.fedamp import FedAMP
 
 default = with_shared(FedAMP, "lam", "cloud_step", "sigma")
 paper = lines(lam=[1.0, 0.1, 0.01], sigma=[1.0, 10.0, 100.0], similarity=["cosine"])  # ours: no grid was at hand

@@ -2,8 +2,8 @@
 
 from ray import tune
 
+from fedtune.trainables.fedavg import FedAvg
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedavg import FedAvg
 
 default = with_shared(FedAvg)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], local_epochs=[1, 5, 20])  # local epochs: McMahan et al., table 2

@@ -1,7 +1,7 @@
 """FedAvg-FT: local optimisation, and how long a client tunes the model before it is scored."""
 
+from fedtune.trainables.fedavgft import FedAvgFT
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedavgft import FedAvgFT
 
 default = with_shared(FedAvgFT)
 paper = lines(tune_epochs=[1, 5, 10, 20], tune=["head"], tune_lr=[0.001, 0.01, 0.1])  # ours

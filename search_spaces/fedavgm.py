@@ -1,7 +1,7 @@
 """FedAvgM: the server's momentum and rate, and the clients' optimiser."""
 
+from fedtune.trainables.fedavgm import FedAvgM
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedavgm import FedAvgM
 
 default = with_shared(FedAvgM, server_lr=(0.1, 2.0), beta1=(0.0, 0.97))
 # Hsu et al., section 4.3: β and the clients' rate

@@ -1,7 +1,7 @@
 """FedDecorr: how strongly features are decorrelated."""
 
+from fedtune.trainables.feddecorr import FedDecorr
 from fedtune.tuning.space import lines, with_shared
-from trainables.feddecorr import FedDecorr
 
 default = with_shared(FedDecorr, "beta")
 paper = lines(beta=[0.01, 0.05, 0.1, 0.2, 0.3])  # ours, around the paper's 0.1

@@ -1,7 +1,7 @@
 """FedEnsemble: local optimisation, and which models vote."""
 
+from fedtune.trainables.fedensemble import FedEnsemble
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedensemble import FedEnsemble
 
 default = with_shared(FedEnsemble)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], members=["participants", "all"])

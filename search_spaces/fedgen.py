@@ -1,8 +1,8 @@
 """FedGen: how much clients lean on generated features, and how the generator is trained."""
 
+from fedtune.search_spaces import _families
+from fedtune.trainables.fedgen import FedGen
 from fedtune.tuning.space import lines, with_shared
-from search_spaces import _families
-from trainables.fedgen import FedGen
 
 default = with_shared(FedGen, "gen_weight", "kl_weight", "gen_decay", **_families.GENERATOR)
 paper = lines(gen_weight=[0.0, 1.0, 10.0], kl_weight=[0.0, 1.0, 10.0], gen_steps=[10, 50, 100])

@@ -1,8 +1,8 @@
 """FedGenP: how much clients lean on their generators, how hard those look for conflict, and when they stop."""
 
+from fedtune.search_spaces import _families
+from fedtune.trainables.fedgenp import FedGenP
 from fedtune.tuning.space import lines, with_shared
-from search_spaces import _families
-from trainables.fedgenp import FedGenP
 
 default = with_shared(FedGenP, "a", "a_decay", "lam_kl", "cap", beta=(0.01, 10.0), **_families.GENERATOR)
 # table 6: local steps

@@ -1,7 +1,7 @@
 """FedKD: how much of the mentee is sent, and how fast it learns."""
 
+from fedtune.trainables.fedkd import FedKD
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedkd import FedKD
 
 # T_s <= T_e wherever in the space: what is sent grows finer, as both papers and codes have it
 default = with_shared(FedKD, "mentee_rate", energy_start=(0.8, 0.95), energy_end=(0.95, 1.0))

@@ -1,7 +1,7 @@
 """FedMRL: how wide the common net is, and how much its head counts."""
 
+from fedtune.trainables.fedmrl import FedMRL
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedmrl import FedMRL
 
 default = with_shared(FedMRL, "width", "coarse")
 paper = lines(

@@ -3,9 +3,9 @@
 γ_div stays at 1 in `default`: under Adam only the ratios of the three γ matter.
 """
 
+from fedtune.search_spaces import _families
+from fedtune.trainables.fedpa import FedPA
 from fedtune.tuning.space import lines, with_shared
-from search_spaces import _families
-from trainables.fedpa import FedPA
 
 default = with_shared(
     FedPA,

@@ -1,7 +1,7 @@
 """FedPer: local optimisation under a common body."""
 
+from fedtune.trainables.fedper import FedPer
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedper import FedPer
 
 default = with_shared(FedPer)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], local_epochs=[1, 4])

@@ -1,8 +1,8 @@
 """FedPFT: the mixtures that are sent, and how the server fits the head to draws from them."""
 
+from fedtune.search_spaces import _families
+from fedtune.trainables.fedpft import FedPFT
 from fedtune.tuning.space import lines, with_shared
-from search_spaces import _families
-from trainables.fedpft import FedPFT
 
 ALONE = "no client trains"
 default = with_shared(FedPFT, "components", "variance_floor", pseudo=(20, 2000), **_families.HEAD, without=ALONE)

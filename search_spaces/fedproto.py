@@ -2,8 +2,8 @@
 
 from ray import tune
 
+from fedtune.trainables.fedproto import FedProto
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedproto import FedProto
 
 default = with_shared(FedProto, "lam")
 paper = lines(lam=[0.0, 0.01, 0.1, 1.0, 2.0, 3.0, 4.0, 10.0, 50.0])  # the paper's [0, 4], and what libraries use

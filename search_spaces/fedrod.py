@@ -1,7 +1,7 @@
 """FedRoD: which personal head; it has nothing else to tune but what all have."""
 
+from fedtune.trainables.fedrod import FedRoD
 from fedtune.tuning.space import lines, when, with_shared
-from trainables.fedrod import FedRoD
 
 default = with_shared(FedRoD, "personal")
 paper = lines(personal=["linear", "hypernetwork"])

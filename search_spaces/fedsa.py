@@ -1,7 +1,7 @@
 """FedSA: the weights of its three terms, how fast anchors move, whose margin, and whether anchors are embedded."""
 
+from fedtune.trainables.fedsa import FedSA
 from fedtune.tuning.space import lines, with_shared
-from trainables.fedsa import FedSA
 
 default = with_shared(FedSA, "lam_r", "lam_m", "lam_cc", "drift", "margin", "embed")
 # the scripts' grid of λ_R, table 5, table 4 one part left out at a time; α = 0.9999, 0.999, 0.99, 0.9 and 1

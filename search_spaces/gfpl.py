@@ -2,8 +2,8 @@
 
 from ray import tune
 
+from fedtune.trainables.gfpl import GFPL
 from fedtune.tuning.space import lines, tunable, when, with_shared
-from trainables.gfpl import GFPL
 
 # t*, the first event, takes t1's place: pairs (t1, S_T) give the same schedule again and again, and t* <= 20 brings the
 # first event by round 20, wherever in the space

@@ -17,7 +17,7 @@ import os, sys, warnings
 environment, filters, hooks = dict(os.environ), list(warnings.filters), list(sys.meta_path)
 import fedtune
 assert dict(os.environ) == environment and warnings.filters == filters and sys.meta_path == hooks
-loaded = {"torch", "ray", "pandas", "optuna", "trainables"} & set(sys.modules)
+loaded = {"torch", "ray", "pandas", "optuna", "fedtune.trainables"} & set(sys.modules)
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
@@ -32,7 +32,7 @@ from fedtune.reporting import page
 runs = [Path({str(EXAMPLE)!r}, name) for name in ("search", "program", "compare")]
 page.write(runs, Path({str(tmp_path)!r}, "report.html"))
 assert "optuna" in sys.modules, "the program's search has a study"
-assert not (found := {{"torch", "ray", "trainables", "search_spaces"}} & set(sys.modules)), found
+assert not (found := {{"torch", "ray", "fedtune.trainables", "fedtune.search_spaces"}} & set(sys.modules)), found
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 

@@ -54,7 +54,7 @@ def test_what_shows_runs_imports_nothing_that_trains() -> None:
 import sys
 from fedtune.reporting import page
 from fedtune.reporting.watch import drawing, server, together
-heavy = {"torch", "ray", "optuna", "sklearn", "matplotlib", "trainables", "search_spaces"}
+heavy = {"torch", "ray", "optuna", "sklearn", "matplotlib", "fedtune.trainables"}
 assert not (found := heavy & set(sys.modules)), found
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from fedtune.experiment.algorithm import Batch, Model, Phase, Task, hyper
 from fedtune.nn.layers import cross_entropy
-from trainables._two_models import TwoModels
+from fedtune.trainables._two_models import TwoModels
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
 from fedtune.nn.heads import moments, pooled_moments, roots, upper, whole
-from trainables._heads import FitsHead, normal
+from fedtune.trainables._heads import FitsHead, normal
 
 
 @dataclass(frozen=True)

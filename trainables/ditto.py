@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedtune.experiment.algorithm import Batch, Model, hyper
 from fedtune.nn.layers import cross_entropy
-from trainables._two_models import TwoModels
+from fedtune.trainables._two_models import TwoModels
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedtune.core.trees import Tree
 from fedtune.experiment.algorithm import Batch, Model, Task, hyper
-from trainables._last_models import LastModels
+from fedtune.trainables._last_models import LastModels
 
 
 @dataclass(frozen=True)

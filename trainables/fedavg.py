@@ -14,7 +14,7 @@ the paper does not mention them.
 from dataclasses import dataclass
 
 from fedtune.experiment.algorithm import Algorithm
-from trainables._released import CLIENTS
+from fedtune.trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

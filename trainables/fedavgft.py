@@ -13,7 +13,7 @@ once.  τ = 0 is FedAvg.
 
 from dataclasses import dataclass
 
-from trainables._tuning import FineTunes
+from fedtune.trainables._tuning import FineTunes
 
 
 @dataclass(frozen=True)

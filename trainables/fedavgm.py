@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedtune.experiment.algorithm import hyper
-from trainables.fedadam import FedAdam
+from fedtune.trainables.fedadam import FedAdam
 
 
 @dataclass(frozen=True)

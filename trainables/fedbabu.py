@@ -20,7 +20,7 @@ once.  With update="all", clients also train and send the head.  This is FedAvg-
 from dataclasses import dataclass
 
 from fedtune.experiment.algorithm import Phase, Task, hyper
-from trainables._tuning import FineTunes
+from fedtune.trainables._tuning import FineTunes
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedtune.core.trees import Tree, join, take, to_all
 from fedtune.experiment.algorithm import Algorithm, Data, Model, Task, hyper, part_of
-from trainables._released import CLIENTS
+from fedtune.trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.core.trees import Tree, take
 from fedtune.experiment.algorithm import Data, Model, Phase, Task, hyper
-from trainables._last_models import LastModels
+from fedtune.trainables._last_models import LastModels
 
 
 @dataclass(frozen=True)

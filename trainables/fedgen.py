@@ -36,8 +36,8 @@ from fedtune.nn.divergences import kl
 from fedtune.nn.generator_losses import Term, diversity, fidelity, total
 from fedtune.nn.generators import draw_labels, generate, label_share
 from fedtune.nn.layers import cross_entropy
-from trainables._generative import Generative
-from trainables._released import CLIENTS, GENERATOR
+from fedtune.trainables._generative import Generative
+from fedtune.trainables._released import CLIENTS, GENERATOR
 
 
 @dataclass(frozen=True)

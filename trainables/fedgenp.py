@@ -60,8 +60,8 @@ from fedtune.nn.generators import (
     label_share,
 )
 from fedtune.nn.layers import cross_entropy
-from trainables._generative import Generative
-from trainables._released import CLIENTS, GENERATOR
+from fedtune.trainables._generative import Generative
+from fedtune.trainables._released import CLIENTS, GENERATOR
 
 FIRST_STOP = 20  # no generator stops before this round
 MOST_PATIENCE = 30  # so many accuracies are kept, whatever the patience, which may change during a run

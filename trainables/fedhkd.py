@@ -34,7 +34,7 @@ from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, R
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count
-from trainables._released import CLIENTS
+from fedtune.trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

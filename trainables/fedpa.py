@@ -45,8 +45,8 @@ from fedtune.nn.generator_losses import Term, diversity, fidelity, remoteness, t
 from fedtune.nn.generators import draw_labels, generate, label_share
 from fedtune.nn.layers import cross_entropy
 from fedtune.nn.prototypes import class_means, class_sums, mean_by_count, mean_distance, row_distance
-from trainables._generative import Generative
-from trainables._released import CLIENTS, GENERATOR
+from fedtune.trainables._generative import Generative
+from fedtune.trainables._released import CLIENTS, GENERATOR
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.core.trees import Tree, put
 from fedtune.experiment.algorithm import DOWN, UP, Data, Model, Noise, Phase, Ragged, Task, hyper
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.mixtures import fit, pack, pooled, sample, unpack
-from trainables._heads import FitsHead, normal, one_component
+from fedtune.trainables._heads import FitsHead, normal, one_component
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class FedPFT(FitsHead):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The hyperparameters of local training; with few rows a class, every mixture has one component."""
-        local = {*knobs(Scenario)} - {"participation"}
+        local = {*hyperparameters(Scenario)} - {"participation"}
         why = "no client trains: see head_lr, head_epochs, head_batch"
         return dict.fromkeys(local, why) | one_component(scenario)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, hyper
-from trainables._released import CLIENTS
+from fedtune.trainables._released import CLIENTS
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
 from fedtune.nn.prototypes import mean_by_count, nearest_other, pairwise_distance
-from trainables.fedproto import FedProto
+from fedtune.trainables.fedproto import FedProto
 
 Net = dict[str, Tensor]
 

@@ -62,7 +62,7 @@ from fedtune.nn.heads import Frame
 from fedtune.nn.layers import Linear, cross_entropy
 from fedtune.nn.mixtures import Mixtures, fit, pack, sample, unpack
 from fedtune.nn.prototypes import etf
-from trainables._heads import one_component
+from fedtune.trainables._heads import one_component
 
 EVENT = "first_retrain"  # the method that gives the first round in which most hyperparameters matter
 

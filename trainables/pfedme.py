@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedtune.experiment.algorithm import Batch, Model, Phase, Step, Task, hyper, part_of
 from fedtune.nn.layers import cross_entropy, is_statistic
-from trainables._two_models import TwoModels
+from fedtune.trainables._two_models import TwoModels
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
     done
     fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b,c --quick --all-columns --seeds 5
     fedtune reproduce gfpl-table1 --dataset fashion-mnist --algos gfpl,fedproto,local --quick --seeds 5
-    python -m analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
+    python -m fedtune.analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 and so with mnist-5k in its place.  Any of these tables, and any number of seeds, columns and rounds, will do: the
 folders say what was run, and each verdict repeats it.  Claims without any run are listed, not judged.
@@ -28,7 +28,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.papers.verdicts import Values, Verdict, all_of, as_printed, better, linear, near, peak, within
+from fedtune.analysis.papers.verdicts import (
+    ClaimVerdict,
+    Values,
+    all_of,
+    as_printed,
+    better,
+    linear,
+    near,
+    peak,
+    within,
+)
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import built_in
 from fedtune.runs.provenance import provenance_line
@@ -45,7 +55,7 @@ Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm
 HEADS = {"": "", ", frame": "_etf", ", sum": "_sum"}  # GFPL's: of a claim's name, and of the measure
 
 
-def ablation(read: Read, head: str) -> Verdict:
+def ablation(read: Read, head: str) -> ClaimVerdict:
     """C3: each part adds, in every column, as much as the paper prints for it."""
     rows = ["GFPL w/o DCS and PFG", "GFPL w/o DCS", "GFPL w/o PFG", "GFPL"]
     by_row = {row: read("gfpl-table2", "", row, f"accuracy{head}") for row in rows}
@@ -61,7 +71,7 @@ def ablation(read: Read, head: str) -> Verdict:
 
 def above(
     read: Read, table: str, part: str, one: str, other: str, only: str = "", claimed: float = math.nan
-) -> Verdict:
+) -> ClaimVerdict:
     """Whether one algorithm is above another in every setting of a part, or in those whose label ends so."""
     ours, theirs = (read(table, part, row, "accuracy") for row in (one, other))
     there = [label for label in ours if label in theirs and label.endswith(only)]
@@ -76,22 +86,22 @@ def ratio(read: Read, measure: str) -> Values:
     return {c: ours[c] / theirs[c] for c in ours if c in theirs}
 
 
-def _by_heads(name: str, what: str, judge: Callable[[Read, str], Verdict]) -> dict[str, Any]:
+def _by_heads(name: str, what: str, judge: Callable[[Read, str], ClaimVerdict]) -> dict[str, Any]:
     """A claim on GFPL's accuracy under each of its heads, as the paper does not say which predicts."""
 
-    def under(head: str) -> Callable[[Read], Verdict]:
+    def under(head: str) -> Callable[[Read], ClaimVerdict]:
         return lambda read: judge(read, head)
 
     return {name + more: (what, under(head)) for more, head in HEADS.items()}
 
 
-def _fig3(part: str, judge: Callable[[Values], Verdict]) -> Callable[..., Verdict]:
+def _fig3(part: str, judge: Callable[[Values], ClaimVerdict]) -> Callable[..., ClaimVerdict]:
     return lambda read, head: judge(read("gfpl-fig3", part, "GFPL", f"accuracy{head}"))
 
 
 def _gfpl(
     table: str, part: str, one: str, other: str, measure: str = "accuracy", unit: str = "points"
-) -> Callable[[Read], Verdict]:
+) -> Callable[[Read], ClaimVerdict]:
     return lambda read: better(read(table, part, "GFPL", measure), one, other, unit=unit)
 
 
@@ -100,11 +110,11 @@ def _rounds(read: Read) -> Values:
     return {x: v for x, v in read("gfpl-table1", "", "GFPL", "rounds").items() if x.endswith("w̄ = 4")}
 
 
-def _both(*judges: Callable[[Read], Verdict]) -> Callable[[Read], Verdict]:
+def _both(*judges: Callable[[Read], ClaimVerdict]) -> Callable[[Read], ClaimVerdict]:
     return lambda read: all_of(*(judge(read) for judge in judges))
 
 
-CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
+CLAIMS: dict[str, tuple[str, Callable[[Read], ClaimVerdict]]] = {
     **_by_heads(
         "C1", "λ 0 → 2 raises accuracy (94.05 → 98.91)", _fig3("a", lambda v: better(v, "λ = 2", "λ = 0", claimed=4.86))
     ),
@@ -146,8 +156,8 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], Verdict]]] = {
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """Run `python -m analysis.claims` and return its exit status."""
-    parser = Parser(prog="python -m analysis.claims", description=__doc__.splitlines()[0])
+    """Run `python -m fedtune.analysis.claims` and return its exit status."""
+    parser = Parser(prog="python -m fedtune.analysis.claims", description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")

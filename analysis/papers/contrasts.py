@@ -1,6 +1,6 @@
 """Judge the preregistered contrasts of analysis/contrasts.yaml by their runs.
 
-    python -m analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
+    python -m fedtune.analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
 
 A folder is a comparison's, whose name is the study's, or that of `fedtune reproduce` of it.  Each contrast is the mean
 of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is corrected by Holm over all
@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from analysis.papers.claims import Reproduced
-from analysis.papers.verdicts import LEAST, NOTHING, UNTOLD
+from fedtune.analysis.papers.claims import Reproduced
+from fedtune.analysis.papers.verdicts import LEAST, NOTHING, UNTOLD
 from fedtune.core import statistics
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS
@@ -172,7 +172,7 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module."""
-    parser = Parser(prog="python -m analysis.contrasts", description="Judge preregistered contrasts by their runs.")
+    parser = Parser(prog="python -m fedtune.analysis.contrasts", description="Judge preregistered contrasts.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a comparison or a reproduction")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write STUDY-contrasts.md and .csv there, too")
     args: argparse.Namespace = parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """FedGenP's figure 3: two classes in the plane, three clients that see them differently, and what the server learns.
 
-    python -m analysis.fedgenp_toy [--rounds 40,100] [--seed 0] [--output fedgenp_toy.png]
-    python -m analysis.fedgenp_toy --seeds 10 --write analysis/results
+    python -m fedtune.analysis.fedgenp_toy [--rounds 40,100] [--seed 0] [--output fedgenp_toy.png]
+    python -m fedtune.analysis.fedgenp_toy --seeds 10 --write analysis/results
 
 The distribution.  A wheel is turned by an angle that is uniform on [0, 2π).  Client k sits at 1 from the hub, at 120° ·
 k on the wheel; its class 0 lies 0.6 clockwise of that along the wheel's tangent, its class 1 as far the other way.  So
@@ -186,7 +186,7 @@ def _writable(text: str) -> Path:
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """Play, draw the first seed, and print the accuracies of all."""
-    parser = Parser(prog="python -m analysis.fedgenp_toy", description=(__doc__ or "").split("\n")[0])
+    parser = Parser(prog="python -m fedtune.analysis.fedgenp_toy", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", default="40,100", metavar="N,N", help="when to look (default 40,100)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of data, start and draws (default 0)")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many, of which the first is drawn (1)")

@@ -12,7 +12,7 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 
 FIELDS = {"m": "clients", "ways": "ways"}  # the others are hyperparameters
-KNOBS = {"n": "components"}
+HYPERPARAMETERS = {"n": "components"}
 
 
 def measured(
@@ -41,12 +41,12 @@ def _cost(
         scenario = experiment.scenario.override(**{FIELDS[name]: value})
         experiment = Experiment(**(vars(experiment) | {"scenario": scenario}))
     else:
-        config = config | {KNOBS[name]: value}
+        config = config | {HYPERPARAMETERS[name]: value}
     simulation = Simulation(experiment, config, partitioning.make(experiment.scenario, experiment.seed, data_dir))
-    alg: Any = simulation.setting.algorithm
-    s, rounds = simulation.setting.scenario, simulation.setting.scenario.rounds
+    alg: Any = simulation.setup.algorithm
+    s, rounds = simulation.setup.scenario, simulation.setup.scenario.rounds
     rows = [simulation.step() for _ in range(rounds)]
     numbers = sum(row[f"{way}_floats"] for row in rows for way in ("up", "down"))
     events = sum(t >= alg.start and t % alg.every == 0 for t in range(1, rounds + 1))
-    each = s.ways * alg.components * (2 * simulation.setting.task.features + 1)
+    each = s.ways * alg.components * (2 * simulation.setup.task.features + 1)
     return {"measured": numbers / s.clients / rounds, "formula": events / rounds * (1 + s.clients) * each}

@@ -1,6 +1,6 @@
 """Whether the order of algorithms in one setting holds in another, and that by defaults when tuned, by two tables.
 
-    python -m analysis.orders runs/few/table.csv runs/many/table.csv
+    python -m fedtune.analysis.orders runs/few/table.csv runs/many/table.csv
 
 Global algorithms (one model for all clients) and personal ones lie far apart in most tables, whatever the setting.
 So τ is also reported within each kind, and across the two.
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.papers.twins import of_their_own
+from fedtune.analysis.papers.twins import of_their_own
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import number
 from fedtune.experiment.experiment import Experiment
@@ -38,7 +38,7 @@ COLUMNS = {
     "what tuning gains": "gain",
 }
 
-ABOUT = """By `python -m analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
+ABOUT = """By `python -m fedtune.analysis.orders` on the two tables.  Kendall's τ is 1 for one order, 0 for unrelated
 ones and −1 for opposite ones; p is the chance of a τ as far from 0 between unrelated ones.  Across the kinds τ is that
 of the pairs of one of each, and has no p.  An algorithm counts where both tables have the figure, and the control, or
 FedBN where it is FedAvg, in none."""
@@ -122,7 +122,9 @@ def text(one: Path, other: Path) -> str:
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module."""
-    parser = Parser(prog="python -m analysis.orders", description="Whether one comparison's order holds in another.")
+    parser = Parser(
+        prog="python -m fedtune.analysis.orders", description="Whether an order holds in another comparison."
+    )
     for name in ("one", "other"):
         parser.add_argument(name, type=Path, metavar="TABLE.csv", help="of a comparison")
     args: argparse.Namespace = parser.parse_args(argv)

@@ -22,7 +22,7 @@ ROUNDS = 10  # how far a number of rounds may lie from the printed one
 Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
 
 
-class Verdict(NamedTuple):
+class ClaimVerdict(NamedTuple):
     """The verdict on a claim, and why."""
 
     verdict: str
@@ -37,7 +37,7 @@ def better(
     unit: str = "points",
     where: str = "",
     claimed: float = math.nan,
-) -> Verdict:
+) -> ClaimVerdict:
     """Whether one setting has more than another (sign -1: less), by as much as was claimed.
 
     It holds if the 95 % interval of the paired difference lies on that side of 0, and does not if on the other.
@@ -46,51 +46,51 @@ def better(
     where: what else distinguishes it from other differences.
     """
     if one not in values or other not in values:
-        return Verdict(UNTOLD, f"{where}{one if one not in values else other} was not run")
+        return ClaimVerdict(UNTOLD, f"{where}{one if one not in values else other} was not run")
     d, form = statistics.paired(values[one], values[other]), FORMS[unit]
     text = f"{where}{one} − {other}: {interval(d.mean, d.half, f'+z{form}')} {unit}"
     if not math.isnan(claimed):
         text += f" ({claimed:+.2f} claimed)".replace("-", "−")
     if math.isnan(d.mean) or math.isnan(d.half):
-        return Verdict(UNTOLD, text)
+        return ClaimVerdict(UNTOLD, text)
     if abs(d.mean) > d.half:
-        return Verdict(HOLDS if sign * d.mean > 0 else FAILS, text)
+        return ClaimVerdict(HOLDS if sign * d.mean > 0 else FAILS, text)
     if abs(claimed - d.mean) > d.half:
-        return Verdict(SMALLER, text)
+        return ClaimVerdict(SMALLER, text)
     narrow = statistics.mean(values[one] - values[other], 0.9)
     if math.isnan(claimed) and unit == "points" and abs(narrow.mean) + narrow.half < LEAST:
-        return Verdict(NOTHING, text)
-    return Verdict(UNTOLD, text)
+        return ClaimVerdict(NOTHING, text)
+    return ClaimVerdict(UNTOLD, text)
 
 
-def all_of(*verdicts: Verdict) -> Verdict:
+def all_of(*verdicts: ClaimVerdict) -> ClaimVerdict:
     """A claim of several parts: it fails with any of them, is as small as the smallest, and holds with all."""
     said = "; ".join(v.why for v in verdicts) or "not run"
     there = {v.verdict for v in verdicts}
     for verdict in (FAILS, SMALLER, NOTHING, UNTOLD):
         if verdict in there:
-            return Verdict(verdict, said)
-    return Verdict(HOLDS if verdicts else UNTOLD, said)
+            return ClaimVerdict(verdict, said)
+    return ClaimVerdict(HOLDS if verdicts else UNTOLD, said)
 
 
-def peak(values: Values, among: Sequence[str]) -> Verdict:
+def peak(values: Values, among: Sequence[str]) -> ClaimVerdict:
     """Whether the best setting is one of these: better than all others, by paired differences."""
     here = [s for s in among if s in values]
     if not here or len(values) == len(here):
-        return Verdict(UNTOLD, f"{' or '.join(among)} was not run, or nothing else")
+        return ClaimVerdict(UNTOLD, f"{' or '.join(among)} was not run, or nothing else")
     means = {s: v.mean() for s, v in values.items()}
     best = max(here, key=lambda s: means[s])
     return all_of(*(better(values, best, other) for other in values if other not in among))
 
 
-def linear(values: Values) -> Verdict:
+def linear(values: Values) -> ClaimVerdict:
     """Whether figures lie on a straight line over the numbers in their labels, whatever the seeds' chance.
 
     Each point between the ends is held against the line through these, by seed: it holds if every 95 % interval of how
     far it is off lies within ± LINEAR, and does not if one lies outside.
     """
     if len(values) < 3:
-        return Verdict(UNTOLD, "fewer than three settings were run")
+        return ClaimVerdict(UNTOLD, "fewer than three settings were run")
     x = {label: float(label.rpartition("= ")[2]) for label in values}
     first, *between, last = sorted(values, key=lambda label: x[label])
     largest = max(v.mean() for v in values.values())
@@ -102,42 +102,42 @@ def linear(values: Values) -> Verdict:
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
     said.append(f"{last} {values[last].mean():.4g}")
-    return all_of(*(Verdict(v, "") for v in verdicts))._replace(why=", ".join(said))
+    return all_of(*(ClaimVerdict(v, "") for v in verdicts))._replace(why=", ".join(said))
 
 
-def within(values: Values, low: float, high: float) -> Verdict:
+def within(values: Values, low: float, high: float) -> ClaimVerdict:
     """Whether every figure's mean lies between two bounds."""
     means = {label: v.mean() for label, v in values.items()}
     if not means or any(math.isnan(m) for m in means.values()):
-        return Verdict(UNTOLD, "not run")
+        return ClaimVerdict(UNTOLD, "not run")
     said = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
-    return Verdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, said)
+    return ClaimVerdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, said)
 
 
-def as_printed(ours: Values, printed: dict[str, tuple[int, int]]) -> Verdict:
+def as_printed(ours: Values, printed: dict[str, tuple[int, int]]) -> ClaimVerdict:
     """Whether a ratio of ours lies where whole numbers that were printed leave it, by data set: a / b, each ± 0.5."""
     means = [value.mean() for value in ours.values()]
     if not means or any(math.isnan(m) for m in means):
-        return Verdict(UNTOLD, "not run")
+        return ClaimVerdict(UNTOLD, "not run")
     low, high, held, said = min(means), max(means), [], []
     for name, (a, b) in printed.items():
         least, most = (a - 0.5) / (b + 0.5), (a + 0.5) / (b - 0.5)
         held.append(least <= low and high <= most)
         said.append(f"{'as printed' if held[-1] else 'not as printed'} for {name} ({least:.2f} to {most:.2f})")
     why = f"{low:.2f}" + (f" to {high:.2f}" if high - low > 5e-3 else "") + " here; " + ", ".join(said)
-    return Verdict(HOLDS if all(held) else PARTLY if any(held) else FAILS, why)
+    return ClaimVerdict(HOLDS if all(held) else PARTLY if any(held) else FAILS, why)
 
 
-def near(values: Values, printed: float, tolerance: float = ROUNDS) -> Verdict:
+def near(values: Values, printed: float, tolerance: float = ROUNDS) -> ClaimVerdict:
     """Whether every figure's 95 % interval lies within a tolerance of the printed one; fails if one lies outside."""
     verdicts = []
     for label, value in values.items():
         m = statistics.mean(value)
         apart, text = abs(m.mean - printed), f"{label}: {interval(*m, '.0f')} ({printed:g} printed)"
         if math.isnan(m.mean) or math.isnan(m.half):
-            verdicts.append(Verdict(UNTOLD, text))
+            verdicts.append(ClaimVerdict(UNTOLD, text))
         elif apart + m.half <= tolerance:
-            verdicts.append(Verdict(HOLDS, text))
+            verdicts.append(ClaimVerdict(HOLDS, text))
         else:
-            verdicts.append(Verdict(FAILS if apart - m.half > tolerance else UNTOLD, text))
+            verdicts.append(ClaimVerdict(FAILS if apart - m.half > tolerance else UNTOLD, text))
     return all_of(*verdicts)

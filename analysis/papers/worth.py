@@ -1,6 +1,6 @@
 """What tuning is worth: gains, orders and the hyperparameters behind them, of one comparison.
 
-    python -m analysis.worth runs/tuned-few [--write analysis/results]
+    python -m fedtune.analysis.worth runs/tuned-few [--write analysis/results]
 
 Gains are tuned − default test accuracy, paired by fresh seed, or by search where each algorithm has several, with 95 %
 intervals by Student's t.  Kendall's τ (1 for one order, 0 for unrelated ones) is between the order of the algorithms by
@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis import plots
-from analysis.papers.twins import of_their_own
+from fedtune.analysis import plots
+from fedtune.analysis.papers.twins import of_their_own
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.statistics import interval
@@ -41,7 +41,7 @@ SAMPLES = 2_000  # of the bootstrap
 RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has
 
 
-class Range(NamedTuple):
+class Interval(NamedTuple):
     """A figure with a 95 % interval that need not lie evenly around it."""
 
     value: float
@@ -77,13 +77,13 @@ def gains(default: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["algorithm", "gain", "half"])
 
 
-def agreement(default: pd.DataFrame, tuned: pd.DataFrame) -> Range:
+def agreement(default: pd.DataFrame, tuned: pd.DataFrame) -> Interval:
     """Kendall's τ between the orders of the algorithms by default and when tuned."""
 
     order, seeds = np.random.default_rng(0), len(default)
     sampled = [_tau(default, tuned, order.integers(seeds, size=seeds)) for _ in range(SAMPLES)]
     low, high = np.nanquantile(sampled, [0.025, 0.975])
-    return Range(_tau(default, tuned, np.arange(seeds)), float(low), float(high))
+    return Interval(_tau(default, tuned, np.arange(seeds)), float(low), float(high))
 
 
 def _tau(default: pd.DataFrame, tuned: pd.DataFrame, rows: np.ndarray) -> float:
@@ -199,7 +199,7 @@ def text(folder: Path) -> str:
 @guarded
 def main(argv: list[str] | None = None) -> int:
     """The command; see the module."""
-    parser = Parser(prog="python -m analysis.worth", description="What tuning is worth, by a comparison.")
+    parser = Parser(prog="python -m fedtune.analysis.worth", description="What tuning is worth, by a comparison.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished comparison")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write NAME-worth.md there, too")
     args: argparse.Namespace = parser.parse_args(argv)

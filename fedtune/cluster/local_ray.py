@@ -180,7 +180,7 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
     """Start the dashboard of our Ray once trials have begun, because starting it takes seconds of every processor.
 
     A search that ends before that has no dashboard.
-    running: the address of one that runs already.  file: holds the address meanwhile, for who reads the run's folder.
+    running: the address of one that runs already.  file: holds the address meanwhile, for who reads the study's folder.
     """
     over = threading.Event()
 

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedtune.cluster import ray_internals
+from fedtune.core.about import FOLDER
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
-from fedtune.user_code import sibling_packages
 
 LIMIT = ray_internals.LARGEST_UPLOAD  # bytes that the cluster's job server takes at once
-PACKAGES = ("fedtune", *sibling_packages.NAMES)
 
 
 def data_root(given: Path | None) -> Path:
@@ -60,12 +59,10 @@ def write(package: Path, files: Mapping[str, Path]) -> None:
 
 
 def _code() -> dict[str, Path]:
-    """fedtune's own packages: file in the job's folder -> file here."""
-    code = {}
-    for package in PACKAGES:
-        top = sibling_packages.folder(package)
-        for file in sorted(top.rglob("*")):
-            name = file.relative_to(top.parent)
-            if file.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts):
-                code[name.as_posix()] = file
+    """fedtune's files, those behind its links too: file in the job's folder -> file here."""
+    code: dict[str, Path] = {}
+    for folder, below, files in os.walk(FOLDER, followlinks=True):
+        below[:] = sorted(name for name in below if name != "__pycache__" and not name.startswith("."))
+        there = Path(folder).relative_to(FOLDER.parent)
+        code |= {(there / name).as_posix(): Path(folder, name) for name in sorted(files) if not name.startswith(".")}
     return code

@@ -31,7 +31,7 @@ AGENTS = ("dashboard_agent", "runtime_env_agent")  # Ray's names of the two proc
 logger = logging.getLogger(__name__)
 
 
-class Change(NamedTuple):
+class RayPatch(NamedTuple):
     """A part of Ray, and its replacement.
 
     place     what is replaced: module:name, or module:class.name.
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 @contextmanager
-def changed(*changes: Change) -> Iterator[None]:
+def changed(*changes: RayPatch) -> Iterator[None]:
     """Apply the changes meanwhile, except those that do not fit the installed Ray."""
     with ExitStack() as held:
         for change in changes:
@@ -135,10 +135,10 @@ def _no_server(start: Any) -> Any:
 # whose agents choose their own ports waits for them, and ends after 15 s, which a busy machine exceeds; here it is told
 # the ports and waits for no agent.
 FEW_SERVICES = (
-    Change("ray._private.parameter:RayParams", _few_processes, "an autoscaler and a log monitor start before trials"),
-    Change("ray._private.node:Node.start_api_server", _no_server, "the dashboard starts before trials"),
-    Change("ray._private.services:start_raylet", _known_ports, "a node ends if its agents need more than 15 s"),
-    Change(
+    RayPatch("ray._private.parameter:RayParams", _few_processes, "an autoscaler and a log monitor start before trials"),
+    RayPatch("ray._private.node:Node.start_api_server", _no_server, "the dashboard starts before trials"),
+    RayPatch("ray._private.services:start_raylet", _known_ports, "a node ends if its agents need more than 15 s"),
+    RayPatch(
         "ray._private.services:_build_python_executable_command_memory_profileable",
         _ending_with_the_node,
         "two agents live for a minute after a driver was killed",
@@ -146,7 +146,7 @@ FEW_SERVICES = (
 )
 
 
-def patient(seconds: float, tell: Callable[[str], None]) -> Change:
+def patient(seconds: float, tell: Callable[[str], None]) -> RayPatch:
     """Give a starting Ray this many seconds for its node to come up, instead of Ray's own thirty.
 
     tell: called with a message once the thirty are over.  A node whose process has ended is not waited for.
@@ -173,7 +173,7 @@ def patient(seconds: float, tell: Callable[[str], None]) -> Change:
 
         return get_node
 
-    return Change("ray._private.services:get_node", waiting, "a Ray that needs more than 30 s to start is given up")
+    return RayPatch("ray._private.services:get_node", waiting, "a Ray that needs more than 30 s to start is given up")
 
 
 def _raylet_lives() -> bool:
@@ -190,7 +190,7 @@ def _raylet_lives() -> bool:
 # while a search runs --------------------------------------------------------------------------------------------------
 
 
-def messages_told(tell: Callable[[str], None]) -> Change:
+def messages_told(tell: Callable[[str], None]) -> RayPatch:
     """Pass what Ray would print about nodes, with the last twenty lines of a raylet's log, to this function."""
 
     def telling(prints: Callable[[dict[str, Any], bool], None]) -> Callable[[dict[str, Any], bool], None]:
@@ -204,7 +204,7 @@ def messages_told(tell: Callable[[str], None]) -> Change:
 
         return told
 
-    return Change("ray._private.worker:print_to_stdstream", telling, "Ray tells of lost nodes at length")
+    return RayPatch("ray._private.worker:print_to_stdstream", telling, "Ray tells of lost nodes at length")
 
 
 def _no_variables(variables: dict[str, str]) -> dict[str, str]:
@@ -234,13 +234,15 @@ def _usr1_kept(catch: Callable[[], Any]) -> Callable[[], Any]:
 
 SEARCHING = (
     # Tune takes SIGUSR1 and keeps it.  Our handler, which counts the first signal only, calls Tune's for Ctrl-C.
-    Change("ray.tune.tune:_setup_signal_catching", _usr1_kept, "SIGTERM after SIGUSR1 breaks off what is being saved"),
+    RayPatch(
+        "ray.tune.tune:_setup_signal_catching", _usr1_kept, "SIGTERM after SIGUSR1 breaks off what is being saved"
+    ),
     # Tune gives each trial a variable for PyTorch Lightning, and a worker with another environment than the job's is
     # started again.
-    Change("ray.tune.execution.class_cache:DEFAULT_ENV_VARS", _no_variables, "no trial takes a worker that is there"),
+    RayPatch("ray.tune.execution.class_cache:DEFAULT_ENV_VARS", _no_variables, "no trial takes a worker that is there"),
     # For its statistics of usage, sent or not, Tune counts the kinds of callbacks, and imports MLflow, Weights & Biases
     # and Comet for that, wherever they are installed: 1.6 s of a processor.
-    Change("ray.air._internal.usage:_count_callbacks", _nothing_counted, "Tune imports every tool that it knows"),
+    RayPatch("ray.air._internal.usage:_count_callbacks", _nothing_counted, "Tune imports every tool that it knows"),
 )
 
 

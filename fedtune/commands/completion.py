@@ -3,7 +3,7 @@
     eval "$(fedtune --print-completion bash)"      # in ~/.bashrc; zsh alike
     fedtune --print-completion fish | source       # in ~/.config/fish/config.fish
 
-Commands, options, algorithms, scenarios, data sets, spaces and run folders are completed.  A shell asks this program,
+Commands, options, algorithms, scenarios, data sets, spaces and study folders are completed.  A shell asks this program,
 so that what it offers is what is installed; nothing of this is imported otherwise.
 """
 
@@ -62,7 +62,7 @@ def completers() -> dict[str, Completer]:
     """What completes each argument, by its dest; argparse's choices and files are completed without."""
     from argcomplete.completers import FilesCompleter
 
-    from fedtune.core.hyper import knobs
+    from fedtune.core.hyper import hyperparameters
     from fedtune.core.metrics import METRICS
     from fedtune.data import datasets
     from fedtune.experiment import registry, scenario, scenarios
@@ -80,8 +80,10 @@ def completers() -> dict[str, Completer]:
         return words
 
     algorithms = registry.names()
-    fields = {f"field_{n}": either(map(str, k.choices)) for n, k in knobs(scenario.Scenario).items() if k.choices}
-    settable = [f"{n}=" for n in knobs(scenario.Scenario)]
+    fields = {
+        f"field_{n}": either(map(str, k.choices)) for n, k in hyperparameters(scenario.Scenario).items() if k.choices
+    }
+    settable = [f"{n}=" for n in hyperparameters(scenario.Scenario)]
     return fields | {
         "algo": either(algorithms, "py", "toml"),
         "what": either(algorithms, "py", "toml"),
@@ -104,7 +106,7 @@ def completers() -> dict[str, Completer]:
 
 
 def _runs(prefix: str, **_: Any) -> list[str]:
-    """Run folders that begin so, and folders on the way there; without a prefix those in runs/, the newest first."""
+    """Study folders that begin so, and folders on the way there; without a prefix those in runs/, the newest first."""
     from fedtune.runs.files import kind_of
 
     typed = prefix or "runs/"

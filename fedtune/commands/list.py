@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.data import datasets
 from fedtune.experiment import registry, scenarios
@@ -80,9 +80,9 @@ def _algorithm(console: Console, name: str) -> None:
     text = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
     console.print(name, style="bold", end="  ")
     console.print(text)
-    own = knobs(cls)
+    own = hyperparameters(cls)
     if own:
-        console.print(_knobs("", own, cls()))
+        console.print(_table("", own, cls()))
     for preset, values in cls.presets.items():
         line = ", ".join(f"{n}={v}" for n, v in values.items())
         console.print(f"  --preset {preset}: {line}")
@@ -111,21 +111,21 @@ def _spaces(pair: str, scenario: str) -> Table:
         texts.append(spaces.load(space or "default", Experiment(name, chosen_scenario)).text())
     table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
     both = dict.fromkeys([*texts[0], *texts[1]])
-    alike = [n for n in both if n in shared.WIDE or n in knobs(Scenario)]
+    alike = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
     for n in (*alike, *(n for n in both if n not in alike)):
         cells = [text.get(n, "-") for text in texts]
         table.add_row("*" if cells[0] != cells[1] else "", n, *cells)
     return table
 
 
-def _knobs(title: str, declared: dict[str, Knob], instance: Algorithm | None = None) -> Table:
+def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     for column in ("name", "symbol", "default", "range", "first effect", "what it is"):
         table.add_column(column, overflow="fold")
-    for name, knob in declared.items():
+    for name, hp in declared.items():
         since = "1" if instance is None else _first_round(instance, name)
-        since += " by default" if isinstance(knob.first_round, str) else ""
-        table.add_row(name, knob.symbol, str(knob.default), knob.range_text(), f"round {since}", knob.help)
+        since += " by default" if isinstance(hp.first_round, str) else ""
+        table.add_row(name, hp.symbol, str(hp.default), hp.range_text(), f"round {since}", hp.help)
     return table
 
 
@@ -146,7 +146,7 @@ def _scenarios(console: Console) -> None:
         other = [f"{n} {v}" for n, default in rest.items() if (v := getattr(scenario, n)) != default]
         table.add_row(name, *cells, ", ".join(other) or "-")
     console.print(table)
-    console.print(_knobs("hyperparameters of local training, which every algorithm has", knobs(Scenario)))
+    console.print(_table("hyperparameters of local training, which every algorithm has", hyperparameters(Scenario)))
 
 
 def _datasets(console: Console) -> None:

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     scenario = user_scenario.taken(options.scenario, options.fields).scenario
     counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
     if args.output:
-        from analysis import partition_plots
+        from fedtune.analysis import partition_plots
 
         partition_plots.partition(counts, partition_view.title(scenario), looks).write_html(args.output)
         say(f"picture: {args.output}")

@@ -13,7 +13,7 @@ from fedtune.tuning.options.options import SearchOptions
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune resume`."""
     p = arguments.Parser(prog="fedtune resume", description="Resume a search whose driver died or was interrupted.")
-    p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    p.add_argument("run", type=Path, metavar="RUN", help="the study's folder")
     arguments.add_resumed(p)
     return p
 

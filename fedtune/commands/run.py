@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--trust", action="store_true", help="with --config: accept another user's folder; its code is run")
     p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, one line per round")
-    p.add_argument("--save", type=Path, metavar="MODEL.pt", help="also save the model, for analysis.models to open")
+    p.add_argument("--save", type=Path, metavar="MODEL.pt", help="save the model, too, for fedtune.analysis.models")
     p.add_argument("--threads", type=arguments.small_int, default=1, metavar="N", help="PyTorch threads (default 1)")
     return p
 
@@ -59,7 +59,15 @@ def main(argv: list[str] | None = None) -> int:
     if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
         raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
     then = _next(args.config, arguments.given(args, ExperimentOptions))
-    single_run.run(experiment, options.data_dir, options.download, args.output, args.save, args.threads, then)
+    single_run.run(
+        experiment=experiment,
+        data_dir=options.data_dir,
+        download=options.download,
+        output=args.output,
+        model=args.save,
+        threads=args.threads,
+        then=then,
+    )
     return 0
 
 

@@ -156,7 +156,10 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
     worth = [f.of(t) for f, t in zip(fresh, tables, strict=True)] if fresh else [{}]
     sizes = args.budget, args.slots, args.searches, args.processes
     pools = [
-        [against_itself.Pool(search_regret.all_chosen(t, s, *sizes), w) for t, w in zip(tables, worth, strict=True)]
+        [
+            against_itself.ChosenPlaces(search_regret.all_chosen(t, s, *sizes), w)
+            for t, w in zip(tables, worth, strict=True)
+        ]
         for s in plans
     ]
     if args.chosen:

@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(
         prog="fedtune status", description="Show the progress of a search, a comparison or a reproduction."
     )
-    p.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    p.add_argument("run", type=Path, metavar="RUN", help="the study's folder")
     p.add_argument(
         "--watch",
         type=arguments.above_zero,

@@ -103,4 +103,13 @@ def prepare(words: list[str], name: str | None, data: Path | None, package: Path
     args = importlib.import_module(f"fedtune.commands.{command}").parser().parse_args(arguments)
     kind = ComparisonOptions if command == "compare" else SearchOptions
     options = kind(**cli.given(args, kind, *(() if command in ("search", "compare") else cli.OF_MACHINE)))
-    return submission.prepare(command, arguments, options, getattr(args, "run", None), name, data, package, in_place)
+    return submission.prepare(
+        command=command,
+        arguments=arguments,
+        options=options,
+        run=getattr(args, "run", None),
+        name=name,
+        data=data,
+        package=package,
+        in_place=in_place,
+    )

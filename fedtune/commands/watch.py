@@ -29,7 +29,9 @@ SHORTEST = 16  # characters of such a token
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune watch`."""
     p = Parser(prog="fedtune watch", description="Show runs in a browser while they go on, and afterwards.")
-    p.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="a run's folder (default: all in --storage-path)")
+    p.add_argument(
+        "runs", type=Path, nargs="*", metavar="RUN", help="a study's folder (default: all in --storage-path)"
+    )
     p.add_argument(
         "--storage-path", type=Path, default=Path("runs"), metavar="DIR", help="where runs are (default runs)"
     )

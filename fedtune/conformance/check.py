@@ -50,7 +50,7 @@ class ConformanceCheck(Generic[S]):
         return self.look(subject)
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     check: ConformanceCheck
@@ -66,7 +66,7 @@ def check(
     return lambda look: ConformanceCheck(name, says, look, needs)
 
 
-def judge(checks: Sequence[ConformanceCheck[S]], subject: S) -> Iterator[Verdict]:
+def judge(checks: Sequence[ConformanceCheck[S]], subject: S) -> Iterator[CheckResult]:
     """Run every check in order.  One that needs a failed check, or a run that is known to stop, is skipped."""
     open_: dict[str, str] = {}  # checks that did not pass, each with the one to fix first
     reported: set[Violation] = set()
@@ -74,19 +74,19 @@ def judge(checks: Sequence[ConformanceCheck[S]], subject: S) -> Iterator[Verdict
         first = next((open_[name] for name in one.needs if name in open_), "")
         if first:
             open_[one.name] = first
-            yield Verdict(one, "skipped", note=f"needs {first!r} to pass first")
+            yield CheckResult(one, "skipped", note=f"needs {first!r} to pass first")
             continue
         try:
             found = one(subject)
         except RunFailed as stopped:
             if stopped.violation in reported:
                 open_[one.name] = one.name
-                yield Verdict(one, "skipped", note="needs a run that stops with an error; see above")
+                yield CheckResult(one, "skipped", note="needs a run that stops with an error; see above")
                 continue
             found = stopped.violation
         if isinstance(found, Violation):
             open_[one.name] = one.name
             reported.add(found)
-            yield Verdict(one, "failed", found)
+            yield CheckResult(one, "failed", found)
         else:
-            yield Verdict(one, "passed", note=found.what if found else "")
+            yield CheckResult(one, "passed", note=found.what if found else "")

@@ -12,10 +12,10 @@ from types import FunctionType
 from typing import Any
 
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.subject import CLOCK, Run, Subject, apart
+from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, apart
 from fedtune.conformance.watching import HOOKS
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
@@ -31,7 +31,7 @@ def declarations(s: Subject) -> Violation | Note | None:
 
 
 def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
-    declared = knobs(cls)
+    declared = hyperparameters(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field):
             yield Violation(
@@ -45,20 +45,20 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
             f"{name} is a field, but not a hyperparameter",
             f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
         )
-    for name, knob in declared.items():
+    for name, hp in declared.items():
         where = sources.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
             yield Violation(where, f"{name} is also a field of scenarios", "give it another name")
-        if knob.log and not (knob.low or 0) > 0:
-            yield Violation(where, f"{name} has a log scale from {knob.low}", "give a lower end above 0")
-        if knob.low is not None and not knob.low <= (math.inf if knob.high is None else knob.high):
-            yield Violation(where, f"{name} has the range {knob.low} … {knob.high}", "give the lower end first")
+        if hp.log and not (hp.low or 0) > 0:
+            yield Violation(where, f"{name} has a log scale from {hp.low}", "give a lower end above 0")
+        if hp.low is not None and not hp.low <= (math.inf if hp.high is None else hp.high):
+            yield Violation(where, f"{name} has the range {hp.low} … {hp.high}", "give the lower end first")
         try:
-            if type(knob.check(knob.default)) is not type(knob.default):
+            if type(hp.check(hp.default)) is not type(hp.default):
                 yield Violation(
                     where,
-                    f"the default of {name} is not of type {type(knob.check(knob.default)).__name__}",
-                    f"write {knob.check(knob.default)!r}",
+                    f"the default of {name} is not of type {type(hp.check(hp.default)).__name__}",
+                    f"write {hp.check(hp.default)!r}",
                 )
         except UserError as error:
             yield Violation(where, str(error), "give a default in the range, or name it in extra_values")
@@ -69,12 +69,12 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
             sources.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible"
         )
         return
-    for name, knob in declared.items():
-        if isinstance(knob.first_round, str) and not callable(getattr(alg, knob.first_round, None)):
+    for name, hp in declared.items():
+        if isinstance(hp.first_round, str) and not callable(getattr(alg, hp.first_round, None)):
             yield Violation(
                 sources.of_name(cls, name),
-                f"{name} declares first_round={knob.first_round!r}, but there is no such method",
-                f"write a method {knob.first_round}(self) -> int",
+                f"{name} declares first_round={hp.first_round!r}, but there is no such method",
+                f"write a method {hp.first_round}(self) -> int",
             )
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
             yield Violation(
@@ -107,7 +107,7 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
 
 def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
     """Presets and other attributes that name hyperparameters."""
-    declared, both = knobs(cls), knobs(Scenario) | knobs(cls)
+    declared, both = hyperparameters(cls), hyperparameters(Scenario) | hyperparameters(cls)
     for attribute in ("schedule", "structural"):
         for name in getattr(cls, attribute):
             if name not in declared:
@@ -145,20 +145,20 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
 )
 def first_effects(s: Subject) -> Violation | Note | None:
     """Two runs that differ in one hyperparameter: equal before its first round, different within three rounds after."""
-    for name, knob in knobs(s.cls).items():
-        if knob.searchable and name not in s.values.keys() - s.cls.checked_with.keys():
-            found = first_effect(s, name, knob)
+    for name, hp in hyperparameters(s.cls).items():
+        if hp.searchable and name not in s.values.keys() - s.cls.checked_with.keys():
+            found = first_effect(s, name, hp)
             if found:
                 return found
     return None
 
 
-def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
+def first_effect(s: Subject, name: str, hp: Hyperparameter) -> Violation | None:
     """The violation, if one hyperparameter takes effect too early or not at all."""
     setting, where = s.settings.effects, sources.of_name(s.cls, name)
-    own = knobs(s.cls)
+    own = hyperparameters(s.cls)
     values = {n: v for n, v in s.values.items() if n in own}
-    for one, other, more in _contrasts(s, name, knob):
+    for one, other, more in _contrasts(s, name, hp):
         configs = [{**more, name: v} for v in (one, other)]
         try:
             algorithms = [s.cls(**{**values, **{n: v for n, v in c.items() if n in own}}) for c in configs]
@@ -186,13 +186,13 @@ def first_effect(s: Subject, name: str, knob: Knob) -> Violation | None:
     return Violation(where, f"{name} changes nothing within three rounds", to_do)
 
 
-def _early(a: Run, b: Run, first: int) -> int:
+def _early(a: WatchedRun, b: WatchedRun, first: int) -> int:
     """The first round before `first` in which the two runs have different scores; 0 if there is none."""
     scores = [[{k: v for k, v in row.items() if "val" in k or "test" in k} for row in r.rows] for r in (a, b)]
     return next((t for t in range(1, first) if scores[0][t - 1] != scores[1][t - 1]), 0)
 
 
-def _differ(a: Run, b: Run, t: int, first: int) -> bool:
+def _differ(a: WatchedRun, b: WatchedRun, t: int, first: int) -> bool:
     """Whether models differ after round t; if it may act from round 1, scores and reported metrics count too."""
     mine, theirs = a.states[t], b.states[t]
     models = [n for n in mine if n.startswith(("client ", "server/shared"))]
@@ -201,18 +201,18 @@ def _differ(a: Run, b: Run, t: int, first: int) -> bool:
     )
 
 
-def _contrasts(s: Subject, name: str, knob: Knob) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:
+def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any, Any, Mapping[str, Any]]]:
     """Pairs of values whose runs should differ, and other values they need: as declared, or the likeliest first."""
     if name in s.cls.contrasts:
         yield s.cls.contrasts[name]
         return
-    value = getattr(s.cls(**{n: v for n, v in s.values.items() if n in knobs(s.cls)}), name)
-    if knob.choices:
-        yield from ((value, c, {}) for c in knob.choices if c != value)
+    value = getattr(s.cls(**{n: v for n, v in s.values.items() if n in hyperparameters(s.cls)}), name)
+    if hp.choices:
+        yield from ((value, c, {}) for c in hp.choices if c != value)
         return
-    low, high = knob.low or 0.0, knob.high or 0.0
+    low, high = hp.low or 0.0, hp.high or 0.0
     far = [high, low] if value is None or value < (low * high) ** 0.5 else [low, high]
-    yield from ((value, knob.check(v), {}) for v in far if v != value)
+    yield from ((value, hp.check(v), {}) for v in far if v != value)
 
 
 @check(

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fedtune import tracing
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.settings import Setting
-from fedtune.conformance.subject import CLOCK, Run, Subject, apart, copied, in_words, numbers
-from fedtune.conformance.watching import Tape
+from fedtune.conformance.settings import CheckedScenario
+from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, apart, copied, in_words, numbers
+from fedtune.conformance.watching import MessageLog
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.trees import Executor
 from fedtune.engine import stacked_step
 from fedtune.user_code import sources
@@ -53,8 +53,8 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
     if s.executor == "loop":
         return Note("not checked, because the model cannot be stacked")
     others: dict[str, Any] = {}
-    for name, knob in knobs(s.cls).items():
-        if name not in (*s.values, *s.cls.structural) and (value := _near(knob)) is not None:
+    for name, hp in hyperparameters(s.cls).items():
+        if name not in (*s.values, *s.cls.structural) and (value := _near(hp)) is not None:
             others[name] = value
     tracing.forget()
     with tracing.eager():
@@ -75,15 +75,15 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
     return None
 
 
-def _near(knob: Knob) -> Any:
+def _near(hp: Hyperparameter) -> Any:
     """Another value that costs about as much as the default: the next choice, one more, or a number a little larger."""
-    if knob.choices:
-        return next((v for v in knob.choices if v != knob.default), None)
-    if knob.low is None or knob.high is None:
+    if hp.choices:
+        return next((v for v in hp.choices if v != hp.default), None)
+    if hp.low is None or hp.high is None:
         return None
-    start = knob.low if knob.default is None else knob.default
-    more = start + 1 if knob.integer else start * 1.5 or knob.low or (knob.low + knob.high) / 2
-    return knob.check(more if knob.low <= more <= knob.high else knob.low)
+    start = hp.low if hp.default is None else hp.default
+    more = start + 1 if hp.integer else start * 1.5 or hp.low or (hp.low + hp.high) / 2
+    return hp.check(more if hp.low <= more <= hp.high else hp.low)
 
 
 PURE = "make client code depend only on its arguments and fields and change nothing, or remove pure = True"
@@ -115,7 +115,7 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
     """In settings of every kind: optimisers, different sizes, BatchNorm, one client, different architectures."""
     if s.executor == "loop":
         return Note("not checked, because the model cannot be stacked")
-    settings: list[tuple[Setting, Mapping[str, Any]]] = [
+    settings: list[tuple[CheckedScenario, Mapping[str, Any]]] = [
         (setting, {}) for name, setting in s.settings._asdict().items() if setting and name not in ("mixed", "effects")
     ]
     if s.settings.mixed and s.fits_mixed():
@@ -152,7 +152,7 @@ def grouping(s: Subject) -> Violation | Note | None:
 @check("checkpoint", "a run resumed from its checkpoint equals the uninterrupted run, bit for bit", needs=BASE)
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
-    cuts: list[tuple[Setting, Mapping[str, Any], int]] = [
+    cuts: list[tuple[CheckedScenario, Mapping[str, Any], int]] = [
         (s.settings.few, {}, 1),
         (s.settings.few, {}, 2),
         (s.settings.chance, {}, 1),
@@ -164,7 +164,7 @@ def checkpoint(s: Subject) -> Violation | Note | None:
         rest, said = _resumed(s, setting, config, whole, cut)
         if not said:
             rest.train(len(whole.rows) - cut)
-            tail = Run(rest.sim, rest.tape, setting)
+            tail = WatchedRun(rest.sim, rest.tape, setting)
             tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
             said = s.difference(rest, tail, exact=True)
             if not said and rest.sim.state.bytes != whole.sim.state.bytes:
@@ -178,7 +178,9 @@ def checkpoint(s: Subject) -> Violation | Note | None:
     return None
 
 
-def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run, cut: int) -> tuple[Run, str]:
+def _resumed(
+    s: Subject, setting: CheckedScenario, config: Mapping[str, Any], whole: WatchedRun, cut: int
+) -> tuple[WatchedRun, str]:
     """A fresh run that continues from another's checkpoint, and any error at loading."""
     sim = s.begin(setting, config=config)
     with tempfile.TemporaryDirectory() as folder:
@@ -190,8 +192,10 @@ def _resumed(s: Subject, setting: Setting, config: Mapping[str, Any], whole: Run
         except Exception as error:
             said = " ".join(str(error).split())
             kind = next((w for w in said.split() if "." in w and not w.startswith("(")), "")
-            return Run(sim, Tape(), setting), f"the checkpoint does not load without running code: {kind or said[:200]}"
-    run = Run(sim, Tape(), setting)
+            return WatchedRun(
+                sim, MessageLog(), setting
+            ), f"the checkpoint does not load without running code: {kind or said[:200]}"
+    run = WatchedRun(sim, MessageLog(), setting)
     run.states = [copied(numbers(sim.state))]
     lost = apart(run.states[0], whole.states[cut])
     return run, f"{in_words(min(lost))} differs from what was saved" if lost else ""

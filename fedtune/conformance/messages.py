@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.running import overrides
-from fedtune.conformance.subject import Run, Subject, apart, flat, in_words
+from fedtune.conformance.subject import Subject, WatchedRun, apart, flat, in_words
 from fedtune.conformance.watching import Message
 from fedtune.core.trees import Ragged
 from fedtune.engine import engine
@@ -25,7 +25,7 @@ ROUNDS = 4
 def messages(s: Subject) -> Violation | Note | None:
     """Every message of four rounds in which three of four clients take part."""
     run = s.run(s.settings.holders, ROUNDS, "loop")
-    alg, tape = run.sim.setting.algorithm, run.tape
+    alg, tape = run.sim.setup.algorithm, run.tape
     named, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
     for message in tape.down:
         sent |= set(message.content)
@@ -55,9 +55,9 @@ def messages(s: Subject) -> Violation | Note | None:
     )
 
 
-def _schedule(run: Run) -> str:
+def _schedule(run: WatchedRun) -> str:
     """What is wrong with the schedule of exchanges; "" if nothing."""
-    setting = run.sim.setting
+    setting = run.sim.setup
     for t in range(1, ROUNDS + 1):
         actions = [a for a in setting.algorithm.round(setting.task_in(t)) if not isinstance(a, Phase)]
         chosen = engine.participants(setting, t).tolist()
@@ -144,9 +144,9 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
     return None
 
 
-def _rows_in(run: Run) -> str:
+def _rows_in(run: WatchedRun) -> str:
     """The first entry of an upload that holds a row of its client; "" if none does."""
-    f = run.sim.setting.federation
+    f = run.sim.setup.federation
     if not f.x.is_floating_point():
         return ""  # tokens are small whole numbers, as counts are
     for message in run.tape.up:
@@ -161,7 +161,7 @@ def _rows_in(run: Run) -> str:
     return ""
 
 
-def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Run:
+def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> WatchedRun:
     """Two rounds with other rows in these splits, except those of one client."""
     setting = s.settings.holders
 
@@ -179,7 +179,7 @@ def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Run:
     return s.run(setting._replace(words=words, make=make), 2, "loop")
 
 
-def _first_message(run: Run) -> list[bytes]:
+def _first_message(run: WatchedRun) -> list[bytes]:
     """What a client sent before any other message, bit for bit."""
     return next((list(_bytes(m, 0)) for m in run.tape.up if m.t <= 2), [])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.subject import Run, Subject, apart, in_words
+from fedtune.conformance.subject import Subject, WatchedRun, apart, in_words
 from fedtune.conformance.watching import move_streams
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Executor, take
@@ -111,7 +111,7 @@ def draws(s: Subject) -> Violation | Note | None:
 def own_state(s: Subject) -> Violation | Note | None:
     """Everything that outlives a call is compared with its value before any run."""
     run = s.run(s.settings.few, executor="loop")
-    alg, fields = run.sim.setting.algorithm, set(type(run.sim.setting.algorithm).__dataclass_fields__)
+    alg, fields = run.sim.setup.algorithm, set(type(run.sim.setup.algorithm).__dataclass_fields__)
     if strange := set(vars(alg)) - fields:
         name = min(strange)
         where = sources.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
@@ -141,7 +141,7 @@ def seed(s: Subject) -> Violation | Note | None:
     executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
     for executor in executors:
         want = s.run(few, executor=executor)
-        runs = [Run(s.begin(few, executor, seed=n), want.tape, few) for n in (0, 1)]
+        runs = [WatchedRun(s.begin(few, executor, seed=n), want.tape, few) for n in (0, 1)]
         again, other = runs
         for t in range(1, 4):
             move_streams()
@@ -166,7 +166,7 @@ def seed(s: Subject) -> Violation | Note | None:
 def scores(s: Subject) -> Violation | Note | None:
     """Rows are scored alone and together."""
     run = s.run(s.settings.averaged, executor="loop")
-    setting, state, where = run.sim.setting, run.sim.state, sources.of_hook(s.cls, "predict")
+    setting, state, where = run.sim.setup, run.sim.state, sources.of_hook(s.cls, "predict")
     alg, group = setting.algorithm, run.sim.state.groups[0]
     group.net.eval()
     ids = group.ids[:1]
@@ -199,11 +199,11 @@ def scores(s: Subject) -> Violation | Note | None:
     return None
 
 
-def _disturbed(run: Run) -> set[str]:
+def _disturbed(run: WatchedRun) -> set[str]:
     """Tensors of clients that changed in a round in which these clients took no part."""
     found: set[str] = set()
     for t in range(1, len(run.states)):
-        chosen = set(engine.participants(run.sim.setting, t).tolist())
+        chosen = set(engine.participants(run.sim.setup, t).tolist())
         moved = {n for n in apart(run.states[t - 1], run.states[t]) if n.startswith("client ")}
         found |= {n for n in moved if int(n.split("/")[0].split()[1]) not in chosen}
     return found

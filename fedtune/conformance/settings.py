@@ -36,7 +36,7 @@ SIZES = [
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
 
 
-class Setting(NamedTuple):
+class CheckedScenario(NamedTuple):
     """One small setting, in words and as it is run."""
 
     words: str
@@ -98,18 +98,18 @@ def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None
 class Settings(NamedTuple):
     """The settings in which an algorithm's checks run."""
 
-    few: Setting  # the one that most checks use: three of five clients take part
-    everyone: Setting
-    adam: Setting
-    skewed: Setting
-    steps: Setting
-    averaged: Setting
-    personal: Setting
-    holders: Setting
-    alone: Setting
-    chance: Setting
-    mixed: Setting | None
-    effects: Setting
+    few: CheckedScenario  # the one that most checks use: three of five clients take part
+    everyone: CheckedScenario
+    adam: CheckedScenario
+    skewed: CheckedScenario
+    steps: CheckedScenario
+    averaged: CheckedScenario
+    personal: CheckedScenario
+    holders: CheckedScenario
+    alone: CheckedScenario
+    chance: CheckedScenario
+    mixed: CheckedScenario | None
+    effects: CheckedScenario
 
 
 def settings(base: Scenario | None = None) -> Settings:
@@ -120,27 +120,27 @@ def settings(base: Scenario | None = None) -> Settings:
     batch_norm = replace(TINY, model="fedgen-cnn", features=8)
     unequal = _random([5, 13, 9, 2])
     return Settings(
-        few=Setting("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
+        few=CheckedScenario("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
                     resumes=True),
-        everyone=Setting("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3), digits,
-                         {"local_epochs": 2, "batch": 5}, rounds=2),
-        adam=Setting("Adam", TINY, digits, {"optimizer": "adam", "lr": 0.003}),
-        skewed=Setting("Dirichlet-skewed clients, momentum and weight decay",
+        everyone=CheckedScenario("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3),
+                    digits, {"local_epochs": 2, "batch": 5}, rounds=2),
+        adam=CheckedScenario("Adam", TINY, digits, {"optimizer": "adam", "lr": 0.003}),
+        skewed=CheckedScenario("Dirichlet-skewed clients, momentum and weight decay",
                        replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
                        {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
-        steps=Setting("a net with convolutions, three steps a round",
+        steps=CheckedScenario("a net with convolutions, three steps a round",
                       replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}, rounds=2),
-        averaged=Setting("clients of different sizes, BatchNorm averaged", batch_norm, unequal),
-        personal=Setting("clients of different sizes, personal "
+        averaged=CheckedScenario("clients of different sizes, BatchNorm averaged", batch_norm, unequal),
+        personal=CheckedScenario("clients of different sizes, personal "
                          "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}, rounds=2),
-        holders=Setting("classes that only one client holds, or none", replace(TINY, participation=0.75),
+        holders=CheckedScenario("classes that only one client holds, or none", replace(TINY, participation=0.75),
                         _random(SIZES, HOLDERS, 6), rounds=4),
-        alone=Setting("a single client", TINY, _random([11]), rounds=2),
-        chance=Setting("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
+        alone=CheckedScenario("a single client", TINY, _random([11]), rounds=2),
+        chance=CheckedScenario("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
                        dropout=0.3),
-        mixed=Setting("clients with different architectures",
+        mixed=CheckedScenario("clients with different architectures",
                       replace(TINY, model="htmini3", participation=0.8), digits, rounds=2, resumes=True),
-        effects=Setting("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
+        effects=CheckedScenario("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
     )  # fmt: skip
 
 
@@ -158,29 +158,29 @@ def _of(base: Scenario) -> Settings:
     unequal = _random([5, 13, 9, 2, 7])
     some = replace(small, participation=0.6)
     return Settings(
-        few=Setting("3 of 5 clients take part", some, unequal, resumes=True),
-        everyone=Setting(
+        few=CheckedScenario("3 of 5 clients take part", some, unequal, resumes=True),
+        everyone=CheckedScenario(
             "two epochs, small batches", small, unequal, {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2
         ),
         # Adam divides rounding errors around 0 by nearly 0
-        adam=Setting("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
-        skewed=Setting(
+        adam=CheckedScenario("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
+        skewed=CheckedScenario(
             "momentum and weight decay",
             small,
             unequal,
             {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9},
         ),
-        steps=Setting("three steps a round", small, unequal, {"local_steps": 3}, 2),
-        averaged=Setting("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
-        personal=Setting("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
-        holders=Setting(
+        steps=CheckedScenario("three steps a round", small, unequal, {"local_steps": 3}, 2),
+        averaged=CheckedScenario("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
+        personal=CheckedScenario("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
+        holders=CheckedScenario(
             "classes that only one client holds, or none",
             replace(some, clients=4),
             _random(SIZES, HOLDERS, 6),
             rounds=4,
         ),
-        alone=Setting("a single client", replace(small, clients=1), _random([11]), rounds=2),
-        chance=Setting("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
+        alone=CheckedScenario("a single client", replace(small, clients=1), _random([11]), rounds=2),
+        chance=CheckedScenario("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
         mixed=None,
-        effects=Setting("5 clients", small, unequal),
+        effects=CheckedScenario("5 clients", small, unequal),
     )

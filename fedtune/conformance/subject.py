@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from fedtune import tracing
 from fedtune.conformance import hints
 from fedtune.conformance.check import RunFailed, Violation
-from fedtune.conformance.settings import Setting, settings
-from fedtune.conformance.watching import Tape, watched
+from fedtune.conformance.settings import CheckedScenario, settings
+from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine
@@ -42,21 +42,21 @@ class OfClass(Experiment):
 
     cls: type[Algorithm] = field(default=Algorithm)
 
-    def knobs(self) -> dict[str, Knob]:
+    def hyperparameters(self) -> dict[str, Hyperparameter]:
         """All hyperparameters: the algorithm's and the scenario's."""
-        return knobs(Scenario) | knobs(self.cls)
+        return hyperparameters(Scenario) | hyperparameters(self.cls)
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and the scenario under a configuration."""
-        own = knobs(self.cls)
+        own = hyperparameters(self.cls)
         scenario = self.scenario.override(**{n: v for n, v in config.items() if n not in own})
         return self.cls(**{n: v for n, v in config.items() if n in own}), scenario
 
 
-class Run:
+class WatchedRun:
     """A run that several checks look at: its rows, states and messages, round by round."""
 
-    def __init__(self, sim: Simulation, tape: Tape, setting: Setting) -> None:
+    def __init__(self, sim: Simulation, tape: MessageLog, setting: CheckedScenario) -> None:
         """The run is ready for its first round."""
         self.sim, self.tape, self.resumes, self.atol = sim, tape, setting.resumes, setting.atol
         self.rows: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ class Run:
         self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
         self.spoiled: set[str] = set()  # tensors of a round's input that the round changed
         self.drew: set[str] = set()  # the process's random streams that were used
-        f = sim.setting.federation
+        f = sim.setup.federation
         self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
 
     def train(self, rounds: int) -> None:
@@ -75,7 +75,7 @@ class Run:
             self.rows.append({k: v for k, v in row.items() if k not in CLOCK})
             self.drew |= set(streams.moved(Streams.now()))
             before = self.states[-1]
-            if sim.setting.scenario.participants == sim.setting.task.clients:
+            if sim.setup.scenario.participants == sim.setup.task.clients:
                 self.spoiled |= apart(numbers(given), before)
             self.spoiled |= {f"data/{n}" for n, (t, version) in self.rows_given.items() if t._version != version}
             self.states.append(copied(numbers(sim.state)))
@@ -106,26 +106,26 @@ class Subject:
     ) -> None:
         """base: use this scenario's data shape and model.  values: hyperparameters to hold fixed."""
         self.cls, self.name, self.settings = cls, name or cls.__name__, settings(base)
-        known = knobs(cls)
+        known = hyperparameters(cls)
         for n in values or {}:
-            if n not in known | knobs(Scenario):
-                raise unknown(f"hyperparameter of {self.name}", n, known | knobs(Scenario))
+            if n not in known | hyperparameters(Scenario):
+                raise unknown(f"hyperparameter of {self.name}", n, known | hyperparameters(Scenario))
         self.values = {**cls.checked_with, **(values or {})}
-        self.defaults = {n: self.values.get(n, knob.default) for n, knob in known.items()}
+        self.defaults = {n: self.values.get(n, hp.default) for n, hp in known.items()}
         self.rtol, self.atol = rtol, 0.0
         self.dtype = torch.float64  # this and how clients are run: what the checks found possible
         self.executor: Executor = "stack"
-        self._runs: dict[Key, Run | RunFailed] = {}
+        self._runs: dict[Key, WatchedRun | RunFailed] = {}
         self.hidden_state = of_process(cls)  # before anything ran
 
     def begin(
         self,
-        setting: Setting,
+        setting: CheckedScenario,
         executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (),
         seed: int = 0,
         config: Mapping[str, Any] | None = None,
-        tape: Tape | None = None,
+        tape: MessageLog | None = None,
         dtype: torch.dtype | None = None,
     ) -> Simulation:
         """A new simulation, ready for its first round."""
@@ -137,25 +137,25 @@ class Subject:
         experiment = OfClass(self.name, scenario, seed, how, cls=cls)
         sim = Simulation(experiment, values, data, dtype or self.dtype)
         if groups or setting.dropout:
-            s, how = sim.setting, sim.state.groups[0].executor
+            s, how = sim.setup, sim.state.groups[0].executor
             form = architectures.build(
                 scenario.model, s.federation.shape, data.classes, s.task.features, randomness.number(seed, "net")
             )
             if setting.dropout:
                 form.body = nn.Sequential(form.body, nn.Dropout(setting.dropout))
             sim.state = engine.start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
-            sim.setting = with_shapes(s, sim.state.groups[0].net)
+            sim.setup = with_shapes(s, sim.state.groups[0].net)
         return sim
 
     def run(
         self,
-        setting: Setting,
+        setting: CheckedScenario,
         rounds: int = 0,
         executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (),
         seed: int = 0,
         config: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> WatchedRun:
         """A run of at least that many rounds, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
@@ -165,12 +165,12 @@ class Subject:
             raise known
         try:
             if known is None:
-                tape = Tape()
+                tape = MessageLog()
                 sim = self.begin(setting, how, groups, seed, config, tape)
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
                 tape.down.clear()  # messages from the start
-                known = self._runs[key] = Run(sim, tape, setting)
+                known = self._runs[key] = WatchedRun(sim, tape, setting)
             with tracing.eager():  # what is recorded would serve this run alone; one check is of recordings
                 known.train(rounds or setting.rounds)
         except Exception as error:
@@ -198,7 +198,7 @@ class Subject:
         self.dtype, self.rtol, self.atol = torch.float32, 1e-3, 1e-5
         self._runs.clear()
 
-    def fell(self, error: Exception, setting: Setting) -> RunFailed:
+    def fell(self, error: Exception, setting: CheckedScenario) -> RunFailed:
         """An error in a run as a violation."""
         # the engine's own messages about client code begin with the place
         said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
@@ -217,7 +217,7 @@ class Subject:
             return False
         return True
 
-    def difference(self, got: Run, want: Run, exact: bool = False) -> str:
+    def difference(self, got: WatchedRun, want: WatchedRun, exact: bool = False) -> str:
         """The first difference between two runs, in words; "" if there is none."""
         within = 0.0 if exact else max(self.atol, want.atol)
         for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):

@@ -26,7 +26,7 @@ class Message(NamedTuple):
     content: dict[str, Any]  # copies
 
 
-class Change(NamedTuple):
+class ArgumentChange(NamedTuple):
     """An argument that a method changed."""
 
     hook: str
@@ -41,14 +41,14 @@ class Held(NamedTuple):
     version: Any
 
 
-class Tape:
+class MessageLog:
     """The messages of a run, and what its methods changed in place."""
 
     def __init__(self, buffers: frozenset[str] = frozenset()) -> None:
         """buffers: the model's tensors that training may change in place, BatchNorm's statistics."""
         self.down: list[Message] = []
         self.up: list[Message] = []
-        self.changes: list[Change] = []
+        self.changes: list[ArgumentChange] = []
         self.buffers, self.depth, self.training = buffers, 0, False
         self.in_place = False  # whether to look for changes: not under vmap, whose tensors have no versions
 
@@ -63,7 +63,7 @@ class Tape:
             self.depth, self.training = self.depth - 1, outer
         for name, holder, version in before:
             if _version(holder) != version:
-                self.changes.append(Change(hook, name))
+                self.changes.append(ArgumentChange(hook, name))
         if not self.depth:
             if hook == "broadcast":
                 _, ids, task = args[-3:]
@@ -83,7 +83,7 @@ class Tape:
         return found
 
 
-def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
+def watched(cls: type[Algorithm], tape: MessageLog) -> type[Algorithm]:
     """A subclass of the algorithm that records every method call on the tape, which somebody else must hold."""
     on = weakref.ref(tape)  # classes stay in caches: a process that checks many would keep all messages
 
@@ -106,7 +106,7 @@ def watched(cls: type[Algorithm], tape: Tape) -> type[Algorithm]:
     return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
-def _recorded_phase(phase: Phase, tape: Tape) -> Phase:
+def _recorded_phase(phase: Phase, tape: MessageLog) -> Phase:
     def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(function, "__name__", "loss")
         return lambda *args: tape.call(name, function, args, train=True)

@@ -24,7 +24,7 @@ BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders
 
 
 @dataclass(frozen=True)
-class Knob:
+class Hyperparameter:
     """A hyperparameter's declaration; made by `hyper`."""
 
     name: str
@@ -105,11 +105,21 @@ class Knob:
         return kept | {name: values for name, values in lists.items() if values}
 
     @classmethod
-    def from_record(cls, name: str, kept: Mapping[str, Any]) -> Knob:
+    def from_record(cls, name: str, kept: Mapping[str, Any]) -> Hyperparameter:
         """The declaration that a record has."""
-        choices, extra = tuple(kept.get("choices") or ()), tuple(kept.get("extra_values") or ())
-        shape = (kept.get("low"), kept.get("high"), bool(kept.get("log")), choices, extra)
-        return cls(name, kept["default"], *shape, str(kept.get("symbol", "")), str(kept.get("help", "")), 1, False)
+        return cls(
+            name=name,
+            default=kept["default"],
+            low=kept.get("low"),
+            high=kept.get("high"),
+            log=bool(kept.get("log")),
+            choices=tuple(kept.get("choices") or ()),
+            extra_values=tuple(kept.get("extra_values") or ()),
+            symbol=str(kept.get("symbol", "")),
+            help=str(kept.get("help", "")),
+            first_round=1,
+            late=False,
+        )
 
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
@@ -158,27 +168,39 @@ def hyper(
     choices, extra_values = tuple(map(plain, choices)), tuple(map(plain, extra_values))
     if strange := [c for c in choices if not isinstance(c, SCALARS)]:
         raise UserError(f"a hyperparameter's choices must be strings, numbers or bools, but got {shown(strange[0])}")
-    knob = Knob("", default, low, high, log, choices, extra_values, symbol, help, first_round, late)
-    return field(default=default, metadata={"knob": knob})
+    hp = Hyperparameter(
+        name="",
+        default=default,
+        low=low,
+        high=high,
+        log=log,
+        choices=choices,
+        extra_values=extra_values,
+        symbol=symbol,
+        help=help,
+        first_round=first_round,
+        late=late,
+    )
+    return field(default=default, metadata={"hp": hp})
 
 
-def knobs(cls: type) -> dict[str, Knob]:
+def hyperparameters(cls: type) -> dict[str, Hyperparameter]:
     """The hyperparameters that a dataclass declares, by name, in declaration order."""
-    return dict(_knobs(cls))
+    return dict(_hyperparameters(cls))
 
 
 @cache
-def _knobs(cls: type) -> dict[str, Knob]:
-    return {f.name: _named(f) for f in fields(cls) if "knob" in f.metadata}
+def _hyperparameters(cls: type) -> dict[str, Hyperparameter]:
+    return {f.name: _named(f) for f in fields(cls) if "hp" in f.metadata}
 
 
 def check_all(owner: Any) -> None:
     """Validate and normalise every hyperparameter of a frozen dataclass instance in place (for __post_init__)."""
-    for name, knob in knobs(type(owner)).items():
-        object.__setattr__(owner, name, knob.check(getattr(owner, name)))
+    for name, hp in hyperparameters(type(owner)).items():
+        object.__setattr__(owner, name, hp.check(getattr(owner, name)))
 
 
-def typed(known: Mapping[str, Knob], config: Mapping[str, Any]) -> dict[str, Any]:
+def typed(known: Mapping[str, Hyperparameter], config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with its values in their declared types; unknown names are left unchanged."""
     try:
         given = dict(config)
@@ -187,16 +209,16 @@ def typed(known: Mapping[str, Knob], config: Mapping[str, Any]) -> dict[str, Any
     return {name: known[name].check(value) if name in known else value for name, value in given.items()}
 
 
-def find(name: str, *owners: type) -> Knob:
+def find(name: str, *owners: type) -> Hyperparameter:
     """The hyperparameter of this name in the first owner that has it; otherwise UserError with the nearest name."""
-    known = {n: k for owner in reversed(owners) for n, k in knobs(owner).items()}
+    known = {n: k for owner in reversed(owners) for n, k in hyperparameters(owner).items()}
     if name not in known:
         raise unknown("hyperparameter", name, known)
     return known[name]
 
 
-def _named(f: Field) -> Knob:
-    return Knob(**(vars(f.metadata["knob"]) | {"name": f.name}))
+def _named(f: Field) -> Hyperparameter:
+    return Hyperparameter(**(vars(f.metadata["hp"]) | {"name": f.name}))
 
 
 def plain(value: Any) -> Any:

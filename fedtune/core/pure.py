@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Declared = TypeVar("Declared")
 _MARK = "_fedtune_pure"
-_KNOWN = {"fedtune", "trainables", "torch", "torchvision"}
+_KNOWN = {"fedtune", "torch", "torchvision"}
 
 
 def pure(function: Declared) -> Declared:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 
 Config = dict[str, Any]
 Row = dict[str, Any]  # the metrics of a round, with `round`, `seconds` of training and `eval_seconds`
@@ -111,7 +111,7 @@ class Workload(Protocol):
     def common(self) -> set[str]:
         """Hyperparameters that all workloads of a comparison share, so that all tune them or none."""
 
-    def knobs(self) -> dict[str, Knob]:
+    def hyperparameters(self) -> dict[str, Hyperparameter]:
         """Its hyperparameters."""
 
     def configuration(self, config: Config) -> Config:
@@ -155,7 +155,7 @@ class Workload(Protocol):
         """The same with this share of a GPU for each run; UserError if that does not fit."""
 
     def folder_name(self, setting: str) -> str:
-        """The beginning of a run folder's name."""
+        """The beginning of a study folder's name."""
 
     def title(self, setting: str) -> str:
         """What is trained, in words."""
@@ -218,7 +218,7 @@ class Run(Protocol):
         """End everything that the run started; may be called twice."""
 
 
-class SeededRun(Protocol):
+class SeedRun(Protocol):
     """A run on one seed of several that train together."""
 
     rounds: int

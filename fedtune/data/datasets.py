@@ -32,7 +32,9 @@ class Pictures:
     as in every data set.
     """
 
-    def __init__(self, name: str, read: Callable[[int], Any], order: np.ndarray, source: Source, folder: Path) -> None:
+    def __init__(
+        self, name: str, read: Callable[[int], Any], order: np.ndarray, source: DatasetSource, folder: Path
+    ) -> None:
         """read: returns a Pillow image by its number; order [rows]: the image number of each row."""
         self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
 
@@ -56,7 +58,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """Where a data set comes from and how it is converted.
 
     reader       the name of torchvision's class; "" for data sets that come with a package or are composed of others.
@@ -85,34 +87,44 @@ class Source:
     made_of: tuple[str, ...] = ()
 
 
-def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> Source:
+def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> DatasetSource:
     options = (("split", split),)
-    return Source("EMNIST", "EMNIST/raw", (1, 28, 28), classes, (mean,), (std,), options, first, transposed=True)
+    return DatasetSource(
+        reader="EMNIST",
+        folder="EMNIST/raw",
+        shape=(1, 28, 28),
+        classes=classes,
+        mean=(mean,),
+        std=(std,),
+        options=options,
+        first=first,
+        transposed=True,
+    )
 
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
+SOURCES: Mapping[str, DatasetSource] = MappingProxyType(
     {
-        "digits": Source("", "", (1, 8, 8), 10, (0.3053,), (0.3760,)),
-        "mnist": Source("MNIST", "MNIST/raw", (1, 28, 28), 10, (0.1307,), (0.3081,)),
-        "fashion-mnist": Source("FashionMNIST", "FashionMNIST/raw", (1, 28, 28), 10, (0.2860,), (0.3530,)),
+        "digits": DatasetSource("", "", (1, 8, 8), 10, (0.3053,), (0.3760,)),
+        "mnist": DatasetSource("MNIST", "MNIST/raw", (1, 28, 28), 10, (0.1307,), (0.3081,)),
+        "fashion-mnist": DatasetSource("FashionMNIST", "FashionMNIST/raw", (1, 28, 28), 10, (0.2860,), (0.3530,)),
         "emnist-letters": _emnist("letters", 26, 0.1722, 0.3309, first=1),
         "emnist-byclass": _emnist("byclass", 62, 0.1736, 0.3317, first=0),
-        "cifar10": Source(
+        "cifar10": DatasetSource(
             "CIFAR10", "cifar-10-batches-py", (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         ),
-        "cifar100": Source(
+        "cifar100": DatasetSource(
             "CIFAR100", "cifar-100-python", (3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
         ),
-        "tiny-imagenet": Source(
+        "tiny-imagenet": DatasetSource(
             "ImageFolder", "tiny-imagenet-200", (3, 64, 64), 200, (0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821),
             address="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         ),
         # the class is whether the celebrity smiles; mean and std are 0.5, which maps pixels to -1..1
-        "celeba": Source("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
+        "celeba": DatasetSource("CelebA", "celeba", (3, 84, 84), 2, (0.5,) * 3, (0.5,) * 3, owners=True),
         # normalised like MNIST, of which it is a part
-        "mnist-5k": Source("", "", (1, 28, 28), 10, (0.1307,), (0.3081,)),
-        "fashion-mnist+mnist-5k": Source("", "", (1, 28, 28), 20, (), (), made_of=("fashion-mnist", "mnist-5k")),
-        "fashion-mnist-rot4": Source("", "", (1, 28, 28), 40, (), (), made_of=("fashion-mnist",)),
+        "mnist-5k": DatasetSource("", "", (1, 28, 28), 10, (0.1307,), (0.3081,)),
+        "fashion-mnist+mnist-5k": DatasetSource("", "", (1, 28, 28), 20, (), (), made_of=("fashion-mnist", "mnist-5k")),
+        "fashion-mnist-rot4": DatasetSource("", "", (1, 28, 28), 40, (), (), made_of=("fashion-mnist",)),
     }
 )  # fmt: skip
 
@@ -183,13 +195,13 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     return Dataset(name, x, y, source.classes, train_rows)
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> DatasetSource:
     if name not in SOURCES:
         raise unknown("data set", name, names(), "fedtune list data")
     return SOURCES[name]
 
 
-def _normalise(x: np.ndarray, scale: float, source: Source) -> np.ndarray:
+def _normalise(x: np.ndarray, scale: float, source: DatasetSource) -> np.ndarray:
     """Pixels [rows, channels, height, width] from 0..scale to mean 0 and standard deviation 1 per channel."""
     x /= scale  # in place: EMNIST's 814,255 rows take 2.6 GB
     x -= np.reshape(source.mean, (-1, 1, 1)).astype(np.float32)
@@ -197,7 +209,7 @@ def _normalise(x: np.ndarray, scale: float, source: Source) -> np.ndarray:
     return x
 
 
-def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, int]:
+def _torchvision(name: str, source: DatasetSource, root: Path, download: bool) -> tuple[np.ndarray, np.ndarray, int]:
     """Pixels uint8 [rows, channels, height, width], classes int64 [rows] and the number of training rows."""
     from fedtune.core.torchvision_import import datasets
 
@@ -207,7 +219,7 @@ def _torchvision(name: str, source: Source, root: Path, download: bool) -> tuple
         return *_arrays(source, parts), len(parts[0].data)
 
 
-def _celeba(source: Source, root: Path, download: bool) -> Dataset:
+def _celeba(source: DatasetSource, root: Path, download: bool) -> Dataset:
     """The official training images first, then those for validation and test; class 1 means smiling."""
     from fedtune.core.torchvision_import import datasets
 
@@ -225,7 +237,7 @@ def _celeba(source: Source, root: Path, download: bool) -> Dataset:
     return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
 
 
-def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
+def _tiny_imagenet(source: DatasetSource, root: Path, download: bool) -> Dataset:
     """The training images by class, then the validation images, whose labels are public, as the official test set."""
     from fedtune.core.torchvision_import import datasets
 
@@ -245,7 +257,7 @@ def _tiny_imagenet(source: Source, root: Path, download: bool) -> Dataset:
 
 
 @contextmanager
-def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterator[None]:
+def _reading(name: str, source: DatasetSource, folder: Path, download: bool) -> Iterator[None]:
     """Turn any error with the files into a UserError that names the folder and what to do."""
     try:
         with warnings.catch_warnings():
@@ -263,7 +275,7 @@ def _reading(name: str, source: Source, folder: Path, download: bool) -> Iterato
         raise UserError(f"{name} {what} {folder} ({reason}): {ways}; delete damaged files first") from error
 
 
-def _arrays(source: Source, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+def _arrays(source: DatasetSource, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and classes of torchvision's training and test set, concatenated; ValueError if they do not match."""
     x = np.concatenate([np.asarray(part.data) for part in parts])
     y = np.concatenate([np.asarray(part.targets, dtype=np.int64) for part in parts]) - source.first

@@ -137,7 +137,17 @@ def joined(federations: Sequence[Federation]) -> Federation:
     named = all(f.owners for f in federations)  # clients of only some federations may equal owners by chance
     owners = tuple(whose for f in federations for whose in f.owners) if named else ()
     first = federations[0]
-    return Federation(x, y, first.classes, train, val, test, row, owners, first.class_names)
+    return Federation(
+        x=x,
+        y=y,
+        classes=first.classes,
+        train=train,
+        val=val,
+        test=test,
+        row=row,
+        owners=owners,
+        class_names=first.class_names,
+    )
 
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
@@ -162,7 +172,9 @@ def partitioned(
     train, val, test = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
     original = rows[held]
     x, y, names = data.x[original], data.y[original] - first_class, data.class_names[first_class:]
-    return Federation(x, y, data.classes, train, val, test, original, owners, names)
+    return Federation(
+        x=x, y=y, classes=data.classes, train=train, val=val, test=test, row=original, owners=owners, class_names=names
+    )
 
 
 def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> Owners:

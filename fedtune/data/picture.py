@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
         return self.where
 
 
-class Form(NamedTuple):
+class PictureFormat(NamedTuple):
     """The format of a picture.  depth: a key of SCALE."""
 
     height: int
@@ -49,14 +49,14 @@ class Form(NamedTuple):
     alpha: bool  # it may have transparent parts, according to its header
 
 
-def form(file: Path | Encoded) -> Form:
+def form(file: Path | Encoded) -> PictureFormat:
     """A picture's format from its header, upright; UserError for a picture that cannot be read without loss."""
     with _opened(file) as image:
         _require_whole(file, image)
         mode = "I;16" if image.format == "PPM" and image.mode == "I" else image.mode  # a PGM, scaled to 0..65535
         depth = {"I": "whole numbers", "F": "real numbers"}.get(mode, "16 bits" if mode in DEPTHS else "")
         width, height = _upright(image)
-        return Form(height, width, depth or "8 bits", bool(image.has_transparency_data))
+        return PictureFormat(height, width, depth or "8 bits", bool(image.has_transparency_data))
 
 
 def transparent(file: Path | Encoded) -> bool:

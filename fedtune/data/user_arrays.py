@@ -72,7 +72,20 @@ def of_rows(name: str, source: str, x: np.ndarray | Stored, arrays: Mapping[str,
     owner, owner_names = _owners(source, given["owner"]) if "owner" in given else (None, ())
     split = _split(source, given["split"]) if "split" in given else None
     notes = doubts(source, class_names, y, split) + only_case(source, owner_names)
-    return Dataset(name, x, y, len(class_names), len(y), owner, split, True, class_names, owner_names, notes, kind)
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        classes=len(class_names),
+        train_rows=len(y),
+        owner=owner,
+        split=split,
+        raw=True,
+        class_names=class_names,
+        owner_names=owner_names,
+        notes=notes,
+        kind=kind,
+    )
 
 
 def labels(source: str, y: np.ndarray, names: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -63,7 +63,7 @@ def read(source: str, table: pa.Table, features: Features, options: Options, spl
     splits = split if by is None else _names(source, table[by], features.get(by, {}))
     notes += (note,) if note else ()
     notes += tuple(same for name in (y, owner) if name and (same := _same_number(name, table[name])))
-    return Read(rows, labels, owners, splits, classes, kind, notes)
+    return Read(x=rows, y=labels, owner=owners, split=splits, classes=classes, kind=kind, notes=notes)
 
 
 def _named(source: str, table: pa.Table, options: Options) -> list[str]:

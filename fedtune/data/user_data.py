@@ -24,7 +24,7 @@ KEY = "dataset"  # the entry in a file's metadata
 GROUP = "datasets"  # the group of entry points
 
 
-class About(NamedTuple):
+class DatasetInfo(NamedTuple):
     """Metadata of a data set, known without reading it.
 
     shape    of a row as it was given; (3, 0, 0) for pictures of different sizes.
@@ -80,12 +80,12 @@ def is_own(name: str) -> bool:
     return name in offered()
 
 
-def about(name: str) -> About:
+def about(name: str) -> DatasetInfo:
     """The metadata of a user's data set; for a package's data set they are made by reading it."""
     if not user_files.is_own(name):
         return _about(_read(name, ""), "")
     values = user_files.about(name)[KEY][_ending(name)]
-    return About(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
+    return DatasetInfo(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
 
 
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
@@ -128,12 +128,21 @@ def without_split(name: str) -> str:
     return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in given.items())})"
 
 
-def _about(data: Dataset, digest: str) -> About:
+def _about(data: Dataset, digest: str) -> DatasetInfo:
     owners = 0 if data.owner is None else int(data.owner.max()) + 1
     shape = tuple(map(int, data.x.shape[1:]))
     sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
     many = np.transpose(sizes).tolist()
-    return About(shape, data.classes, data.kind, owners, len(data.y), digest, many, data.notes)
+    return DatasetInfo(
+        shape=shape,
+        classes=data.classes,
+        kind=data.kind,
+        owners=owners,
+        rows=len(data.y),
+        digest=digest,
+        sizes=many,
+        notes=data.notes,
+    )
 
 
 @lru_cache(maxsize=2)

@@ -98,7 +98,19 @@ def read(name: str, folder: Path) -> Dataset:
     if x.channels > len("RGB"):
         notes = ("some pictures have transparent parts, so opacity is a fourth channel", *notes)
     notes += user_arrays.doubts(str(folder), called, y, split)
-    return Dataset(name, x, y, len(names), len(y), None, split, True, called, notes=notes, kind=PICTURES)
+    return Dataset(
+        name=name,
+        x=x,
+        y=y,
+        classes=len(names),
+        train_rows=len(y),
+        owner=None,
+        split=split,
+        raw=True,
+        class_names=called,
+        notes=notes,
+        kind=PICTURES,
+    )
 
 
 def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:

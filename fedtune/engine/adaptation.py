@@ -12,14 +12,14 @@ from fedtune.engine import seed_stack
 from fedtune.engine.engine import require_finite, train_group
 from fedtune.engine.local_training import Done
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
-from fedtune.engine.state import Group, Setting, State, received
+from fedtune.engine.state import Group, RunSetup, State, received
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import Phase
 
 Groups = Mapping[int, Group]  # the groups of a run by position
 
 
-def adapted(s: Setting, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """A run's groups after adaptation; the given groups are not changed.  Raises Diverged."""
     (found,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
     if isinstance(found, Diverged):
@@ -32,7 +32,7 @@ def adapt_all(
 ) -> dict[int, Groups | Diverged]:
     """Adapt the groups of several runs; returns each run's groups by position, or how it diverged."""
     found: dict[int, Groups | Diverged] = dict(groups)
-    of_each = {i: seeds.settings[i] for i in states}
+    of_each = {i: seeds.setups[i] for i in states}
     said = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in of_each.items()}
     for phases, runs in by_plan(said) if any(said.values()) else ():
         for place in dict.fromkeys(place for i in runs for place in groups[i]):
@@ -45,7 +45,7 @@ def adapt_all(
     return found
 
 
-def _received(s: Setting, run: int, place: int, state: State, g: Group) -> Work:
+def _received(s: RunSetup, run: int, place: int, state: State, g: Group) -> Work:
     """A group's clients with what they would receive now."""
     down = hooks.broadcast(s.algorithm, "deployed", state.server, g.ids, s.task_in(state.round + 1))
     return Work(run, place, g._replace(tensors=received(s, g, down)), down)
@@ -59,14 +59,14 @@ def _adapted(
     lost: dict[int, Group | Diverged] = {}
     for n, phase in enumerate(phases):
 
-        def code(s: Setting, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> Done:
+        def code(s: RunSetup, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> Done:
             return train_group(s, g, down, phase, ("adapt", t + 1, n), t + 1)
 
         for w, done in zip(list(works.values()), seeds.run(list(works.values()), code), strict=True):
             try:
                 if isinstance(done, Diverged):
                     raise done
-                require_finite(t, seeds.settings[w.run].federation, w.g.ids, done.losses, done.tensors, {})
+                require_finite(t, seeds.setups[w.run].federation, w.g.ids, done.losses, done.tensors, {})
                 works[w.run] = w._replace(g=w.g._replace(tensors=done.tensors))
             except Diverged as error:
                 lost[w.run] = error

@@ -30,7 +30,7 @@ class Pool(NamedTuple):
         return self.dtype or self.x.dtype
 
 
-class Plan(NamedTuple):
+class BatchPlan(NamedTuple):
     """Each client's steps, rows and noise, drawn in advance from the client's own stream."""
 
     steps: list[int]  # of each client
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     ends: Tensor  # [m, S] bool, the last step of each pass
 
 
-def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> Plan:
+def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: list[torch.Generator]) -> BatchPlan:
     """Batches of exactly B real rows: permutations are concatenated, so the last batch of one continues into the next.
 
     A client with fewer rows than B has some of them twice in a batch; a client without rows makes no step.  Several
@@ -79,7 +79,7 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
         steps.append(len(rows[-1]))
         eps.append(draw(phase.noise, stream, (steps[-1],), pools[0].real))
     padded = tree_map(lambda *ts: _padded(ts).to(device), eps[0], *eps[1:])
-    return Plan(steps, _padded(rows).to(device), padded, _padded(ends).to(device))
+    return BatchPlan(steps, _padded(rows).to(device), padded, _padded(ends).to(device))
 
 
 def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:

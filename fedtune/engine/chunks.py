@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedtune.core.trees import Tree, join, take
 from fedtune.data.federation import Split
-from fedtune.engine.state import Group, Setting, no_steps
+from fedtune.engine.state import Group, RunSetup, no_steps
 from fedtune.experiment.algorithm import Data
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
@@ -29,7 +29,7 @@ Band = tuple[Part, int, int]  # clients; rows of each; rows of the longest clien
 _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | None, Any]]] = WeakKeyDictionary()
 
 
-def over_rows(s: Setting, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
+def over_rows(s: RunSetup, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
     """What `run` returns for a group's clients and their rows, in the clients' order; `run` also gets the chunk's full
     length.
 
@@ -72,7 +72,7 @@ def _joined(found: list[Tree], parts: list[Part]) -> Tree:
     return take(whole, torch.cat(chunks).argsort()) if chunks else whole
 
 
-def _bytes(s: Setting, g: Group, bands: list[Band]) -> int:
+def _bytes(s: RunSetup, g: Group, bands: list[Band]) -> int:
     """The memory that a group's rows need."""
     rows = sum(len(g.ids[part]) * n for part, n, _ in bands)
     return rows * s.federation.x[0].numel() * s.federation.x.element_size()
@@ -128,7 +128,7 @@ def chunks_of(g: Group, table: Split) -> list[Tensor]:
     return [torch.tensor(sorted(part), device=g.ids.device) for part in parts]
 
 
-def rows_of(s: Setting, table: Split, g: Group, part: Part, longest: int | None = None) -> Data:
+def rows_of(s: RunSetup, table: Split, g: Group, part: Part, longest: int | None = None) -> Data:
     """The rows of some clients of a group, padded to `longest`, or to the longest of them."""
     ids = g.ids[part]
     counts = table.counts[ids]

@@ -18,7 +18,7 @@ from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient
 from fedtune.engine.hidden_state import Streams
-from fedtune.engine.state import Group, Setting
+from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.tracing import SWITCH, Impure
@@ -62,7 +62,7 @@ class NotPure(UserError):
 
 
 @contextmanager
-def running(s: Setting, g: Group, t: int) -> Iterator[None]:
+def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
     """While client code runs: turn errors of the code, the model or a value into a UserError with place, client and
     row.
 
@@ -91,7 +91,7 @@ def running(s: Setting, g: Group, t: int) -> Iterator[None]:
     raise cause
 
 
-def _impure(s: Setting, t: int) -> str:
+def _impure(s: RunSetup, t: int) -> str:
     """The message for recorded steps that computed something else than the code."""
     algorithm = type(s.algorithm)
     own = [m for m in s.task.models if catalogue.is_own(m)]
@@ -110,7 +110,7 @@ def _impure(s: Setting, t: int) -> str:
 
 
 @contextmanager
-def _repeatable(s: Setting, g: Group) -> Iterator[None]:
+def _repeatable(s: RunSetup, g: Group) -> Iterator[None]:
     """UserError if a user's code draws from Python's or NumPy's global random numbers."""
     if not _is_own(s):
         yield
@@ -132,7 +132,7 @@ _REPEATABLE = (
 _STREAMS = (("numpy", "NumPy's", r"np\.random|numpy\.random"), ("python", "Python's", r"\brandom\.(?!Random)\w+\("))
 
 
-def _told(error: Exception, s: Setting, g: Group) -> str:
+def _told(error: Exception, s: RunSetup, g: Group) -> str:
     """An error in one line with the line in the author's file and the layer; "" if it is not in their code."""
     layer, line = layer_of(error, g.net), user_errors.place(error)
     if not (layer or line or _is_own(s)):
@@ -143,9 +143,11 @@ def _told(error: Exception, s: Setting, g: Group) -> str:
     return f"{rule}; {where}" if rule else f"{where}: {kind}: {one_line(user_errors.text(error))}"
 
 
-def _is_own(s: Setting) -> bool:
+def _is_own(s: RunSetup) -> bool:
     """Whether the algorithm or a model is the user's own."""
-    return not type(s.algorithm).__module__.startswith("trainables.") or any(map(catalogue.is_own, s.task.models))
+    return not type(s.algorithm).__module__.startswith("fedtune.trainables.") or any(
+        map(catalogue.is_own, s.task.models)
+    )
 
 
 @contextmanager

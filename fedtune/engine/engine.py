@@ -21,18 +21,18 @@ from fedtune.engine.blame import among
 from fedtune.engine.local_training import Done, train
 from fedtune.engine.round import RunningRound, participants, require_finite
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
-from fedtune.engine.state import Group, Setting, State, start
+from fedtune.engine.state import Group, RunSetup, State, start
 from fedtune.engine.uploads import Known, read, says_something, uploads
 from fedtune.experiment import plans
 from fedtune.experiment.algorithm import DOWN, Phase
 
-__all__ = ["Group", "Setting", "State", "participants", "require_finite", "run_round", "run_rounds", "start"]
+__all__ = ["Group", "RunSetup", "State", "participants", "require_finite", "run_round", "run_rounds", "start"]
 
 Address = tuple[str | int, ...]
 Found = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
 
 
-def run_round(s: Setting, state: State) -> tuple[State, dict[str, Any]]:
+def run_round(s: RunSetup, state: State) -> tuple[State, dict[str, Any]]:
     """Run the next round.  Returns the new state and the round's metrics (without evaluation).
 
     The given state is consumed: if only some clients take part, its tensors are overwritten at the end of the round.
@@ -50,7 +50,7 @@ def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Found
     states: by the runs' positions among the seeds; all runs have trained the same number of rounds.
     """
     began = time.perf_counter()
-    rounds = [RunningRound(i, seeds.settings[i], state, state.round + 1) for i, state in states.items()]
+    rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1) for i, state in states.items()]
     said = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
     for plan, runs in by_plan(said):
         for action in plan:
@@ -72,7 +72,7 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
     for i in _groups(rounds):
         here = [r for r in rounds if i in r.here and not r.lost]
 
-        def code(s: Setting, g: Group, down: Tree) -> Done:
+        def code(s: RunSetup, g: Group, down: Tree) -> Done:
             return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
 
         works = [Work(r.run, i, r.groups[i], r.down[i]) for r in here]
@@ -82,7 +82,7 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
         r.end_phase()
 
 
-def train_group(s: Setting, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
+def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
     """One phase of local training for a group's clients in round t; draws come from their streams at this address."""
     cooled = s.scenario.lr_decay ** (t - 1)
     plans.require_parts(s.algorithm, phase, g.net)
@@ -101,7 +101,7 @@ def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
         if not says_something(rounds[0].s.algorithm):
             continue  # avoids a pass over the data
 
-        def code(s: Setting, g: Group, known: Known) -> Tree:
+        def code(s: RunSetup, g: Group, known: Known) -> Tree:
             with client_errors.running(s, g, rounds[0].t):
                 return uploads(s, g, known, rounds[0].t)
 
@@ -116,6 +116,6 @@ def _groups(rounds: Sequence[RunningRound]) -> range:
     return range(len(rounds[0].groups) if rounds else 0)
 
 
-def pool_of(s: Setting, ids: Tensor) -> Pool:
+def pool_of(s: RunSetup, ids: Tensor) -> Pool:
     f = s.federation
     return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids], s.dtype)

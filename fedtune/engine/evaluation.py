@@ -21,7 +21,7 @@ from fedtune.engine.blame import among
 from fedtune.engine.chunks import Part, over_rows
 from fedtune.engine.seed_stack import SeedStack, Work, one_after_another
 from fedtune.engine.stacked_rows import StackedRows
-from fedtune.engine.state import Group, Setting, State, received
+from fedtune.engine.state import Group, RunSetup, State, received
 from fedtune.experiment import hooks, user_metrics
 from fedtune.experiment.algorithm import Data, Model
 
@@ -62,12 +62,12 @@ class _Untold(Model):
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
 
 
-def evaluate(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
+def evaluate(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
     """The metrics of the clients' models on these splits, without the table of clients that `score` also returns."""
     return score(s, state, splits).row
 
 
-def score(s: Setting, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
+def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
     """Metrics of the scored clients on their validation and test rows, by the scenario's evaluation rule.
 
     A client's model consists of its own parts and the shared ones that it would receive now, trained by the algorithm's
@@ -84,20 +84,20 @@ def score_all(
     seeds: SeedStack, states: Mapping[int, State], splits: tuple[str, ...] = ("val", "test")
 ) -> dict[int, Scored | Diverged]:
     """Score several runs, given by their positions among the seeds; their clients are evaluated as one stack."""
-    first = seeds.settings[next(iter(states))]
+    first = seeds.setups[next(iter(states))]
     if first.metrics:  # the user's own metrics are computed for one run after the other
-        seeds = SeedStack(seeds.settings)
-    ready = adapt_all(seeds, states, {i: _scored_groups(seeds.settings[i], state) for i, state in states.items()})
+        seeds = SeedStack(seeds.setups)
+    ready = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
     found: dict[int, Scored | Diverged] = {i: g for i, g in ready.items() if isinstance(g, Diverged)}
     groups = {i: g for i, g in ready.items() if not isinstance(g, Diverged)}
     wanted = (*splits, "all") if "test" in splits and first.everywhere else splits
     scores = {split: _scores(seeds, states, groups, split) for split in wanted}
     for i, of in groups.items():
-        found[i] = _summed(seeds.settings[i], of, {split: scores[split][i] for split in wanted})
+        found[i] = _summed(seeds.setups[i], of, {split: scores[split][i] for split in wanted})
     return {i: found[i] for i in states}
 
 
-def _scored_groups(s: Setting, state: State) -> dict[int, Group]:
+def _scored_groups(s: RunSetup, state: State) -> dict[int, Group]:
     """The scored clients, by the positions of their groups."""
     ids = s.scored_clients()
     if len(ids) == s.task.clients:
@@ -106,7 +106,7 @@ def _scored_groups(s: Setting, state: State) -> dict[int, Group]:
     return {i: state.groups[i].at(a) for i, a in at.items() if len(a)}
 
 
-def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[Scores]]) -> Scored:
+def _summed(s: RunSetup, groups: Mapping[int, Group], scores: Mapping[str, list[Scores]]) -> Scored:
     """A run's metrics.  scores: of each group, for each split and for the rows of all classes."""
     row: dict[str, float] = {}
     ids = s.scored_clients()
@@ -133,7 +133,7 @@ def _summed(s: Setting, groups: Mapping[int, Group], scores: Mapping[str, list[S
 
 
 def _own(
-    s: Setting, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
+    s: RunSetup, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The values of the user's metrics by the scenario's rule, and per client. each: a client's scores and labels."""
     row: dict[str, float] = {}
@@ -158,7 +158,7 @@ def _scores(
         """What clients would receive in the next round, from their own run's server."""
         found = []
         for i in dict.fromkeys(runs.tolist()):
-            s, mine = seeds.settings[i], ids[runs == i] % seeds.settings[i].task.clients
+            s, mine = seeds.setups[i], ids[runs == i] % seeds.setups[i].task.clients
             task = s.task_in(states[i].round + 1)
             found.append(hooks.broadcast(s.algorithm, "deployed", states[i].server, mine, task))
         return one_after_another(found)
@@ -176,7 +176,7 @@ def _scores(
     return found
 
 
-def _of_group(s: Setting, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
+def _of_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
     """The scores of clients on a split's rows after round t.  runs [k]: the position of each client's run."""
     g.net.eval()
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)

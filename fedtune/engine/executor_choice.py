@@ -52,7 +52,7 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
     does not run at all.
     """
     own_model = any(map(catalogue.is_own, catalogue.members(experiment.scenario.model)))
-    own_code = not registry.find(experiment.algorithm).__module__.startswith("trainables.")
+    own_code = not registry.find(experiment.algorithm).__module__.startswith("fedtune.trainables.")
     if experiment.executor in ("rule", "loop") or not (own_model or own_code):
         return experiment
     with one_thread():
@@ -133,7 +133,7 @@ class _Watched:
         """The simulation."""
         made = self.made = self.simulate(*given)
         self.start = {n: t.clone() for n, t in self._numbers().items()}
-        self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setting.algorithm)
+        self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setup.algorithm)
         self.before = [*map(hidden_state.of_net, self.nets)]
         self.look()
         return made
@@ -142,7 +142,7 @@ class _Watched:
         """Take fingerprints of the algorithm's object and of everything that outlives a trial."""
         classes = [self.algorithm, *(type(m) for net in self.nets for m in net.modules())]
         self.outside.append(hidden_state.of_process(*classes))
-        fields = vars(self.made.setting.algorithm)
+        fields = vars(self.made.setup.algorithm)
         self.fields.append({f"self.{name}": hidden_state.fingerprint(value) for name, value in fields.items()})
 
     def require_nothing_outlives(self) -> None:
@@ -208,7 +208,7 @@ class _Watched:
     def whose(self) -> str:
         """Which of the algorithm and the model are the user's own."""
         own = [] if is_known(self.algorithm.__module__) else ["the algorithm"]
-        return " or ".join(own + ["the model"] * any(map(catalogue.is_own, self.made.setting.task.models)))
+        return " or ".join(own + ["the model"] * any(map(catalogue.is_own, self.made.setup.task.models)))
 
 
 def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:

@@ -146,7 +146,7 @@ def _modules(cls: type) -> Iterator[ModuleType]:
     folders = {os.path.dirname(file) for file in own}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if name in own.values() or (file and os.path.dirname(file) in folders and name.split(".")[0] != "trainables"):
+        if name in own.values() or (file and os.path.dirname(file) in folders and not name.startswith("fedtune.")):
             yield module
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_map
 from fedtune.core.trees import leaves as leaves_of
-from fedtune.engine.batches import Plan, Pool, drawn, plan
+from fedtune.engine.batches import BatchPlan, Pool, drawn, plan
 from fedtune.engine.between_steps import BetweenSteps, Run
 from fedtune.engine.blame import finding
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     cooled: float  # the decay factor of the clients' learning rate so far
     x: Tensor  # [R, …] the rows that the plan refers to
     y: Tensor  # [R]
-    plan: Plan
+    plan: BatchPlan
     trained: tuple[str, ...]  # the parts that are trained
     client: Client  # with a client axis
     streams: list[torch.Generator]  # with the clients' addresses in this phase
@@ -79,7 +79,14 @@ def train(
     for name, part in net.named_children():
         part.train(name in trained)  # a frozen part keeps its running statistics
     passes = work.local_epochs if phase.epochs is None else phase.epochs
-    pools = [drawn(net, phase, down, pool, streams, executor, i) for i in range(passes)] if phase.pool else [pool]
+    pools = (
+        [
+            drawn(net=net, phase=phase, down=down, like=pool, streams=streams, executor=executor, number=i)
+            for i in range(passes)
+        ]
+        if phase.pool
+        else [pool]
+    )
     rows = join([{"x": p.x, "y": p.y} for p in pools])
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     lr = torch.full((len(todo.steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
@@ -92,7 +99,19 @@ def train(
     client = knowing(torch.tensor(todo.steps, device=device))
     codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
     draws = Draws(codes[0], net), Draws(codes[1], net), Draws(codes[2], net), Draws(codes[3], net)
-    job = Job(net, phase, work, cooled, rows["x"], rows["y"], todo, trained, client, streams, draws)
+    job = Job(
+        net=net,
+        phase=phase,
+        work=work,
+        cooled=cooled,
+        x=rows["x"],
+        y=rows["y"],
+        plan=todo,
+        trained=trained,
+        client=client,
+        streams=streams,
+        draws=draws,
+    )
     run = _stack_in_memory if executor == "stack" else _loop
     with finding(lambda k, at: _alone(job, tensors, down, k, at), lambda: _rows(job)):
         done = certain(lambda: run(job, tensors, down), *draws)
@@ -174,7 +193,7 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
     steps, rows, eps, ends = job.plan
     half, found = len(steps) // 2, []
     for some in (slice(0, half), slice(half, None)):
-        todo, streams = Plan(steps[some], rows[some], take(eps, some), ends[some]), job.streams[some]
+        todo, streams = BatchPlan(steps[some], rows[some], take(eps, some), ends[some]), job.streams[some]
         part = job._replace(plan=todo, client=take(job.client, some), streams=streams)
         found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
     return join(found)
@@ -226,7 +245,9 @@ def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, 
     """Train one client alone, or compute its initial loss on some of its rows, batch by batch."""
     (steps, rows, eps, ends), one = job.plan, slice(k, k + 1)
     if at is None:
-        part = job._replace(plan=Plan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one))
+        part = job._replace(
+            plan=BatchPlan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one)
+        )
         return _loop(part._replace(streams=job.streams[one]), take(tensors, one), take(down, one))
     given, size = _rows(job)[k][at], rows.shape[2]
     noise, client = {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
@@ -238,7 +259,15 @@ def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, 
 
 def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
     """What the phase of these clients does besides its steps.  ends: of these clients."""
-    return BetweenSteps(job.net, job.phase, job.trained, job.work.frozen, job.client.lr.dtype, ends, run)
+    return BetweenSteps(
+        net=job.net,
+        phase=job.phase,
+        trained=job.trained,
+        frozen=job.work.frozen,
+        real=job.client.lr.dtype,
+        ends=ends,
+        run=run,
+    )
 
 
 def _all_of(draws: Sequence[Draws], which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:

@@ -15,14 +15,14 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine.local_training import Done
-from fedtune.engine.state import Group, Setting, State, no_steps, received
+from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import part_of
 
 Found = TypeVar("Found")
 
 
-def participants(s: Setting, t: int) -> Tensor:
+def participants(s: RunSetup, t: int) -> Tensor:
     """The clients of round t, ascending; drawn without replacement from the round's own stream."""
     order = torch.randperm(s.task.clients, generator=randomness.stream(s.task.seed, "participants", t))
     return order[: s.scenario.participants].sort().values.to(s.federation.x.device)
@@ -33,7 +33,7 @@ class RunningRound:
     last.
     """
 
-    def __init__(self, run: int, s: Setting, state: State, t: int) -> None:
+    def __init__(self, run: int, s: RunSetup, state: State, t: int) -> None:
         """Select the clients of round t from each group.  run: its position among the seeds."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
         chosen = participants(s, t)

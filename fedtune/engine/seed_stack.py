@@ -21,7 +21,7 @@ from fedtune.core.trees import Ragged, Tree, join, leaves, take
 from fedtune.data import federation
 from fedtune.engine import executors
 from fedtune.engine.client_errors import NotPure
-from fedtune.engine.state import Group, Setting, State
+from fedtune.engine.state import Group, RunSetup, State
 from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
 from fedtune.nn import architectures
 
@@ -36,14 +36,14 @@ class Work(NamedTuple):
 
 
 Plan = TypeVar("Plan", bound=tuple[Any, ...])
-Code = Callable[[Setting, Group, Tree], Tree]  # of a setting, clients of it and their trees, a tree with a client axis
+Code = Callable[[RunSetup, Group, Tree], Tree]  # of a setting, clients of it and their trees, a tree with a client axis
 
 
 class SeedStack(NamedTuple):
-    """The settings of several runs, and the joint setting of all their clients."""
+    """The setups of several runs, and the joint setting of all their clients."""
 
-    settings: tuple[Setting, ...]
-    joint: Setting | None = None  # None: every run's clients work by themselves
+    setups: tuple[RunSetup, ...]
+    joint: RunSetup | None = None  # None: every run's clients work by themselves
     most: tuple[int, ...] = ()  # clients of each group that a stack holds at most
 
     def run(self, works: Sequence[Work], code: Code) -> list[Tree | Diverged]:
@@ -66,7 +66,7 @@ class SeedStack(NamedTuple):
 
     def _alone(self, w: Work, code: Code) -> Tree | Diverged:
         try:
-            return code(self.settings[w.run], w.g, w.trees)
+            return code(self.setups[w.run], w.g, w.trees)
         except Diverged as error:
             return error
 
@@ -88,34 +88,34 @@ class SeedStack(NamedTuple):
 
     def _joined(self, works: Sequence[Work]) -> Group:
         """The clients of several runs as one group of the joint setting."""
-        first, clients = works[0].g, self.settings[0].task.clients
+        first, clients = works[0].g, self.setups[0].task.clients
         ids = torch.cat([w.g.ids + w.run * clients for w in works])
         tensors, kept = (one_after_another(of) for of in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))
         return first._replace(ids=ids, tensors=tensors, kept=kept)
 
 
-def alone(s: Setting) -> SeedStack:
+def alone(s: RunSetup) -> SeedStack:
     """One run by itself."""
     return SeedStack((s,))
 
 
-def stacked(settings: Sequence[Setting], states: Sequence[State]) -> SeedStack:
+def stacked(setups: Sequence[RunSetup], states: Sequence[State]) -> SeedStack:
     """The runs of one experiment on several seeds, their clients stacked if that is faster."""
-    first, groups = settings[0], states[0].groups
-    if len(settings) == 1 or not _of_one_kind(settings, states):
-        return SeedStack(tuple(settings))
+    first, groups = setups[0], states[0].groups
+    if len(setups) == 1 or not _of_one_kind(setups, states):
+        return SeedStack(tuple(setups))
     most = tuple(_at_once(first, i, g) for i, g in enumerate(groups))
     if not any(most):
-        return SeedStack(tuple(settings))
-    joint = federation.joined([s.federation for s in settings])
+        return SeedStack(tuple(setups))
+    joint = federation.joined([s.federation for s in setups])
     own, begin = [], 0
-    for s in settings:  # the same rows in the same memory
+    for s in setups:  # the same rows in the same memory
         f, part = s.federation, slice(begin, begin + len(s.federation.x))
         own.append(s._replace(federation=f._replace(x=joint.x[part], y=joint.y[part]), algorithm=first.algorithm))
         begin += len(f.x)
-    everywhere = [s.everywhere for s in settings if s.everywhere]
-    everyone = federation.joined_split(everywhere, [len(s.federation.x) for s in settings]) if everywhere else None
-    seeds = tuple(s.task.seed for s in settings)
+    everywhere = [s.everywhere for s in setups if s.everywhere]
+    everyone = federation.joined_split(everywhere, [len(s.federation.x) for s in setups]) if everywhere else None
+    seeds = tuple(s.task.seed for s in setups)
     whole = own[0]._replace(federation=joint, everywhere=everyone, seeds=seeds)
     return SeedStack(tuple(own), whole, most)
 
@@ -148,7 +148,7 @@ def clients_at_once(
     return executors.clients_at_once(net, torch.zeros(1, *shape, dtype=dtype), batch, device)
 
 
-def _at_once(s: Setting, i: int, g: Group) -> int:
+def _at_once(s: RunSetup, i: int, g: Group) -> int:
     """How many clients of a group one stack should hold; 0 if that is fewer than two runs have."""
     x, task = s.federation.x, s.task
     dtype = torch.float32 if x.is_floating_point() else x.dtype
@@ -176,10 +176,10 @@ def _form(plan: Any) -> Any:
     return id(plan) if isinstance(plan, Tensor) else plan
 
 
-def _of_one_kind(settings: Sequence[Setting], states: Sequence[State]) -> bool:
+def _of_one_kind(setups: Sequence[RunSetup], states: Sequence[State]) -> bool:
     """Whether runs differ only in the values of their tensors, and not in algorithm, number of clients or constants."""
-    first = settings[0]
-    kinds = [(s.algorithm, s.federation.clients, s.task.clients) for s in settings]
+    first = setups[0]
+    kinds = [(s.algorithm, s.federation.clients, s.task.clients) for s in setups]
     if any(kind != (first.algorithm, first.task.clients, first.task.clients) for kind in kinds):
         return False
     nets = [[g.net for g in state.groups] for state in states]

@@ -20,7 +20,7 @@ from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
 from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.seed_stack import SeedStack
-from fedtune.engine.state import Setting, State, with_shapes
+from fedtune.engine.state import RunSetup, State, with_shapes
 from fedtune.experiment import hooks, partitioning, user_metrics
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
@@ -89,28 +89,36 @@ class Simulation:
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
         own = user_metrics.load(experiment.metrics)
-        setting = Setting(alg, arrays, scenario, task, everywhere, dtype, own)
+        setting = RunSetup(
+            algorithm=alg,
+            federation=arrays,
+            scenario=scenario,
+            task=task,
+            everywhere=everywhere,
+            dtype=dtype,
+            metrics=own,
+        )
         self.state = starting.start(experiment, setting, nets)
-        self.setting = with_shapes(setting, self.state.groups[0].net)
+        self.setup = with_shapes(setting, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
         """Run a round and score it on validation rows, and on test rows if they are due: its row of metrics.
 
         Raises Diverged, or UserError for errors in the user's own code.
         """
-        (row,) = step_all(seed_stack.alone(self.setting), {0: self}).values()
+        (row,) = step_all(seed_stack.alone(self.setup), {0: self}).values()
         if isinstance(row, Diverged):
             raise row
         return row
 
     def due(self, t: int) -> bool:
         """Whether test rows are scored at the end of round t."""
-        return t % self.test_every == 0 or t == self.setting.scenario.rounds
+        return t % self.test_every == 0 or t == self.setup.scenario.rounds
 
     def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
         """Continue from a round's result; returns its row, including the evaluation and its seconds."""
-        row, task = {"round": state.round} | row | found.row, self.setting.task_in(state.round)
-        alg = self.setting.algorithm
+        row, task = {"round": state.round} | row | found.row, self.setup.task_in(state.round)
+        alg = self.setup.algorithm
         server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
         self.state = state._replace(server=server)
         self.last = Round(row | {"eval_seconds": seconds}, found.clients, state)
@@ -127,7 +135,7 @@ class Simulation:
             return done
         began = time.perf_counter()
         with _at_work():
-            found = evaluation.score(self.setting, done.state, ("test",))
+            found = evaluation.score(self.setup, done.state, ("test",))
         row = {name: value for name, value in done.row.items() if name != "eval_seconds"} | found.row
         seconds = done.row["eval_seconds"] + time.perf_counter() - began
         return Round(row | {"eval_seconds": seconds}, done.clients | found.clients, done.state)
@@ -135,7 +143,7 @@ class Simulation:
     @property
     def rounds(self) -> int:
         """The rounds of a whole run."""
-        return self.setting.scenario.rounds
+        return self.setup.scenario.rounds
 
     def take_notes(self) -> list[str]:
         """None: what is worth telling is told before training."""
@@ -147,7 +155,7 @@ class Simulation:
 
     def clients(self, best: Round) -> list[tuple[str, int, Mapping[str, Any], Callable[[int], str]]]:
         """Each client's results in the last and in the best round: which, its number, columns, owner of a client."""
-        owner, rounds = self.setting.federation.owner, {"last": self.last, "best": self.tested(best)}
+        owner, rounds = self.setup.federation.owner, {"last": self.last, "best": self.tested(best)}
         return [(how, done.row["round"], done.clients, owner) for how, done in rounds.items()]
 
     def save(self, path: Path) -> None:
@@ -156,7 +164,7 @@ class Simulation:
 
     def load(self, path: Path) -> None:
         """Continue from a saved state."""
-        self.load_state_dict(torch.load(path, weights_only=True, map_location=self.setting.federation.x.device))
+        self.load_state_dict(torch.load(path, weights_only=True, map_location=self.setup.federation.x.device))
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
@@ -217,9 +225,9 @@ class Seeds:
         if experiment.executor == "auto":
             experiment = settled(experiment, config, next(iter(data.values())))  # one for all seeds
         self.runs = [Simulation(experiment.with_seed(seed), config, d, dtype) for seed, d in data.items()]
-        self._stack = seed_stack.stacked([r.setting for r in self.runs], [r.state for r in self.runs])
-        for run, setting in zip(self.runs, self._stack.settings, strict=True):
-            run.setting = setting
+        self._stack = seed_stack.stacked([r.setup for r in self.runs], [r.state for r in self.runs])
+        for run, setup in zip(self.runs, self._stack.setups, strict=True):
+            run.setup = setup
 
     def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
         """Run a round of the runs at these positions, or of all: for each its row of metrics, or how it diverged.
@@ -244,7 +252,7 @@ class MultiSeedSimulation:
     @property
     def rounds(self) -> int:
         """The number of rounds to train."""
-        return self.runs[0].setting.scenario.rounds
+        return self.runs[0].setup.scenario.rounds
 
     @property
     def round(self) -> int:
@@ -274,7 +282,7 @@ class MultiSeedSimulation:
         with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
             if hurt := packed.testzip():
                 raise ValueError(f"the checksum of {hurt} is wrong")
-        kept = torch.load(file, weights_only=True, map_location=self.runs[0].setting.federation.x.device)
+        kept = torch.load(file, weights_only=True, map_location=self.runs[0].setup.federation.x.device)
         for run, state in zip(self.runs, kept, strict=True):
             run.load_state_dict(state)
         if [_form(run.state) for run in self.runs] != fresh:
@@ -305,5 +313,5 @@ def train(
     if data is None:
         data = partitioning.make(experiment.scenario, experiment.seed, data_dir)
     simulation = Simulation(experiment, config, data, dtype)
-    for _ in range(simulation.setting.scenario.rounds):
+    for _ in range(simulation.setup.scenario.rounds):
         yield simulation.step()

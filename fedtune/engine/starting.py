@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 from fedtune.core.trees import Executor, alike
 from fedtune.engine import engine
-from fedtune.engine.engine import Setting, State
+from fedtune.engine.engine import RunSetup, State
 from fedtune.experiment import hooks, initial_weights
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.initial_weights import Target, Weights
@@ -16,7 +16,7 @@ from fedtune.nn import architectures
 from fedtune.nn.architectures import Net
 
 
-def start(experiment: Experiment, s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+def start(experiment: Experiment, s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """Round 0 for an experiment; nets as in `engine.start`."""
     state = engine.start(s, nets)
     for g in state.groups:
@@ -37,7 +37,7 @@ def _move_constants(net: nn.Module, device: torch.device, dtype: torch.dtype) ->
                 setattr(module, name, constant.to(device, dtype if constant.is_floating_point() else constant.dtype))
 
 
-def own_draws(s: Setting, state: State) -> State:
+def own_draws(s: RunSetup, state: State) -> State:
     """Draw each client's own parts at the client's own address, just as the common draw is at (seed, "net").
 
     The shared parts start as usual.
@@ -49,7 +49,7 @@ def own_draws(s: Setting, state: State) -> State:
     return state._replace(groups=tuple(groups))
 
 
-def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
+def _drawn(s: RunSetup, member: str, client: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
     """One client's own tensors."""
     seed = randomness.number(s.task.seed, "net", client)
     net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
@@ -58,7 +58,7 @@ def _drawn(s: Setting, member: str, client: int, like: dict[str, Tensor]) -> dic
     return {n: tensors[n] for n in like}
 
 
-def from_weights(s: Setting, state: State, given: Weights, part: str) -> State:
+def from_weights(s: RunSetup, state: State, given: Weights, part: str) -> State:
     """Replace initial values by a file's: the server's for shared tensors, every client's for the others."""
     shared, groups, fits = dict(state.server.get("shared", {})), [], []
     for g in state.groups:

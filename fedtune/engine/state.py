@@ -44,7 +44,7 @@ class State(NamedTuple):
     bytes: int  # sent and received so far
 
 
-class Setting(NamedTuple):
+class RunSetup(NamedTuple):
     """Everything of a run that does not change from round to round."""
 
     algorithm: Algorithm
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
         return order[: self.scenario.eval_clients].sort().values.to(self.federation.x.device)
 
 
-def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
+def start(s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
     """Round 0: clients with the same architecture start from the same values, drawn from the seed; shared parts come
     from the first architecture.
 
@@ -101,7 +101,7 @@ def start(s: Setting, nets: list[tuple[Net, list[int], Executor]]) -> State:
     return State(server, tuple(_with_unreceived(s, server, g) for g in groups), 0, 0)
 
 
-def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
+def _with_unreceived(s: RunSetup, server: dict[str, Tree], g: Group) -> Group:
     """Give clients their own copies of shared tensors that they do not receive."""
     names = plans.unreceived(s.algorithm, server, g.ids, with_shapes(s, g.net).task)
     if names and s.scenario.evaluation != "personal":
@@ -116,7 +116,7 @@ def _with_unreceived(s: Setting, server: dict[str, Tree], g: Group) -> Group:
     return g._replace(tensors=g.tensors | own)
 
 
-def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
+def received(s: RunSetup, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
     """The tensors of a group's clients after replacing those that they received."""
     alg, found = s.algorithm, s.algorithm.receive(down)
     if hook := next((h for h in ("receive", "broadcast", "deployed") if hooks.is_own(alg, h)), None):
@@ -132,14 +132,14 @@ def received(s: Setting, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
     return g.tensors | found
 
 
-def with_shapes(s: Setting, net: nn.Module) -> Setting:
+def with_shapes(s: RunSetup, net: nn.Module) -> RunSetup:
     """The setting with the shapes of this model's tensors in its task."""
     shapes = {n: t.shape for n, t in net.state_dict().items()}
     trained = tuple(n for n, _ in net.named_parameters() if part_of(n) not in s.scenario.frozen)
     return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
 
 
-def no_steps(s: Setting, net: nn.Module, ids: Tensor) -> Client:
+def no_steps(s: RunSetup, net: nn.Module, ids: Tensor) -> Client:
     """These clients' scalars before the round's first phase, without their rows of each class."""
     none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
     return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere), none[:, None].expand(-1, 0))
@@ -150,7 +150,7 @@ def _zero(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros((), dtype=dtype, device=device)
 
 
-def _with_own_parts(s: Setting, form: Net) -> nn.Module:
+def _with_own_parts(s: RunSetup, form: Net) -> nn.Module:
     """The net with the parts that the algorithm adds; their values are drawn from the seed."""
     with randomness.seeded(randomness.number(s.task.seed, "parts")):
         net = hooks.built(s.algorithm, form, s.task._replace(shapes={}, parameters=()))
@@ -162,7 +162,7 @@ def _with_own_parts(s: Setting, form: Net) -> nn.Module:
     return net
 
 
-def _of_each(s: Setting, name: str, t: Tensor, clients: int) -> Tensor:
+def _of_each(s: RunSetup, name: str, t: Tensor, clients: int) -> Tensor:
     """A tensor for each client: copies, because each client trains its own; views if the part is frozen."""
     views = t.expand(clients, *t.shape)
     return views if part_of(name) in s.scenario.frozen else views.clone()

@@ -19,7 +19,7 @@ from fedtune.data.federation import rows_by_class
 from fedtune.engine.blame import among, finding
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
 from fedtune.engine.stacked_rows import StackedRows, in_order, numbers, order_of
-from fedtune.engine.state import Group, Setting
+from fedtune.engine.state import Group, RunSetup
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
 from fedtune.experiment.phase import Reader
@@ -40,7 +40,7 @@ def says_something(algorithm: Algorithm) -> bool:
 
 
 @torch.no_grad()
-def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
+def uploads(s: RunSetup, g: Group, known: Known, t: int) -> dict[str, Tree]:
     """What a group's clients send (`up`) and keep from now on (`kept`) in round t, from the algorithm's methods."""
     g.net.eval()
     (down, tally, clients), alg = known, s.algorithm
@@ -81,7 +81,7 @@ def uploads(s: Setting, g: Group, known: Known, t: int) -> dict[str, Tree]:
 
 
 @torch.no_grad()
-def read(s: Setting, g: Group, down: Tree, code: Reader, streams: list[torch.Generator]) -> dict[str, Tensor]:
+def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Generator]) -> dict[str, Tensor]:
     """The tensors that a group's clients set before a phase, from their rows: `Phase.read`."""
     g.net.eval()
     draws, table = Draws(code, g.net), s.federation.train
@@ -134,7 +134,7 @@ def _places(g: Group) -> Tensor:
     return torch.arange(len(g.ids), device=g.ids.device)
 
 
-def _features(s: Setting, g: Group, part: Part, draws: Draws) -> Tensor:
+def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
     """Features of some clients' training rows [k, N, D]; padding repeats a client's first row and is not used."""
     table, places = s.federation.train, _places(g)[part]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedtune.core.hyper import check_all, hyper, knobs
+from fedtune.core.hyper import check_all, hyper, hyperparameters
 from fedtune.core.trees import Ragged, Tree, mean_over_clients, to_all
 from fedtune.experiment.model import Model
 from fedtune.experiment.phase import Phase, Step
@@ -214,7 +214,7 @@ def weights(up: dict[str, Tree], task: Task) -> Tensor:
 
 def first_round(algorithm: Algorithm, name: str) -> int:
     """The first round (1-based) whose evaluation can depend on this hyperparameter."""
-    declared = knobs(type(algorithm))
+    declared = hyperparameters(type(algorithm))
     first = declared[name].first_round if name in declared else 1
     return int(getattr(algorithm, first)()) if isinstance(first, str) else first
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedtune.core import objectives, randomness
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRIC, OBJECTIVES, figures
 from fedtune.core.terminal import command_line
 from fedtune.core.workload import Workload
@@ -100,7 +100,7 @@ class Experiment:
     @property
     def late(self) -> set[str]:
         """The hyperparameters that matter only in late rounds, if at all."""
-        return {n for n, knob in knobs(self._class()).items() if knob.late}
+        return {n for n, hp in hyperparameters(self._class()).items() if hp.late}
 
     @property
     def depends_on_horizon(self) -> bool:
@@ -123,7 +123,12 @@ class Experiment:
             return False
         written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
         shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
-        return not set(searched) & {"batch_norm", "body_lr_scale", "participation", *(knobs(cls) if shaped else ())}
+        return not set(searched) & {
+            "batch_norm",
+            "body_lr_scale",
+            "participation",
+            *(hyperparameters(cls) if shaped else ()),
+        }
 
     def participation(self, share: float) -> float:
         """The participation under which clients send at most this share of what they send now; 0: none does."""
@@ -152,7 +157,7 @@ class Experiment:
         return self
 
     def folder_name(self, scenario: str) -> str:
-        """The beginning of a run folder's name; with your own data, the data's name rather than the scenario's."""
+        """The beginning of a study folder's name; with your own data, the data's name rather than the scenario's."""
         dataset = self.scenario.dataset
         place = user_files.plain_name(dataset) if user_files.is_own(dataset) else scenario
         return f"{user_files.plain_name(self.algorithm)}-{place}"
@@ -187,7 +192,7 @@ class Experiment:
     @property
     def common(self) -> set[str]:
         """The hyperparameters of the scenario."""
-        return {*knobs(Scenario)}
+        return {*hyperparameters(Scenario)}
 
     def spaces(self) -> dict[str, Any]:
         """The algorithm's search spaces by name, as its file in search_spaces or your file has them."""
@@ -205,7 +210,9 @@ class Experiment:
         optimisation, as for every algorithm.  Choices are left to a file: most are variants of the method.
         """
         cls = self._class()
-        own = [n for n, k in knobs(cls).items() if k.low is not None and not k.late and n not in cls.structural]
+        own = [
+            n for n, k in hyperparameters(cls).items() if k.low is not None and not k.late and n not in cls.structural
+        ]
         return list(dict.fromkeys([*own, "lr", "momentum", "local_epochs"]))
 
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
@@ -290,20 +297,20 @@ class Experiment:
         values = asdict(replace(self, own=(), defaults=self.configuration({})))
         return values | {"own": [(file.name, file.sha256) for file in self.own]}
 
-    def knobs(self) -> dict[str, Knob]:
+    def hyperparameters(self) -> dict[str, Hyperparameter]:
         """The hyperparameters of the algorithm and the scenario."""
         user_files.register(self.own)
-        return knobs(Scenario) | knobs(registry.find(self.algorithm))
+        return hyperparameters(Scenario) | hyperparameters(registry.find(self.algorithm))
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        known = self.knobs()  # also registers its files
+        known = self.hyperparameters()  # also registers its files
         cls = registry.find(self.algorithm)
         values = self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
             if name not in known:
                 raise unknown(f"hyperparameter of {self.algorithm}", name, known, f"fedtune list {self.algorithm}")
-        own = knobs(cls)
+        own = hyperparameters(cls)
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
         return cls(**{n: v for n, v in values.items() if n in own}), scenario
 
@@ -318,7 +325,7 @@ class Experiment:
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration."""
         alg, scenario = self.resolve(config)
-        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.knobs()}
+        return {n: getattr(alg if hasattr(alg, n) else scenario, n) for n in self.hyperparameters()}
 
     def default(self) -> dict[str, Any]:
         """The default of every hyperparameter; if it leaves a choice open, its actual value (None: lr)."""
@@ -408,7 +415,7 @@ class Experiment:
         return f"{model}, on {rows}{some}"
 
 
-class Form(NamedTuple):
+class NetStructure(NamedTuple):
     """The structure of a net, without its values."""
 
     parts: tuple[str, ...]
@@ -426,7 +433,7 @@ class Form(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[Form, ...]:
+def _forms(alg: Algorithm, scenario: Scenario, contents: tuple[str, ...]) -> tuple[NetStructure, ...]:
     """The structures of a scenario's architectures with the algorithm's own parts; cached, so nets are built only once.
 
     contents: hashes of the user's files, because another file may have the same name.
@@ -444,7 +451,7 @@ def _architectures(scenario: Scenario) -> list[architectures.Net]:
     return nets
 
 
-def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> Form:
+def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -> NetStructure:
     """The structure of an architecture with the algorithm's own parts; the architecture itself is not changed."""
     shape, classes = shape_of(scenario)
     net: nn.Module = copy.copy(architecture)
@@ -455,7 +462,15 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     shapes, buffers = {n: t.shape for n, t in net.state_dict().items()}, frozenset(n for n, _ in net.named_buffers())
     unsent, adapts = frozenset(hooks.stays(alg, net)), bool(plans.adapting(alg, task))
     stays = unsent | plans.not_given(alg, net, task)
-    return Form(tuple(parts(net)), shapes, buffers, architecture.head_was, stays, unsent, adapts)
+    return NetStructure(
+        parts=tuple(parts(net)),
+        shapes=shapes,
+        buffers=buffers,
+        head_was=architecture.head_was,
+        stays=stays,
+        unsent=unsent,
+        adapts=adapts,
+    )
 
 
 def shape_of(scenario: Scenario) -> tuple[architectures.Shape, int]:
@@ -475,7 +490,7 @@ def beside_text(cls: type[Algorithm]) -> str:
         return f"not as in the text: {cls.unlike_text}"
     if cls.as_in_text or "as_text" in cls.presets:
         return ""
-    ours = cls.__module__.startswith("trainables.")
+    ours = cls.__module__.startswith("fedtune.trainables.")
     return f"no preset as_text{', because its paper was not at hand' if ours else ''}: the defaults stay as they are"
 
 
@@ -485,7 +500,17 @@ def task_of(
     """The Task of a scenario on data of this shape and type."""
     width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
     members, m = catalogue.members(scenario.model), scenario.participants
-    task = Task(classes, width, scenario.clients, scenario.batch, seed, shape, members, scenario.rounds, m)
+    task = Task(
+        classes=classes,
+        features=width,
+        clients=scenario.clients,
+        batch=scenario.batch,
+        seed=seed,
+        shape=shape,
+        models=members,
+        rounds=scenario.rounds,
+        taking_part=m,
+    )
     return task._replace(averaging=scenario.averaging)
 
 
@@ -498,10 +523,11 @@ def built_in(workload: Workload, command: str) -> Experiment:
 
 def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
     """Whether a server hook keeps the tensors of shared parts: a user's own hook may do anything."""
-    return getattr(cls, hook) is getattr(Algorithm, hook) or getattr(cls, hook).__module__.startswith("trainables.")
+    method = getattr(cls, hook)
+    return method is getattr(Algorithm, hook) or method.__module__.startswith("fedtune.trainables.")
 
 
-def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...], name: str) -> None:
+def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
         used = set(alg.predicts or form.parts) - set(scenario.frozen)
@@ -514,7 +540,9 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[Form, ...],
             )
 
 
-def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario, forms: tuple[Form, ...]) -> None:
+def _require_what_it_computes_with(
+    alg: Algorithm, name: str, scenario: Scenario, forms: tuple[NetStructure, ...]
+) -> None:
     """UserError unless the shared parts have tensors, and heads are one linear layer where the algorithm needs that."""
     if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
         raise UserError(
@@ -530,7 +558,7 @@ def _require_what_it_computes_with(alg: Algorithm, name: str, scenario: Scenario
             )
 
 
-def _alike(alg: Algorithm, forms: tuple[Form, ...], scenario: Scenario) -> bool:
+def _alike(alg: Algorithm, forms: tuple[NetStructure, ...], scenario: Scenario) -> bool:
     """Whether the averaged tensors have the same names and shapes in all nets."""
     sent = scenario.sent(alg.shared)
     shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.unsent} for form in forms]

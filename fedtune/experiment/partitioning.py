@@ -128,14 +128,41 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         train_rows = int((data.split[rows] != TEST).sum())
     if s.partition == "ways-shots":
         return partitions.ways_shots(
-            y, train_rows, s.clients, s.ways, s.ways_spread, s.shots, s.shots_spread, s.val_shots, s.test_shots, rng
+            y=y,
+            train_rows=train_rows,
+            clients=s.clients,
+            ways=s.ways,
+            ways_spread=s.ways_spread,
+            shots=s.shots,
+            shots_spread=s.shots_spread,
+            val_shots=s.val_shots,
+            test_shots=s.test_shots,
+            rng=rng,
         )
     if s.partition == "dirichlet":
-        return partitions.dirichlet(y, s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+        return partitions.dirichlet(
+            y=y,
+            clients=s.clients,
+            alpha=s.alpha,
+            floor=s.floor,
+            val_share=s.val_share,
+            test_share=s.test_share,
+            rng=rng,
+        )
     if s.partition == "fedgen":
         # FedPA's script includes the dropped class in N, so the cap is that of the whole data set
         n = data.train_rows
-        return partitions.fedgen(y, train_rows, n, s.clients, s.alpha, s.share, s.floor, s.val_share, rng)
+        return partitions.fedgen(
+            y=y,
+            train_rows=train_rows,
+            whole=n,
+            clients=s.clients,
+            alpha=s.alpha,
+            share=s.share,
+            floor=s.floor,
+            val_share=s.val_share,
+            rng=rng,
+        )
     if s.partition in ("natural", "domains"):
         if data.owner is None:
             raise UserError(
@@ -145,14 +172,47 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         owner = data.owner[rows[:train_rows] if data.split is None else rows]
         if s.partition == "domains":
             return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
-        return partitions.natural(owner, s.clients, s.owners, s.share, s.val_share, s.test_share, rng, data.owner_names)
+        return partitions.natural(
+            owner=owner,
+            clients=s.clients,
+            owners=s.owners,
+            share=s.share,
+            val_share=s.val_share,
+            test_share=s.test_share,
+            rng=rng,
+            names=data.owner_names,
+        )
     if flwr_partitions.is_named(s.partition):
         owner = None if data.owner is None else data.owner[rows]
-        return flwr_partitions.partition(s.partition, y, owner, s.clients, s.val_share, s.test_share, rng)
+        return flwr_partitions.partition(
+            name=s.partition,
+            y=y,
+            owner=owner,
+            clients=s.clients,
+            val_share=s.val_share,
+            test_share=s.test_share,
+            rng=rng,
+        )
     if s.partition == "shards":
         return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
     if s.partition == "quantity":
-        return skews.quantity(len(y), s.clients, s.alpha, s.floor, s.val_share, s.test_share, rng)
+        return skews.quantity(
+            rows=len(y),
+            clients=s.clients,
+            alpha=s.alpha,
+            floor=s.floor,
+            val_share=s.val_share,
+            test_share=s.test_share,
+            rng=rng,
+        )
     if s.partition == "power-law":
-        return skews.power_law(len(y), s.clients, s.power, s.floor, s.val_share, s.test_share, rng)
+        return skews.power_law(
+            rows=len(y),
+            clients=s.clients,
+            power=s.power,
+            floor=s.floor,
+            val_share=s.val_share,
+            test_share=s.test_share,
+            rng=rng,
+        )
     return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)

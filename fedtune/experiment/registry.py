@@ -13,8 +13,9 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fedtune.core.about import FOLDER
 from fedtune.core.errors import UserError, unknown
-from fedtune.user_code import entry_points, sibling_packages, user_files
+from fedtune.user_code import entry_points, user_files
 
 if TYPE_CHECKING:
     from fedtune.experiment.algorithm import Algorithm
@@ -43,8 +44,7 @@ def find(name: str) -> type[Algorithm]:
         from fedtune.experiment import user_algorithms
 
         return user_algorithms.checked(offered, name)
-    sibling_packages.pin("trainables")
-    module = importlib.import_module(f"trainables.{name}")
+    module = importlib.import_module(f"fedtune.trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
     own = [c for c in classes if issubclass(c, Algorithm)]
     if len(own) != 1:
@@ -56,7 +56,7 @@ def summary(name: str) -> str:
     """What an algorithm does, in a line, without importing it: the first line of its file's docstring."""
     if name not in _built_in():
         return "of an installed package"
-    file = sibling_packages.folder("trainables") / f"{name}.py"
+    file = FOLDER / "trainables" / f"{name}.py"
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0].partition(": ")[2]
 
@@ -68,8 +68,7 @@ def spaces(name: str) -> dict[str, Any]:
         from fedtune.experiment import user_algorithms
 
         return dict(user_algorithms.spaces(name) or {})
-    sibling_packages.pin("trainables", "search_spaces")
-    module = f"search_spaces.{name}"
+    module = f"fedtune.search_spaces.{name}"
     if importlib.util.find_spec(module) is None:
         return {}
     return members(importlib.import_module(module))
@@ -82,7 +81,7 @@ def members(module: ModuleType) -> dict[str, Any]:
 
 def _built_in() -> list[str]:
     """The files of `trainables/`."""
-    folder = sibling_packages.folder("trainables")
+    folder = FOLDER / "trainables"
     return _files(str(folder), folder.stat().st_mtime_ns)
 
 

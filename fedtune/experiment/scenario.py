@@ -178,7 +178,7 @@ class Scenario:
     def __post_init__(self) -> None:
         """Validate all that can be checked without loading data; UserError otherwise."""
         for f in fields(self):
-            if "knob" not in f.metadata:
+            if "hp" not in f.metadata:
                 object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))
         check_all(self)
         if user_partition.is_own(self.partition):
@@ -324,7 +324,7 @@ def about(name: str) -> str:
     """What a field is, with the partitions that use it if they are few."""
     (f,) = (f for f in fields(Scenario) if f.name == name)
     using = [partition for partition, names in USES.items() if name in names]
-    text = f.metadata["knob"].help if "knob" in f.metadata else f.metadata["help"]
+    text = f.metadata["hp"].help if "hp" in f.metadata else f.metadata["help"]
     return f"{', '.join(using)}: {text}" if 0 < len(using) <= FEW else text
 
 

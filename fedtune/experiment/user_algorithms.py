@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import BEFORE, NOW, knobs
+from fedtune.core.hyper import BEFORE, NOW, hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
@@ -40,8 +40,8 @@ def name_of(cls: type) -> str:
     """
     checked(cls, cls.__name__)
     module = cls.__module__
-    if module.startswith("trainables."):
-        return module.removeprefix("trainables.")
+    if module.startswith("fedtune.trainables."):
+        return module.removeprefix("fedtune.trainables.")
     path = getattr(sys.modules.get(module), "__file__", None)
     if module != "__main__" and path and Path(path).suffix == ".py" and cls.__qualname__ == cls.__name__:
         return f"{path}:{cls.__name__}"
@@ -139,9 +139,9 @@ def _require_sound(cls: type[Algorithm]) -> None:
     known = {f.name for f in fields(cls)}
     if loose := [n for n, v in vars(cls).items() if isinstance(v, Field) and n not in known]:
         raise _refused(cls, f"{loose[0]} is no hyperparameter yet: write @dataclass(frozen=True) above the class")
-    if bare := [f.name for f in fields(cls) if f.name not in knobs(cls)]:
+    if bare := [f.name for f in fields(cls) if f.name not in hyperparameters(cls)]:
         raise _refused(cls, f"a field is a hyperparameter, but {bare[0]} is not declared with hyper(…)")
-    if BEFORE in knobs(cls):  # where a folder is read, it would be taken for that of the setting
+    if BEFORE in hyperparameters(cls):  # where a folder is read, it would be taken for that of the setting
         raise _refused(cls, f"{BEFORE} is the earlier name of {NOW}: give the hyperparameter another name")
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):

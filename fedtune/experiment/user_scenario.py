@@ -130,7 +130,7 @@ def _clients(partition: str) -> int | None:
     return flwr_partitions.clients(partition) if flwr_partitions.is_named(partition) else None
 
 
-def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int:
+def _owners(name: str, fields: Mapping[str, Any], about: user_data.DatasetInfo) -> int:
     """The number of owners whose rows may be given to clients."""
     skip, keep, least = (int(_number(fields, n, 0.0)) for n in ("skip_classes", "keep_classes", "min_rows"))
     if not about.owners or not (skip or keep):
@@ -140,7 +140,7 @@ def _owners(name: str, fields: Mapping[str, Any], about: user_data.About) -> int
     return len(np.unique(data.owner[kept_rows(data, skip, keep, least)]))
 
 
-def _only_kind(model: str, about: user_data.About) -> str:
+def _only_kind(model: str, about: user_data.DatasetInfo) -> str:
     """The kind of the rows if type and axes leave it ambiguous and the model takes only one; "" otherwise."""
     kinds = user_rows.OF_AXES[len(about.shape)]
     fitting = [kind for kind in kinds if _takes(model, user_rows.row_shape(kind, about.shape), kind, about.classes)]

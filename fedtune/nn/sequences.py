@@ -94,7 +94,8 @@ class LSTM(nn.Module):
         weights = [*self._parameters.values()]
         if not any(has_client_axis(t) for t in (x, *weights) if t is not None):
             start = x.new_zeros(self.depth, len(x), self.width)
-            states: Tensor = torch.lstm(x, (start, start), weights, True, self.depth, 0.0, True, False, True)[0]  # type: ignore
+            how = {"dropout": 0.0, "train": True, "bidirectional": False, "batch_first": True}
+            states: Tensor = torch.lstm(x, (start, start), weights, has_biases=True, num_layers=self.depth, **how)[0]  # type: ignore
             return states
         for i in range(self.depth):
             w, recurrent, bias, other = weights[4 * i : 4 * i + 4]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedtune.programs import keeper
-from fedtune.programs.output import Lines, Log
+from fedtune.programs.output import LineCutter, Log
 
 CHUNK = 2**16
 PIPE = 2**20  # bytes that wait in the pipe, so that a program that prints much seldom waits for its reader
@@ -169,7 +169,7 @@ class Child:
 
     def _read(self) -> None:
         """The reader's thread, until all output was read and all processes are gone."""
-        lines = Lines()
+        lines = LineCutter()
         try:
             self._read_all(lines)
             if self.exit_status == 0:  # otherwise its last line may be cut, and a number that is cut is another
@@ -180,7 +180,7 @@ class Child:
             self._keeper.wait()
             self._listener.ended(whole=self.exit_status == 0)
 
-    def _read_all(self, lines: Lines) -> None:
+    def _read_all(self, lines: LineCutter) -> None:
         assert self._keeper.stdout
         status = self._keeper.stdout.fileno()
         poll, open_ones = select.poll(), {self._output, status}

@@ -13,14 +13,14 @@ from fedtune.programs import command
 LARGEST = 2**53  # the largest whole number that every program reads as it is written
 
 
-class Source(NamedTuple):
+class EntrySource(NamedTuple):
     """Where entries were written: a file with the lines of its keys, or options of a command."""
 
     name: str
     lines: Mapping[str, int]
 
     @classmethod
-    def of_file(cls, name: str, text: str) -> Source:
+    def of_file(cls, name: str, text: str) -> EntrySource:
         """A TOML file's keys, each with the line that begins it."""
         lines: dict[str, int] = {}
         table = ""
@@ -50,7 +50,7 @@ def _plain(key: str) -> str:
 class Entry(NamedTuple):
     """A value of the file with its key, `metrics.val_acc.skip`."""
 
-    source: Source
+    source: EntrySource
     key: str
     value: Any
 

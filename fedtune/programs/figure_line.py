@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import printable
-from fedtune.programs.metric import NEEDLE, Metric
+from fedtune.programs.metric import NEEDLE, ProgramMetric
 from fedtune.programs.rows import Figure, Pattern
 
 BEFORE, AFTER = 120, 60  # characters of a line that are shown around a figure
@@ -24,7 +24,7 @@ def shown(figure: Figure) -> str:
     return printable(f"{before}{marked}{after}".strip())
 
 
-def rows_by(m: Metric) -> str:
+def rows_by(m: ProgramMetric) -> str:
     """The rows that a metric is taken to be measured on, and by what."""
     if m.split:
         return f"of {m.split} rows, as split says"

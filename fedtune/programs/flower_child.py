@@ -191,7 +191,7 @@ def _underscored(value: Any) -> Any:
 # rows
 
 
-class Rows:
+class RoundRows:
     """A row for every round, written when the round is over: when the next training begins, or at the end."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ def write(row: dict[str, float]) -> None:
 class _Reporting(dict):
     """A dictionary from rounds to metrics that reports what is put into it."""
 
-    def __init__(self, rows: Rows, kind: str) -> None:
+    def __init__(self, rows: RoundRows, kind: str) -> None:
         """kind: who measures them: client, server or train."""
         super().__init__()
         self.report = lambda round, metrics: rows.add(round, kind, metrics)
@@ -265,7 +265,7 @@ class _Reporting(dict):
         return dict, (dict(self),)
 
 
-def report_results(rows: Rows) -> None:
+def report_results(rows: RoundRows) -> None:
     """Report from the strategies of today, which keep their metrics in a Result."""
     try:
         from flwr.serverapp.strategy import Result
@@ -282,7 +282,7 @@ def report_results(rows: Rows) -> None:
     Result.__init__ = init
 
 
-def report_history(rows: Rows) -> None:
+def report_history(rows: RoundRows) -> None:
     """Report from the strategies before, whose server keeps a History; and give them their results in one order."""
     try:
         from flwr.server import server
@@ -402,7 +402,7 @@ class _TunedServer:
     """The app's server with the trial's run config, which starts when all nodes are there."""
 
     def __init__(
-        self, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: Rows, tolerant: bool
+        self, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: RoundRows, tolerant: bool
     ) -> None:
         self.server, self.config, self.seed = server, config, seed
         self.nodes, self.rows, self.tolerant = nodes, rows, tolerant
@@ -432,7 +432,7 @@ def with_config(context: Any, config: dict[str, Value]) -> Any:
     return own
 
 
-def watch(grid: Any, rows: Rows, tolerant: bool) -> None:
+def watch(grid: Any, rows: RoundRows, tolerant: bool) -> None:
     """See the messages of a grid: training ends the row before, replies come in order, a client's error is told."""
     push, pull, exchange, node_ids = grid.push_messages, grid.pull_messages, grid.send_and_receive, grid.get_node_ids
 
@@ -633,7 +633,7 @@ def main() -> int:
     if asked.check:
         print(json.dumps(versions()))
         return OK
-    rows = Rows()
+    rows = RoundRows()
     report_results(rows)
     report_history(rows)
     number_nodes()

@@ -35,7 +35,7 @@ FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # a brace that is one fo
 NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word test, but not contest or latest
 
 
-class Metric(NamedTuple):
+class ProgramMetric(NamedTuple):
     """A metric's declaration; without pattern and column it comes by its name, in rows that the program reports."""
 
     name: str
@@ -55,7 +55,7 @@ class Metric(NamedTuple):
         return self.split == "test" or (self.split is None and bool(NEEDLE.search(said)))
 
 
-def read(name: str, entry: Entry, file: bool) -> Metric:
+def read(name: str, entry: Entry, file: bool) -> ProgramMetric:
     """A metric from its table.  file: whether the program writes a file, from which it then comes by column."""
     if not re.fullmatch(NAME, name) or name in TAKEN:
         rule = "be letters, digits and _" if name not in TAKEN else "not be one that fedtune uses itself"
@@ -69,16 +69,16 @@ def read(name: str, entry: Entry, file: bool) -> Metric:
         raise given["column"].refuse(
             "of a file", 'name it at the top of the file, for example file = "results/{trial}.csv"'
         )
-    found = Metric(
-        name,
-        pattern,
-        column or (name if file and not pattern else None),
-        given["split"].one_of("train", "validation", "test") if "split" in given else None,
-        given["skip"].whole(0) if "skip" in given else 0,
-        given["every"].whole(1) if "every" in given else 1,
-        given["divide"].number() if "divide" in given else 1.0,
-        given["mode"].one_of("max", "min") if "mode" in given else "",
-        given["worst"].number() if "worst" in given else None,
+    found = ProgramMetric(
+        name=name,
+        pattern=pattern,
+        column=column or (name if file and not pattern else None),
+        split=given["split"].one_of("train", "validation", "test") if "split" in given else None,
+        skip=given["skip"].whole(0) if "skip" in given else 0,
+        every=given["every"].whole(1) if "every" in given else 1,
+        divide=given["divide"].number() if "divide" in given else 1.0,
+        mode=given["mode"].one_of("max", "min") if "mode" in given else "",
+        worst=given["worst"].number() if "worst" in given else None,
     )
     _require_sense(found, entry, given)
     known = _declared(name)
@@ -102,7 +102,7 @@ def bounds(name: str) -> tuple[float, float]:
     return (low, high) if high == 1.0 else (-math.inf, math.inf)
 
 
-def _require_sense(found: Metric, entry: Entry, given: dict[str, Entry]) -> None:
+def _require_sense(found: ProgramMetric, entry: Entry, given: dict[str, Entry]) -> None:
     """UserError for what contradicts the metric's name."""
     name, known = found.name, _declared(found.name)
     if not found.divide:

@@ -19,7 +19,7 @@ ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-
 DROPPED = b"[earlier output was dropped]\n"
 
 
-class Lines:
+class LineCutter:
     """Cuts output into lines as it comes.  A carriage return ends a line too, as progress bars write it."""
 
     def __init__(self) -> None:

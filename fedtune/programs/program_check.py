@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import few, several
 from fedtune.programs import command, figure_line, keeper, touched, workload
 from fedtune.programs.run import CHECKPOINT
@@ -455,21 +455,21 @@ def _skipped(name: str, says: str) -> Finding:
     return Finding("skipped", name, says)
 
 
-def _far(knob: Knob, value: Any) -> Any:
+def _far(hp: Hyperparameter, value: Any) -> Any:
     """Another choice, or the end of the range that is farther from a value."""
-    if knob.choices:
-        return next(choice for choice in reversed(knob.choices) if choice != value)
-    assert knob.low is not None and knob.high is not None
-    scale = math.log if knob.log else float
-    return knob.low if scale(value) - scale(knob.low) > scale(knob.high) - scale(value) else knob.high
+    if hp.choices:
+        return next(choice for choice in reversed(hp.choices) if choice != value)
+    assert hp.low is not None and hp.high is not None
+    scale = math.log if hp.log else float
+    return hp.low if scale(value) - scale(hp.low) > scale(hp.high) - scale(value) else hp.high
 
 
-def _near(knob: Knob, value: Any) -> Any:
+def _near(hp: Hyperparameter, value: Any) -> Any:
     """Another choice, or a number close to a value."""
-    end = _far(knob, value)
-    if knob.choices:
+    end = _far(hp, value)
+    if hp.choices:
         return end
-    if knob.integer:
+    if hp.integer:
         return value + (1 if end > value else -1)
     return value + (end - value) / 10
 

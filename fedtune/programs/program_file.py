@@ -17,11 +17,11 @@ from typing import Any
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
 from fedtune.programs import command, fingerprint, flower, metric, space_words
-from fedtune.programs.entries import Entry, Source
-from fedtune.programs.metric import Metric
+from fedtune.programs.entries import Entry, EntrySource
+from fedtune.programs.metric import ProgramMetric
 from fedtune.user_code import user_files
 
 LARGEST = 2**20  # bytes of a program file
@@ -42,8 +42,8 @@ class Program:
     command: tuple[str, ...]
     folder: str  # where it runs
     rounds: int
-    metrics: dict[str, Metric]
-    hyper: dict[str, Knob]  # those that are searched, and those of [defaults] that are fixed
+    metrics: dict[str, ProgramMetric]
+    hyper: dict[str, Hyperparameter]  # those that are searched, and those of [defaults] that are fixed
     searched: tuple[str, ...] = ()
     conditions: space_words.Conditions = field(default_factory=dict)
     seed: str = "none"  # or "{seed}", or an environment variable's name
@@ -74,13 +74,13 @@ class Program:
         """Whether the program is given its number of rounds; one that is used again reads it from stdin."""
         return self.reuse or self.uses("rounds")
 
-    def knobs(self) -> dict[str, Knob]:
+    def hyperparameters(self) -> dict[str, Hyperparameter]:
         """The hyperparameters by name; those that have no range or choices to search are fixed."""
         return dict(self.hyper)
 
     def defaults(self) -> dict[str, Any]:
         """The default of each hyperparameter."""
-        return {name: knob.default for name, knob in self.hyper.items()}
+        return {name: hp.default for name, hp in self.hyper.items()}
 
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration with defaults for what it leaves out; UserError for a name or value that cannot be."""
@@ -137,7 +137,7 @@ class Program:
         """What identifies the program in records: its file, command, commit and interpreter."""
         return fingerprint.of(self.text, self.command, Path(self.folder), self.environment.get("PATH"))
 
-    def source(self) -> Source:
+    def source(self) -> EntrySource:
         """Where the program was declared, for messages."""
         return _source(self.path, self.text)
 
@@ -213,8 +213,8 @@ def parse(text: str, path: str, base: Path, stem: str) -> Program:
     return replace(made, path=path, text=text, check=check, notes=(*made.notes, *notes))
 
 
-def _source(path: str, text: str) -> Source:
-    return Source(path, {}) if path.startswith("--") else Source.of_file(path, text)
+def _source(path: str, text: str) -> EntrySource:
+    return EntrySource(path, {}) if path.startswith("--") else EntrySource.of_file(path, text)
 
 
 def _toml(entries: Mapping[str, Any]) -> str:
@@ -234,7 +234,7 @@ def _word(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Program:
+def _made(raw: Mapping[str, Any], source: EntrySource, base: Path, stem: str) -> Program:
     top = Entry(source, "", raw)
     given = top.table(KEYS)
     for key in ("command", "rounds", "metrics"):
@@ -286,7 +286,9 @@ def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
     return {key: function(given[key]) for key, function in take.items() if key in given}
 
 
-def _hyper(space: Mapping[str, Entry], given: Mapping[str, Entry], source: Source) -> tuple[dict[str, Knob], list[str]]:
+def _hyper(
+    space: Mapping[str, Entry], given: Mapping[str, Entry], source: EntrySource
+) -> tuple[dict[str, Hyperparameter], list[str]]:
     found, notes = {}, []
     for name, entry in (*space.items(), *given.items()):
         if not re.fullmatch(command.NAME, name) or name in command.OWN or name in metric.TAKEN:
@@ -294,12 +296,12 @@ def _hyper(space: Mapping[str, Entry], given: Mapping[str, Entry], source: Sourc
             what = "; fedtune gives it itself" if rule == "be free" else "; for example lr"
             raise source.error(entry.key, f"a hyperparameter's name must {rule}, but got {name!r}{what}")
     for name, entry in space.items():
-        found[name], note = space_words.knob(name, entry, given.get(name))
+        found[name], note = space_words.hp(name, entry, given.get(name))
         notes += [note] if note else []
     return found | {n: space_words.fixed(n, e) for n, e in given.items() if n not in space}, notes
 
 
-def _metrics(given: Mapping[str, Entry]) -> dict[str, Metric]:
+def _metrics(given: Mapping[str, Entry]) -> dict[str, ProgramMetric]:
     entries = given["metrics"].table(example="for example [metrics.val_acc]")
     if not entries:
         raise given["metrics"].refuse("a table with a metric or more", "for example [metrics.val_acc]")
@@ -346,7 +348,7 @@ def _file(given: Mapping[str, Entry]) -> str | None:
     return text
 
 
-def _require_names(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+def _require_names(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
     """UserError for an unknown name in braces, a hyperparameter that nothing uses, or a file that trials share."""
     known = [*program.hyper, *command.OWN]
     if program.file is not None and "file" in given:
@@ -379,15 +381,15 @@ def _require_names(program: Program, given: Mapping[str, Entry], source: Source)
 def _require_fills(program: Program, entry: Entry) -> None:
     """UserError for a choice or default that a shell would read as something else."""
     usual = dict.fromkeys(command.OWN, 0) | program.defaults()
-    for name, knob in program.hyper.items():
-        for choice in (usual[name], *(knob.choices or ())):
+    for name, hp in program.hyper.items():
+        for choice in (usual[name], *(hp.choices or ())):
             try:
                 command.fill(program.command, usual | {name: choice})
             except UserError as error:
                 raise entry.source.error(entry.key, f"{entry.key}: {error}") from None
 
 
-def _require_reusable(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+def _require_reusable(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
     """UserError for what only a process of its own can have: with `reuse` one trains many trials."""
     advice = "with reuse = true it reads a trial's values from stdin"
     texts = [(given["command"], program.command)]
@@ -400,7 +402,7 @@ def _require_reusable(program: Program, given: Mapping[str, Entry], source: Sour
             raise given[key].refuse("left out", advice)
 
 
-def _seed(program: Program, given: Mapping[str, Entry], source: Source) -> dict[str, Any]:
+def _seed(program: Program, given: Mapping[str, Entry], source: EntrySource) -> dict[str, Any]:
     """How the program is seeded; where nothing says so, by {seed} if the command has it."""
     in_command = program.uses("seed") or (program.reuse and "seed" in given and given["seed"].value == "{seed}")
     if "seed" not in given:
@@ -439,7 +441,7 @@ def _require_runs(program: Program, entry: Entry) -> None:
         )
 
 
-def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: Source) -> None:
+def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
     """UserError if a program that goes on from checkpoints does not say which rounds its figures are of."""
     if program.resume_arguments and not program.checkpointed():
         raise given["resume_arguments"].refuse(

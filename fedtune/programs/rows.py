@@ -18,7 +18,7 @@ import regex
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.terminal import several
 from fedtune.programs import metric
-from fedtune.programs.metric import Metric
+from fedtune.programs.metric import ProgramMetric
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
 
@@ -41,14 +41,14 @@ SEARCHED = 4096  # characters of a line that patterns are tried on: some take th
 class Figure(NamedTuple):
     """A value of a metric as it came."""
 
-    metric: Metric
+    metric: ProgramMetric
     value: Any  # text, or what JSON has
     round: Any  # the number that the program gives its round; None if it gives none
     said: str  # the line that had it
     at: tuple[int, int] | None = None  # its place there, if a pattern found it
 
 
-class Rows:
+class RowMaker:
     """Makes rows of figures; each complete row is told to `done` with its round."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Rows:
 class Pattern:
     """A metric's pattern, which also finds the line where the number is nan or inf but the group holds digits only."""
 
-    def __init__(self, m: Metric) -> None:
+    def __init__(self, m: ProgramMetric) -> None:
         """m: a metric that has one."""
         assert m.pattern
         self.metric, self._pattern = m, metric.compiled(m.pattern)
@@ -314,7 +314,7 @@ def _every(rounds: int) -> str:
     return f"if a report stands for {several(rounds, 'round')}, write report_every = {rounds}"
 
 
-def _advice(m: Metric) -> str:
+def _advice(m: ProgramMetric) -> str:
     if m.pattern:
         return "make its pattern more exact, or say how many figures a round has by `every`"
     return "report each once a round"

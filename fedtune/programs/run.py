@@ -21,7 +21,7 @@ from fedtune.programs import command, fingerprint, idle, isolation, output, writ
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
-from fedtune.programs.rows import Figure, Rows
+from fedtune.programs.rows import Figure, RowMaker
 
 LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
 CLAIMS = 6.0  # seconds to wait for a folder that another run has
@@ -257,14 +257,14 @@ class ProgramRun:
                 self._child.listen(self._feed, self.folder / LOG)
         words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
         self._child = self._child or Child(
-            command.fill(words, values),
-            place,
-            environment,
-            self.folder / LOG,
-            self._feed,
-            self.program.pty,
-            self.program.reuse,
-            () if self.program.reuse else (self._claim,),
+            command=command.fill(words, values),
+            folder=place,
+            environment=environment,
+            log=self.folder / LOG,
+            listener=self._feed,
+            pty=self.program.pty,
+            reads=self.program.reuse,
+            holds=() if self.program.reuse else (self._claim,),
         )
         if self.program.reuse:
             self._child.send(json.dumps(values).encode())
@@ -357,7 +357,7 @@ class ProgramRun:
             f"seconds{f' for each of {self._every}' * (self._every > 1)}{self._lacks()}; give a larger `longest_round`"
         )
 
-    def _ended(self, child: Child, rows: Rows) -> Exception:
+    def _ended(self, child: Child, rows: RowMaker) -> Exception:
         """The error for a program that ended before its last round, or with an error."""
         name, status = self.program.name, child.exit_status
         if child.failure:
@@ -384,7 +384,7 @@ class ProgramRun:
             f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
         )
 
-    def _where_from(self, rows: Rows) -> str:
+    def _where_from(self, rows: RowMaker) -> str:
         """What may be wrong if no figure came."""
         first = next(self.program.metrics[name] for name in rows.missing)
         if first.pattern:
@@ -393,7 +393,7 @@ class ProgramRun:
             return f"it must write {self.program.file}"
         return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
 
-    def _after(self, rows: Rows) -> str:
+    def _after(self, rows: RowMaker) -> str:
         return f"after {several(rows.round, 'round')}{self._lacks()}"
 
     def _lacks(self) -> str:
@@ -425,11 +425,11 @@ class _Feed:
     ) -> None:
         # each a row (its round, its values, when it came), an error, or None: the program ended
         self.events: queue.SimpleQueue[tuple[int, dict[str, float], float] | BaseException | None] = queue.SimpleQueue()
-        self.rows = Rows(program, selects, self._done)
+        self.rows = RowMaker(program, selects, self._done)
         self.rows.begins_anywhere = anywhere
         self.rows.finished = lambda: self.events.put(DONE)
         self._looks: list[Callable[[bool], bool]] = []
-        self._looks += [written_files.Reported(reported, self.rows).look] if self.rows.by_name else []
+        self._looks += [written_files.RowsFile(reported, self.rows).look] if self.rows.by_name else []
         self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []
         self.looks = bool(self._looks)
         self._broken = False

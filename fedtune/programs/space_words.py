@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.programs.entries import LARGEST, Entry
 
 NUMBER = r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
@@ -21,7 +21,7 @@ EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
 Conditions = dict[str, dict[str, tuple[Any, ...]]]
 
 
-def knob(name: str, entry: Entry, default: Entry | None) -> tuple[Knob, str]:
+def hp(name: str, entry: Entry, default: Entry | None) -> tuple[Hyperparameter, str]:
     """A searched hyperparameter with its default, and a note if the default was not given."""
     value = entry.value
     if isinstance(value, Mapping):
@@ -38,7 +38,7 @@ def knob(name: str, entry: Entry, default: Entry | None) -> tuple[Knob, str]:
     return replace(made, default=_checked(made, default)), ""
 
 
-def fixed(name: str, entry: Entry) -> Knob:
+def fixed(name: str, entry: Entry) -> Hyperparameter:
     """A hyperparameter that is not searched: a value of [defaults] that the command names."""
     value = entry.value
     if isinstance(value, bool):
@@ -50,14 +50,14 @@ def fixed(name: str, entry: Entry) -> Knob:
     return _knob(name, value)
 
 
-def conditions(space: Mapping[str, Entry], knobs: Mapping[str, Knob]) -> Conditions:
+def conditions(space: Mapping[str, Entry], hps: Mapping[str, Hyperparameter]) -> Conditions:
     """What each hyperparameter needs of others, of those that need something; UserError for a circle."""
     found: Conditions = {}
     for name, entry in space.items():
         if not isinstance(entry.value, Mapping) or "when" not in entry.value:
             continue
         asked = entry.child("when")
-        found[name] = {other: _values(other, e, name, knobs) for other, e in asked.table().items()}
+        found[name] = {other: _values(other, e, name, hps) for other, e in asked.table().items()}
         if not found[name]:
             raise asked.refuse("a table of other hyperparameters", 'for example {optimizer = "sgd"}')
     for name in found:
@@ -65,13 +65,13 @@ def conditions(space: Mapping[str, Entry], knobs: Mapping[str, Knob]) -> Conditi
     return found
 
 
-def _values(other: str, entry: Entry, name: str, knobs: Mapping[str, Knob]) -> tuple[Any, ...]:
-    if other not in knobs or other == name:
-        raise entry.source.error(entry.key, unknown("hyperparameter", other, [n for n in knobs if n != name]))
+def _values(other: str, entry: Entry, name: str, hps: Mapping[str, Hyperparameter]) -> tuple[Any, ...]:
+    if other not in hps or other == name:
+        raise entry.source.error(entry.key, unknown("hyperparameter", other, [n for n in hps if n != name]))
     asked = entry.value if isinstance(entry.value, list) else [entry.value]
     if not asked:
         raise entry.refuse("a value or a list of values")
-    return tuple(_checked(knobs[other], entry._replace(value=value)) for value in asked)
+    return tuple(_checked(hps[other], entry._replace(value=value)) for value in asked)
 
 
 def _require_no_circle(name: str, found: Conditions, entry: Entry) -> None:
@@ -87,17 +87,17 @@ def _require_no_circle(name: str, found: Conditions, entry: Entry) -> None:
                 todo.append(other)
 
 
-def _checked(knob: Knob, entry: Entry) -> Any:
+def _checked(hp: Hyperparameter, entry: Entry) -> Any:
     """A value that this hyperparameter may have, in its type."""
-    if isinstance(entry.value, str) and not isinstance(knob.default, str):
-        raise entry.refuse(f"a value of {knob.name}, which is {knob.range_text()}", "write it without quotes")
+    if isinstance(entry.value, str) and not isinstance(hp.default, str):
+        raise entry.refuse(f"a value of {hp.name}, which is {hp.range_text()}", "write it without quotes")
     try:
-        return knob.check(entry.value)
+        return hp.check(entry.value)
     except UserError as error:
         raise entry.source.error(entry.key, error) from None
 
 
-def _range(name: str, entry: Entry) -> Knob:
+def _range(name: str, entry: Entry) -> Hyperparameter:
     found = RANGE.fullmatch(entry.value) if isinstance(entry.value, str) else None
     if not found or not found[1]:
         raise entry.refuse("a range or a list of choices", f"for example {EXAMPLES}")
@@ -113,7 +113,7 @@ def _range(name: str, entry: Entry) -> Knob:
     return _knob(name, default, low=low, high=high, log=bool(found[3]))
 
 
-def _choices(name: str, entry: Entry) -> Knob:
+def _choices(name: str, entry: Entry) -> Hyperparameter:
     values = entry.value
     kinds = {str if isinstance(v, str) else bool if isinstance(v, bool) else float for v in values}
     plain = all(isinstance(v, str | bool | int | float) and abs(_size(v)) <= 1e300 for v in values)
@@ -132,10 +132,10 @@ def _size(value: Any) -> float:
     return 0.0 if isinstance(value, str) else value
 
 
-def _which(knob: Knob) -> str:
-    return "the first of its choices" if knob.choices else "the middle of its range"
+def _which(hp: Hyperparameter) -> str:
+    return "the first of its choices" if hp.choices else "the middle of its range"
 
 
-def _knob(name: str, default: Any, **more: Any) -> Knob:
+def _knob(name: str, default: Any, **more: Any) -> Hyperparameter:
     declared = {"low": None, "high": None, "log": False, "choices": ()} | more
-    return Knob(name, default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared)
+    return Hyperparameter(name, default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared)

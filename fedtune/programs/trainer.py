@@ -70,7 +70,7 @@ def saved_round(folder: Path) -> int:
 def seeded(workload: ProgramWorkload, config: dict[str, Any], data: Mapping[int, None], at: Place = HERE) -> Checks:
     """Runs on fresh seeds, of the program of the final check."""
     program = workload.program.checking()
-    return Checks([SeededRun(_run(workload, program, config, seed, len(data) > 1, at)) for seed in data])
+    return Checks([ProgramSeedRun(_run(workload, program, config, seed, len(data) > 1, at)) for seed in data])
 
 
 def _run(
@@ -138,7 +138,7 @@ class SeveralSeeds:
             run.close()
 
 
-class SeededRun:
+class ProgramSeedRun:
     """A run of the final check; its clients are unknown."""
 
     def __init__(self, run: ProgramRun) -> None:
@@ -164,7 +164,7 @@ class SeededRun:
 class Checks:
     """Runs of the final check on several seeds."""
 
-    def __init__(self, runs: Sequence[SeededRun]) -> None:
+    def __init__(self, runs: Sequence[ProgramSeedRun]) -> None:
         """runs: not started yet."""
         self.runs = runs
         self._stops: Counter[int] = Counter()  # how often a seed's program was ended from outside

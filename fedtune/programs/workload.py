@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.programs import command, fingerprint, program_file
 from fedtune.programs.naming import is_program
 from fedtune.programs.program_file import Program
@@ -112,9 +112,9 @@ class ProgramWorkload:
         """The metrics of what runs on fresh seeds."""
         return list(self.program.checking().metrics)
 
-    def knobs(self) -> dict[str, Knob]:
+    def hyperparameters(self) -> dict[str, Hyperparameter]:
         """Its hyperparameters."""
-        return self.program.knobs()
+        return self.program.hyperparameters()
 
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration; UserError for unknown names and bad values."""
@@ -288,7 +288,7 @@ def of_program(
             )
         program.require_rounds(rounds, "--rounds")
         program = replace(program, rounds=rounds, check=program.check and replace(program.check, rounds=rounds))
-    known = program.knobs()
+    known = program.hyperparameters()
     for name in pinned or {}:
         if name not in known:
             raise unknown(f"hyperparameter of {program.name}", name, known)

@@ -15,7 +15,7 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line
 from fedtune.programs.output import clean, shown
-from fedtune.programs.rows import Rows
+from fedtune.programs.rows import RowMaker
 
 MOST = 2**24  # bytes that are read at a time
 LINE = 2**20  # bytes of a line, at most
@@ -23,7 +23,7 @@ EVENTS = "events.out.tfevents"
 HEADER, FOOTER = 12, 4  # bytes of a record around its event
 
 
-def reader(path: Path, rows: Rows) -> Callable[[bool], bool]:
+def reader(path: Path, rows: RowMaker) -> Callable[[bool], bool]:
     """A function that reads what is new and tells whether something was; its argument: the program has ended."""
     if path.suffix in (".csv", ".tsv"):
         return _Table(path, rows).look
@@ -108,10 +108,10 @@ class _Seen:
         self.lines, self.sum = self.lines + 1, hash((self.sum, line))
 
 
-class Reported:
+class RowsFile:
     """The rows that a program appends to $FEDTUNE_ROWS."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: RowMaker) -> None:
         """path: the file, in the trial's folder."""
         self._tail, self._rows = Tail(path), rows
 
@@ -125,7 +125,7 @@ class Reported:
 
 
 class _JsonLines:
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: RowMaker) -> None:
         self._tail, self._rows = Tail(path), rows
 
     def look(self, ended: bool) -> bool:
@@ -143,7 +143,7 @@ class _JsonLines:
 
 
 class _Table:
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: RowMaker) -> None:
         self._tail, self._rows = Tail(path), rows
         self._delimiter = "\t" if path.suffix == ".tsv" else ","
         self._header: list[str] = []
@@ -172,7 +172,7 @@ class _Table:
 class _Events:
     """TensorBoard's event files in a folder: records of a length, its checksum, the event and its checksum."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
+    def __init__(self, path: Path, rows: RowMaker) -> None:
         self._folder, self._rows = path, rows
         self._places: dict[Path, int] = {}
         self._event = _event_class()

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from analysis.plots import RESAMPLES, Importance
+from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.core.statistics import EQUAL, number
 from fedtune.core.terminal import several, short
 from fedtune.reporting import findings, provenance
@@ -59,14 +59,14 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
 
     fixed: hyperparameters to be fixed, whose ranges are left alone.
     """
-    knobs, space = findings.knobs(f.record), f.record.get("space") or {}
+    hps, space = findings.hyperparameters(f.record), f.record.get("space") or {}
     new, stuck = {}, []
     for name in (n for n in f.searched if n not in fixed):
         if not (end := ranges.edge(f.config.get(name), space.get(name, ""))):
             continue
-        knob = knobs.get(name)
-        old = ranges.of_text(str(space[name]), knob) if knob else None
-        further = ranges.wider(old, knob, frozenset({end})) if old and knob else None
+        hp = hps.get(name)
+        old = ranges.of_text(str(space[name]), hp) if hp else None
+        further = ranges.wider(old, hp, frozenset({end})) if old and hp else None
         if further is None:
             stuck.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
         else:

@@ -28,7 +28,7 @@ SPREAD = {  # of test accuracy, beside its mean over clients
 
 
 @dataclass(frozen=True)
-class Check:
+class FinalCheck:
     """The final check: figures of the best and the default configuration on fresh seeds."""
 
     runs: pd.DataFrame  # configuration, seed, test_acc, val_acc, comm_mb, reason and other metrics

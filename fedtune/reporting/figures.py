@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from plotly.graph_objects import Figure
 
-from analysis import frames, plots
+from fedtune.analysis import frames, plots
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import ACCURACY, Objective, parse
 from fedtune.reporting import sampling

@@ -14,15 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import frames
+from fedtune.analysis import frames
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
-from fedtune.reporting.check import Check
+from fedtune.reporting.check import FinalCheck
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import AGAIN, RunFiles, search_of
@@ -46,11 +46,11 @@ class Findings:
     yaml: str  # best.yaml's text, "" before there is one
     scenario: str  # its name where that is known, else its data set
     default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell
-    check: Check | None
+    check: FinalCheck | None
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
+        """The name of the study's folder."""
         return self.run.absolute().name
 
     @property
@@ -108,14 +108,14 @@ class Findings:
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, knobs(self.record)
+        space, known = self.record.get("space") or {}, hyperparameters(self.record)
         rows = []
         for n in self.searched:
-            knob = known.get(n)
-            symbol = f"{n} ({knob.symbol})" if knob and knob.symbol else n
+            hp = known.get(n)
+            symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = short(self.config[n]) if n in self.config else "–"
-            rows.append((symbol, best, default, str(space.get(n, "")), knob.help if knob else ""))
+            rows.append((symbol, best, default, str(space.get(n, "")), hp.help if hp else ""))
         return rows
 
     @property
@@ -164,7 +164,7 @@ class Findings:
 
 
 def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
-    """A run's folder, in any state; UserError if it is not a run's folder.
+    """A study's folder, in any state; UserError if it is not a study's folder.
 
     checked: rows of the check on fresh seeds, where they are elsewhere than in run.json.
     """
@@ -179,23 +179,25 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
-        run,
-        record,
-        trials,
-        rounds,
-        now,
-        best,
-        tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}),
-        text,
-        str(best_file.get("scenario") or record.get("scenario_name", "")),
-        record.get("defaults", {}),
-        Check(pd.DataFrame(rows), Goal.from_record(record).first, record.get("repeatable", True)) if rows else None,
+        run=run,
+        record=record,
+        trials=trials,
+        rounds=rounds,
+        state=now,
+        best=best,
+        config=tables.plain({c.removeprefix(frames.CONFIG): v for c, v in values.items()}),
+        yaml=text,
+        scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
+        default=record.get("defaults", {}),
+        check=FinalCheck(pd.DataFrame(rows), Goal.from_record(record).first, record.get("repeatable", True))
+        if rows
+        else None,
     )
 
 
-def knobs(record: dict[str, Any]) -> dict[str, Knob]:
+def hyperparameters(record: dict[str, Any]) -> dict[str, Hyperparameter]:
     """The hyperparameters that were searched, as they were declared then."""
-    return {name: Knob.from_record(name, kept) for name, kept in (record.get("declared") or {}).items()}
+    return {name: Hyperparameter.from_record(name, kept) for name, kept in (record.get("declared") or {}).items()}
 
 
 def _in_words(metric: str) -> str:

@@ -29,7 +29,7 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
                 f"a report is made of searches and comparisons, but {run} belongs to {KINDS[kind]}: see {tables}"
             )
         if kind is None:
-            raise UserError(f"{run} is not a run folder: it has neither {SEARCH} nor {COMPARISON}")
+            raise UserError(f"{run} is not a study folder: it has neither {SEARCH} nor {COMPARISON}")
         _ = RunFiles(run, COMPARISON if RunFiles(run).is_comparison else SEARCH).record  # UserError if it is damaged
     file = out or runs[0] / "report.html"
     _require(file)

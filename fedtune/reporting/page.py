@@ -20,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from fedtune.core.terminal import several
 from fedtune.reporting import sections, templates
 from fedtune.reporting.output import MARK
-from fedtune.reporting.sections import Comparison, Search
+from fedtune.reporting.sections import Comparison, SearchSection
 
 
 def write(runs: Sequence[Path], file: Path) -> None:
@@ -31,7 +31,7 @@ def write(runs: Sequence[Path], file: Path) -> None:
     part.replace(file)
 
 
-def html(parts: Sequence[Search | Comparison]) -> str:
+def html(parts: Sequence[SearchSection | Comparison]) -> str:
     """The page.  Everything from a run is escaped, except JSON, in which no tag can begin."""
     plotly, js = get_plotlyjs(), templates.text("report.js")
     return (

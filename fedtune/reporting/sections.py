@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from analysis import frames, plots
+from fedtune.analysis import frames, plots
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Goal, Objective
 from fedtune.core.statistics import interval, number
@@ -56,7 +56,7 @@ class TextTable:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchSection:
     """A search's part of the page."""
 
     anchor: str
@@ -97,7 +97,7 @@ class Search:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
+        """The name of the study's folder."""
         return self.found.name
 
     @property
@@ -125,7 +125,7 @@ class Comparison:
     tables: list[TextTable]
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
     figures: list[Shown]
-    searches: list[Search]
+    searches: list[SearchSection]
     provenance: Provenance
     advice: list[Advice]
     method: str = ""  # in Markdown, for a paper
@@ -137,8 +137,8 @@ Mattered = Callable[[Any], plots.Importance | None]  # what a study says of its 
 
 def read(
     run: Path, anchor: str, with_searches: bool = True, mattered: Mattered = plots.mattered
-) -> Search | Comparison:
-    """The part of a run's folder; UserError if it is none.  anchor: the name that links lead to.
+) -> SearchSection | Comparison:
+    """The part of a study's folder; UserError if it is none.  anchor: the name that links lead to.
 
     with_searches: whether a comparison's part has those of its searches.
     mattered: which hyperparameters of a search did, for a caller that knows it already.
@@ -155,17 +155,17 @@ def found(run: Path) -> Findings:
     return findings.read(run, _check(evaluations, *search_of(run.absolute())))
 
 
-def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> Search:
+def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> SearchSection:
     study = plots.study(f.run)
     importance = mattered(study)
-    return Search(
-        anchor,
-        f,
-        report_figures.of_search(f, study, importance),
-        _trials(f),
-        provenance.of(f.record, f),
-        words.mattered(importance),
-        advice.of_search(f, importance),
+    return SearchSection(
+        anchor=anchor,
+        found=f,
+        figures=report_figures.of_search(f, study, importance),
+        table=_trials(f),
+        provenance=provenance.of(f.record, f),
+        mattered=words.mattered(importance),
+        advice=advice.of_search(f, importance),
     )
 
 
@@ -218,13 +218,13 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def overview(parts: Sequence[Search | Comparison]) -> TextTable:
+def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
     """The table that opens a page on several runs, a row per run."""
     names = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
     rows = []
     for part in parts:
         row = [part.name, part.title, part.state]
-        if isinstance(part, Search):
+        if isinstance(part, SearchSection):
             f = part.found
             best = "" if f.best is None else f"{f.goal.first.name} {f.ended:.4f}"
             fresh = [f.check.said(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
@@ -274,20 +274,20 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     if lacking := [a for a in algorithms if a not in there]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     return Comparison(
-        anchor,
-        run.absolute().name,
-        f"{comparison_text.who(reading.compared_in(record))} on {where}",
-        state,
-        lead,
-        provenance.again(record),
-        warnings,
-        [*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
-        _winner(run, twice),
-        [] if compared is None else report_figures.of_comparison(compared, first, budget, margin),
-        [_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
-        provenance.of(record),
-        advice.of_comparison(record, _pairs(run), own) if state == "finished" else [],
-        reading.text(files.method_file) if state == "finished" else "",
+        anchor=anchor,
+        name=run.absolute().name,
+        title=f"{comparison_text.who(reading.compared_in(record))} on {where}",
+        state=state,
+        lead=lead,
+        command=provenance.again(record),
+        warnings=warnings,
+        tables=[*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
+        best=_winner(run, twice),
+        figures=[] if compared is None else report_figures.of_comparison(compared, first, budget, margin),
+        searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
+        provenance=provenance.of(record),
+        advice=advice.of_comparison(record, _pairs(run), own) if state == "finished" else [],
+        method=reading.text(files.method_file) if state == "finished" else "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.plots import RESAMPLES, Importance
+from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.core.objectives import BY_ACCURACY, Goal
 from fedtune.core.terminal import several, short
 from fedtune.runs.choice import TOP

@@ -1,1 +1,1 @@
-"""One run's folder on disk: its files, its record, its tables."""
+"""One study's folder on disk: its files, its record, its tables."""

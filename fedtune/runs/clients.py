@@ -73,7 +73,7 @@ def load(*runs: str | Path) -> pd.DataFrame:
             )
         tables.append(reading.table(file, kinds=KINDS).assign(run=run.absolute().name))
     if not tables:
-        raise UserError("there must be at least one run's folder, but none was given")
+        raise UserError("there must be at least one study's folder, but none was given")
     whole = pd.concat(tables, ignore_index=True)
     whole = whole.reindex(columns=[*CLIENTS, *(c for c in whole if c not in CLIENTS)])
     return whole.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)

@@ -1,4 +1,4 @@
-"""Watch the disk of a run's folder: a search ends in time when the disk is full or gone, and results stay readable."""
+"""Watch the disk of a study: a search ends in time when the disk is full or gone, and results stay readable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reserved(run: Path) -> Iterator[None]:
 
 
 def unfit(run: Path) -> str:
-    """What is wrong with a run's folder; "" if it exists and is writable."""
+    """What is wrong with a study's folder; "" if it exists and is writable."""
     files = RunFiles(run)
     if not files.record_file.exists():
         return "is gone"
@@ -66,7 +66,7 @@ def unfit(run: Path) -> str:
     return "" if free >= RESERVE else "is on a full disk"
 
 
-class Watch(Callback):
+class DiskWatch(Callback):
     """End a search, as Ctrl-C does, if its folder is full or gone; print a line for each problem of a trial.
 
     Ray itself would continue: every trial would fail at its next checkpoint, and files copied to a full disk would be
@@ -74,7 +74,7 @@ class Watch(Callback):
     """
 
     def __init__(self, run: Path) -> None:
-        """Watch the disk that holds this run's folder."""
+        """Watch the disk that holds this study's folder."""
         self.run, self.found, self._next = run, "", 0.0
         self._said: set[tuple[str, str]] = set()
         self.resumed = False  # whether Ray should restore trials from a state in the folder

@@ -29,7 +29,7 @@ KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reprod
 
 
 class _File:
-    """A path inside the run's folder."""
+    """A path inside the study's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -115,7 +115,7 @@ class RunFiles:
     def damaged(self, why: object) -> UserError:
         """The error for a record that cannot be used."""
         file = self.record_file.name
-        return UserError(f"{near(self.path)} is not a run folder: {file} is missing or damaged ({why})")
+        return UserError(f"{near(self.path)} is not a study folder: {file} is missing or damaged ({why})")
 
     def of_another_kind(self, kind: str) -> UserError:
         """The error for a folder whose record is another kind's."""
@@ -179,7 +179,7 @@ class RunFiles:
 
 
 def kind_of(folder: Path) -> str | None:
-    """The name of the record in a run's folder; None if there is none."""
+    """The name of the record in a study's folder; None if there is none."""
     return next((name for name in reversed(RECORDS) if (folder / name).exists()), None)
 
 

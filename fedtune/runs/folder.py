@@ -1,4 +1,4 @@
-"""A run's folder and its contents, during the run and after it."""
+"""A study's folder and its contents, during the run and after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = 10  # trials in a notebook's table
 COLUMNS = ("trial", "status", "rounds")
 
 
-class RunFolder(RunFiles):
+class StudyFolder(RunFiles):
     """A run: its files, its record, and its results so far.
 
     run = RunFolder("runs/gfpl-digits-w4-20261121-050812")
@@ -35,7 +35,7 @@ class RunFolder(RunFiles):
         """The run's state: running, finished, …, or abandoned if it should be running but has no driver.
 
         >>> import fedtune
-        >>> fedtune.Run("runs/NAME").state
+        >>> fedtune.Study("runs/NAME").state
         'finished'
         """
         state = str(self.record.get("state", "unknown"))
@@ -58,7 +58,7 @@ class RunFolder(RunFiles):
         """A row per trial (see fedtune.runs.frames).
 
         >>> import fedtune
-        >>> trials = fedtune.Run("runs/NAME").trials
+        >>> trials = fedtune.Study("runs/NAME").trials
         >>> int((trials["status"] == "stopped").sum())
         14
         """
@@ -71,7 +71,7 @@ class RunFolder(RunFiles):
         """A row per trial and round (see fedtune.runs.frames).
 
         >>> import fedtune
-        >>> rounds = fedtune.Run("runs/NAME").rounds
+        >>> rounds = fedtune.Study("runs/NAME").rounds
         >>> round(float(rounds["val_acc"].max()), 3)
         0.918
         """
@@ -92,7 +92,7 @@ class RunFolder(RunFiles):
         missing.
 
         >>> import fedtune
-        >>> fedtune.Run("runs/NAME").best["hyperparameters"]["components"]
+        >>> fedtune.Study("runs/NAME").best["hyperparameters"]["components"]
         3
         """
         try:
@@ -108,7 +108,7 @@ class RunFolder(RunFiles):
         UserError if it is damaged.
 
         >>> import fedtune
-        >>> len(fedtune.Run("runs/NAME").study.trials)
+        >>> len(fedtune.Study("runs/NAME").study.trials)
         24
         """
         if not self.study_file.exists():

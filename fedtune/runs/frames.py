@@ -1,4 +1,4 @@
-"""Run folders as data frames: a row per trial, or a row per round, of finished, running or interrupted runs.
+"""Study folders as data frames: a row per trial, or a row per round, of finished, running or interrupted runs.
 
     from fedtune.runs import frames
     trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")
@@ -50,15 +50,15 @@ STATUSES = ["finished", "stopped", "diverged", "failed", "running", "waiting", "
 
 
 def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Trials and rounds of these run folders; UserError if one is not a run folder.
+    """Trials and rounds of these study folders; UserError if one is not a study folder.
 
-    >>> from analysis import frames
+    >>> from fedtune.analysis import frames
     >>> trials, rounds = frames.load("runs/NAME")
     >>> len(trials), len(rounds)
     (24, 603)
     """
     if not runs:
-        raise UserError("there must be at least one run folder, but none was given")
+        raise UserError("there must be at least one study folder, but none was given")
     both = [_one(Path(run)) for run in runs]
     trials, rounds = (pd.concat([pair[i] for pair in both], ignore_index=True) for i in (0, 1))
     return _shaped(trials, TRIALS), _shaped(rounds, ROUNDS)
@@ -67,7 +67,7 @@ def load(*runs: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def record(run: str | Path) -> dict[str, Any]:
     """A search's record; UserError if it is missing or damaged.
 
-    >>> from analysis import frames
+    >>> from fedtune.analysis import frames
     >>> frames.record("runs/NAME")["algorithm"]
     'gfpl'
     """
@@ -87,7 +87,7 @@ def record(run: str | Path) -> dict[str, Any]:
 def hyperparameters(trials: pd.DataFrame) -> list[str]:
     """The hyperparameters that vary among the trials.
 
-    >>> from analysis import frames
+    >>> from fedtune.analysis import frames
     >>> trials, _ = frames.load("runs/NAME")
     >>> frames.hyperparameters(trials)[:3]
     ['lam', 'components', 'threshold']

@@ -38,7 +38,7 @@ GONE = "its driver is gone"  # the state of a run that was killed
 Logged = dict[str, list[Row]]
 
 
-class Rung(NamedTuple):
+class RungCount(NamedTuple):
     """How many trials reached a rung, and how many of them went on."""
 
     where: str
@@ -50,7 +50,7 @@ class Rung(NamedTuple):
         return f"rung at {self.where}: reached by {self.reached}, {self.went_on} went on"
 
 
-class Best(NamedTuple):
+class BestTrials(NamedTuple):
     """The best trials so far: a title, the columns' names, and rows of text.  The first two columns are words."""
 
     title: str
@@ -99,8 +99,8 @@ class SearchStatus(Status):
     planned: int  # trials
     rounds: int  # of a whole trial
     counts: dict[str, int]  # of trials, by how they stand
-    rungs: list[Rung]
-    best: Best | None
+    rungs: list[RungCount]
+    best: BestTrials | None
     workers: list[Worker]
     says: dict[str, str]  # what programs of trials printed last
     choice: str = ""  # how far the choice by more seeds is; empty before and after it
@@ -205,7 +205,16 @@ class Reader:
         planned = len(names) * int(record.get("searches", 1)) * (1 + ("widened" in record))
         rest = [search.left for search in found if not search.over]
         left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
-        return ComparisonStatus(files.path, state, over, left, compared_in(record), planned, evaluated, found)
+        return ComparisonStatus(
+            run=files.path,
+            state=state,
+            over=over,
+            left=left,
+            algorithms=compared_in(record),
+            planned=planned,
+            evaluated=evaluated,
+            searches=found,
+        )
 
     def search(self, run: Path) -> SearchStatus:
         """The status of a search; UserError if the folder has none."""
@@ -225,24 +234,24 @@ class Reader:
             self._followed.pop(run, None)
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
         return SearchStatus(
-            run,
-            state,
-            over,
-            None if over else time_left.of_search(files, record, rows, how),
-            f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}",
-            str(record.get("reason") or ""),
-            [str(own["name"]) for own in record.get("own") or []],
-            record["started"],
-            record["trials"],
-            rounds,
-            dict(Counter(how.values()))
+            run=run,
+            state=state,
+            over=over,
+            left=None if over else time_left.of_search(files, record, rows, how),
+            about=f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}",
+            reason=str(record.get("reason") or ""),
+            own=[str(own["name"]) for own in record.get("own") or []],
+            started=record["started"],
+            planned=record["trials"],
+            rounds=rounds,
+            counts=dict(Counter(how.values()))
             if how or not over
             else record.get("status", {}),  # its tables alone may be kept
-            [_rung(rung, budget, rows, how) for rung in rungs],
-            _best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
-            _workers(rows, how),
-            _last_lines(files, how),
-            "" if over else _choice(files, record),
+            rungs=[_rung(rung, budget, rows, how) for rung in rungs],
+            best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
+            workers=_workers(rows, how),
+            says=_last_lines(files, how),
+            choice="" if over else _choice(files, record),
         )
 
     def _rows(self, run: Path, attribute: str, rungs: Sequence[float]) -> Logged:
@@ -259,12 +268,12 @@ def read(run: Path) -> Status:
     return Reader().read(run)
 
 
-def rungs(searches: Iterable[Path]) -> list[Rung]:
+def rungs(searches: Iterable[Path]) -> list[RungCount]:
     """How many trials of several searches, which are judged alike, reached each rung and went on."""
-    found: dict[str, Rung] = {}
+    found: dict[str, RungCount] = {}
     for rung in (rung for run in searches for rung in Reader().search(run).rungs):
-        before = found.get(rung.where, Rung(rung.where, 0, 0))
-        found[rung.where] = Rung(rung.where, before.reached + rung.reached, before.went_on + rung.went_on)
+        before = found.get(rung.where, RungCount(rung.where, 0, 0))
+        found[rung.where] = RungCount(rung.where, before.reached + rung.reached, before.went_on + rung.went_on)
     return list(found.values())
 
 
@@ -287,16 +296,16 @@ def _reproduction(files: RunFiles) -> ReproductionStatus:
     running = record["state"] == "running"
     over = not running or not files.driven
     return ReproductionStatus(
-        files.path,
-        GONE if running and over else str(record["state"]),
-        over,
-        None if over else time_left.of_reproduction(files, record),
-        str(record["grid"].get("table")),
-        str(record.get("reason") or ""),
-        len(list(files.runs_folder.glob("*.json"))),
-        record["runs"],
-        command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else "",
-        files.markdown_file if files.markdown_file.exists() else None,
+        run=files.path,
+        state=GONE if running and over else str(record["state"]),
+        over=over,
+        left=None if over else time_left.of_reproduction(files, record),
+        table=str(record["grid"].get("table")),
+        reason=str(record.get("reason") or ""),
+        done=len(list(files.runs_folder.glob("*.json"))),
+        planned=record["runs"],
+        goes_on=command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else "",
+        tables=files.markdown_file if files.markdown_file.exists() else None,
     )
 
 
@@ -331,15 +340,17 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
     return {trial: line for trial, line in found.items() if line}
 
 
-def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> Rung:
+def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
     """How many trials reached a rung, and how many of them went on."""
     there = {t: at for t, of in rows.items() if (at := first_at(of, budget.attribute, rung)) is not None}
     on = sum(reached(rows[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
-    return Rung(where, len(there), on)
+    return RungCount(where, len(there), on)
 
 
-def _best(rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool) -> Best | None:
+def _best(
+    rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], goal: Goal, tested: bool
+) -> BestTrials | None:
     """The trials with the best last value of the objective; None before the first round.
 
     Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
@@ -365,7 +376,7 @@ def _best(rows: Logged, how: Mapping[str, str], rounds: int, space: set[str], go
         kept = [["no", "yes"][_kept(row)]] * bool(said)
         of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values])
-    return Best(f"{best} last {objective.name}{said}", columns, lines) if last else None
+    return BestTrials(f"{best} last {objective.name}{said}", columns, lines) if last else None
 
 
 def _kept(row: Row) -> bool:

@@ -1,4 +1,4 @@
-"""Read files in a run's folder: limited in size and depth, checked once, and reported by name if damaged.
+"""Read files in a study's folder: limited in size and depth, checked once, and reported by name if damaged.
 
 Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's own state is different
 (docs/background/security.md).

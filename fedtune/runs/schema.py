@@ -79,7 +79,7 @@ class Own(TypedDict, total=False):
 
 
 @_entries
-class Setting(TypedDict, total=False):
+class ScenarioRecord(TypedDict, total=False):
     """A scenario's fields, which `Scenario` checks."""
 
     dataset: Text
@@ -110,7 +110,7 @@ class BudgetEntry(TypedDict):
 
 
 @_entries
-class Check(TypedDict, total=False):
+class FinalRunRecord(TypedDict, total=False):
     """A run of the final check; its other metrics are also numbers."""
 
     configuration: Required[Literal["best", "default"]]
@@ -121,7 +121,7 @@ class Check(TypedDict, total=False):
 
 
 @_entries
-class Candidate(TypedDict, total=False):
+class CandidateRecord(TypedDict, total=False):
     """A trial that was trained on more seeds before one was named; its figures are numbers."""
 
     trial: Required[Text]
@@ -129,7 +129,7 @@ class Candidate(TypedDict, total=False):
 
 
 @_entries
-class Grid(TypedDict, total=False):
+class GridRecord(TypedDict, total=False):
     """The part of a paper's table that a reproduction runs."""
 
     table: Text
@@ -151,7 +151,7 @@ class Record(TypedDict, total=False):
     hardware: Hardware
     # the experiment
     algorithm: Text
-    scenario: Annotated[Setting, BeforeValidator(_flat)]
+    scenario: Annotated[ScenarioRecord, BeforeValidator(_flat)]
     scenario_name: Text
     program: dict[Text, Any]  # file, command, commit, interpreter
     metrics: dict[Text, dict[Text, Text]]  # of a program
@@ -193,7 +193,7 @@ class Record(TypedDict, total=False):
     control: list[Text]
     widened: list[Text]
     # the reproduction
-    grid: Annotated[Grid, BeforeValidator(_flat)]
+    grid: Annotated[GridRecord, BeforeValidator(_flat)]
     runs: Whole
     # how it went
     state: Text
@@ -201,14 +201,14 @@ class Record(TypedDict, total=False):
     search_seconds: Amount
     seconds: Amount
     status: dict[Text, Whole]
-    choice: list[Annotated[Candidate, BeforeValidator(_flat)]]
-    final: list[Annotated[Check, BeforeValidator(_flat)]] | None
+    choice: list[Annotated[CandidateRecord, BeforeValidator(_flat)]]
+    final: list[Annotated[FinalRunRecord, BeforeValidator(_flat)]] | None
     extends: Text
     replays: Text
 
 
 @_entries
-class Best(TypedDict, total=False):
+class BestRecord(TypedDict, total=False):
     """best.yaml."""
 
     algorithm: Text
@@ -224,7 +224,7 @@ class Best(TypedDict, total=False):
 
 
 @_entries
-class Row(TypedDict, total=False):
+class ResultLine(TypedDict, total=False):
     """A line of a trial's result.json; it is a result if it names the trial and round.  Metrics are numbers."""
 
     trial_id: Required[Text]
@@ -255,8 +255,8 @@ class Suggestion(TypedDict):
     config: dict[Text, Scalar]
 
 
-RECORD, BEST, SUGGESTION = TypeAdapter(Record), TypeAdapter(Best), TypeAdapter(Suggestion)
-ROW: TypeAdapter[Any] = TypeAdapter(Annotated[Row, BeforeValidator(_metrics)])
+RECORD, BEST, SUGGESTION = TypeAdapter(Record), TypeAdapter(BestRecord), TypeAdapter(Suggestion)
+ROW: TypeAdapter[Any] = TypeAdapter(Annotated[ResultLine, BeforeValidator(_metrics)])
 
 
 def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:

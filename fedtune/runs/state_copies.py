@@ -24,14 +24,14 @@ STATE = re.compile(
 
 
 class StateCopies:
-    """Copies files that have changed since the last time from Ray's folder to the run's folder."""
+    """Copies files that have changed since the last time from Ray's folder to the study's folder."""
 
     def __init__(self) -> None:
         """Initially no file is known to be copied."""
         self._copied: dict[Path, tuple[int, int, int]] = {}  # source -> its status when it was copied last
 
     def copy(self, source: Path, run: Path) -> None:
-        """Bring the run's folder up to date; OSError if it cannot be written to."""
+        """Bring the study's folder up to date; OSError if it cannot be written to."""
         files = [f for f in source.rglob("*") if f.is_file()]
         for log in (f for f in files if f.parent != source):
             copy = run / log.relative_to(source)

@@ -1,4 +1,4 @@
-"""The user's files in a run's folder: copies of code, and their entries in the record."""
+"""The user's files in a study's folder: copies of code, and their entries in the record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _size(path: Path) -> int:
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[UserFile, ...]:
-    """The files that a run used, registered in this process; code comes from the run's folder.
+    """The files that a run used, registered in this process; code comes from the study's folder.
 
     trust: also accept code in another user's folder.  UserError for files that have changed or are missing.
     """

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fedtune.conformance import algorithms, models
-from fedtune.conformance.check import Verdict, judge
+from fedtune.conformance.check import CheckResult, judge
 from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.settings import TINY
 from fedtune.conformance.subject import Subject
@@ -54,7 +54,7 @@ class Check:
         self._cls = registry.find(what) if what else None
         self._subject = Subject(self._cls, what, self.base, set) if self._cls else None
 
-    def judge(self) -> Iterator[Verdict]:
+    def judge(self) -> Iterator[CheckResult]:
         """The result of each check as soon as it is known: first the model's, then the algorithm's."""
         stacks = True
         if self.model:
@@ -73,7 +73,7 @@ class Check:
             yield from judge((*algorithms.CHECKS, space_conformance.spaces), self._subject)
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[CheckResult]:
         """The results of all checks; PyTorch uses one thread meanwhile, as in a trial."""
         with one_thread():
             return list(self.judge())
@@ -100,14 +100,14 @@ class Check:
         return "\n".join([self.title(), *map(line, self.verdicts), summary(self.verdicts)])
 
 
-def line(verdict: Verdict) -> str:
+def line(verdict: CheckResult) -> str:
     """One check and its result."""
     said = str(verdict.violation or "") or (verdict.note if verdict.status == "skipped" else verdict.check.says)
     more = f" ({verdict.note})" if verdict.status == "passed" and verdict.note else ""
     return f"{WORDS[verdict.status]}  {verdict.check.name:14}  {said}{more}"
 
 
-def summary(verdicts: list[Verdict]) -> str:
+def summary(verdicts: list[CheckResult]) -> str:
     """How many checks pass."""
     count = {status: sum(v.status == status for v in verdicts) for status in WORDS}
     if not count["failed"]:

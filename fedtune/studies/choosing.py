@@ -18,12 +18,12 @@ from fedtune.runs import choice, reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check, fresh_seeds, ray_tasks
 from fedtune.tuning import messages
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 
 Trial = dict[Any, Any]  # a row of the table of trials
 
 
-def choose(p: Plan, data: Mapping[str, Any], trials: pd.DataFrame) -> tuple[pd.Series | None, pd.DataFrame]:
+def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tuple[pd.Series | None, pd.DataFrame]:
     """The trial to name, None if none can be; and a row for each that was trained on more seeds, in the order of rank.
 
     What decides is shown, and written into the table of trials.  Each run leaves a file, and is not trained again if
@@ -55,31 +55,31 @@ def choose(p: Plan, data: Mapping[str, Any], trials: pd.DataFrame) -> tuple[pd.S
     return trials[trials["trial"] == name].iloc[-1] if name else None, found
 
 
-def _trained(p: Plan, data: Mapping[str, Any], some: Sequence[Trial]) -> list[dict[str, Any]]:
+def _trained(p: SearchPlan, data: Mapping[str, Any], some: Sequence[Trial]) -> list[dict[str, Any]]:
     """Train some trials' configurations on the further seeds, as trials are trained; a row each."""
     workload = p.workload.as_searched()
     runs = {
-        (t["trial"], seed): ray_tasks.SeededRun(
+        (t["trial"], seed): ray_tasks.RunTask(
             f"{t['trial']}, {p.run_word} {seed}", workload.with_seed(seed), fresh_seeds.values(p, t)
         )
         for t in some
         for seed in p.choosing
     }
     outcomes = ray_tasks.run_all(
-        list(runs.values()),
-        data,
-        p.files.choice_folder,
-        p.cpus,
-        p.gpus,
-        p.budget,
-        "choice",
-        p.concurrent,
+        runs=list(runs.values()),
+        data=data,
+        folder=p.files.choice_folder,
+        cpus=p.cpus,
+        gpus=p.gpus,
+        budget=p.budget,
+        title="choice",
+        concurrent=p.concurrent,
         timed="seconds" in p.goal.names,
     )
     return [judged(p, t, {seed: outcomes[runs[t["trial"], seed].label] for seed in p.choosing}) for t in some]
 
 
-def judged(p: Plan, trial: Trial, more: Mapping[int, ray_tasks.Outcome]) -> dict[str, Any]:
+def judged(p: SearchPlan, trial: Trial, more: Mapping[int, ray_tasks.Outcome]) -> dict[str, Any]:
     """A trial's row.  more: its outcome on each further seed; only validation metrics and costs are looked at."""
     goal, last = p.goal, {seed: final_check.last_round(o, p.goal, lambda _: []) for seed, o in more.items()}
     means = {

@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
 from fedtune.core.workload import trainer
 from fedtune.runs import frames, tables
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import reason
@@ -43,7 +43,7 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
 
     name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
-    run = RunFolder(path)
+    run = StudyFolder(path)
     record = resuming.record_of(run, trust)
     _require_extendable(run, record)
     options = resuming.options_of(run, changed)
@@ -60,7 +60,7 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
     return search_study.run_with_ray(planned, {"extends": run.name})
 
 
-def _untried(p: plan.Plan, run: RunFolder) -> int:
+def _untried(p: plan.SearchPlan, run: StudyFolder) -> int:
     """How many trials there will be; UserError if every configuration of the space was tried."""
     if not finite.is_finite(p.space) or run.study is None:
         return p.trials
@@ -75,7 +75,7 @@ def _untried(p: plan.Plan, run: RunFolder) -> int:
     return left
 
 
-def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
+def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
     """UserError unless the search is over, has its searcher's study, and can be read."""
     path = run.path
     if not all(n in record for n in ("scheduler", "searcher")):
@@ -109,7 +109,7 @@ def _require_extendable(run: RunFolder, record: dict[str, Any]) -> None:
         ) from error
 
 
-def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
+def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.SearchPlan:
     """The plan of training a run's best finished trials further, each to its new end."""
     if p.budget.unit != "rounds":
         raise UserError(
@@ -147,7 +147,7 @@ def longer(p: plan.Plan, run: RunFolder, top: int | None) -> plan.Plan:
     )
 
 
-def lineage(run: RunFolder) -> Iterator[RunFolder]:
+def lineage(run: StudyFolder) -> Iterator[StudyFolder]:
     """A run, and those that it extends, which lie beside it."""
     seen: set[str] = set()
     while run.path.is_dir() and run.name not in seen:
@@ -156,11 +156,11 @@ def lineage(run: RunFolder) -> Iterator[RunFolder]:
         earlier = run.record.get("extends")
         if not earlier:
             return
-        run = RunFolder(run.path.absolute().parent / Path(earlier).name)
+        run = StudyFolder(run.path.absolute().parent / Path(earlier).name)
 
 
 def checkpoint(
-    run: RunFolder, trial: str, rounds: pd.DataFrame, saved_round: Callable[[Path], int]
+    run: StudyFolder, trial: str, rounds: pd.DataFrame, saved_round: Callable[[Path], int]
 ) -> tuple[str | None, float]:
     """The folder of a trial's last checkpoint that can be read, and the seconds that its rounds up to there took.
 

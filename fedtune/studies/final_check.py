@@ -13,11 +13,11 @@ from fedtune.core.metrics import figures
 from fedtune.core.objectives import Goal
 from fedtune.runs import choice, clients, reading
 from fedtune.studies import fresh_seeds, ray_tasks
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
 
-def check(p: Plan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
+def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
     Returns a row per run, with the metrics of its last round.  Each client's results are in the table of clients.
@@ -26,21 +26,21 @@ def check(p: Plan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
-        (name, seed): ray_tasks.SeededRun(f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed), values)
+        (name, seed): ray_tasks.RunTask(f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed), values)
         for seed in p.fresh(p.final_seeds)
         for name, values in candidates.items()
     }
     found = ray_tasks.run_all(
-        list(runs.values()),
-        data,
-        p.files.final_folder,
-        p.cpus,
-        p.gpus,
-        p.budget,
-        "final check",
-        p.concurrent,
-        p.goal.first,
-        "seconds" in p.goal.names,
+        runs=list(runs.values()),
+        data=data,
+        folder=p.files.final_folder,
+        cpus=p.cpus,
+        gpus=p.gpus,
+        budget=p.budget,
+        title="final check",
+        concurrent=p.concurrent,
+        objective=p.goal.first,
+        timed="seconds" in p.goal.names,
     )
     if found:
         whose = {"algorithm": p.workload.name}
@@ -60,7 +60,7 @@ class WorkersAhead(Callback):
     Ray ends a trial's worker with the trial, and a new one loads for seconds what trains.
     """
 
-    def __init__(self, p: Plan) -> None:
+    def __init__(self, p: SearchPlan) -> None:
         """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
         self._trials, self._slots = p.trials, p.concurrent or 1
         most = max(2 * p.final_seeds, choice.TOP * len(p.choosing))

@@ -13,10 +13,10 @@ import pandas as pd
 from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
 from fedtune.runs import clients, tables
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies import ray_tasks
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
 Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
     score: float = math.nan  # its first objective in the search
 
 
-def candidates(p: Plan, top: int) -> list[Candidate]:
+def candidates(p: SearchPlan, top: int) -> list[Candidate]:
     """The default configuration and the best `top` of a search, from its tables.
 
     The default has a score if one of the search's finished trials was of it.
@@ -52,16 +52,16 @@ def candidates(p: Plan, top: int) -> list[Candidate]:
     return [first, *best]
 
 
-def _best(p: Plan, trials: pd.DataFrame) -> pd.DataFrame:
+def _best(p: SearchPlan, trials: pd.DataFrame) -> pd.DataFrame:
     """A search's best trials, the best first: only the one that it names, if it chooses by further seeds."""
     if p.files.record_file.exists() and p.files.record.get("state") == NOTHING:
         return trials[:0]
     if p.choosing:
-        return trials[trials["trial"] == str(RunFolder(p.folder).best["found"]["trial"])]
+        return trials[trials["trial"] == str(StudyFolder(p.folder).best["found"]["trial"])]
     return tables.best_trials(trials, p.budget.unit, p.goal)
 
 
-def values(p: Plan, row: dict[Any, Any]) -> Config:
+def values(p: SearchPlan, row: dict[Any, Any]) -> Config:
     """The searched hyperparameters of a trial, from its row in the table of trials."""
     tried = {k.removeprefix(tables.CONFIG): v for k, v in row.items() if k.startswith(tables.CONFIG)}
     whole = p.workload.configuration(tables.plain(tried))
@@ -69,7 +69,7 @@ def values(p: Plan, row: dict[Any, Any]) -> Config:
 
 
 def evaluate(
-    plans: Sequence[Mapping[str, Plan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
+    plans: Sequence[Mapping[str, SearchPlan]], data: Mapping[str, Any], seeds: int, top: int, folder: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[ray_tasks.Outcome]]:
     """Train the default and the best configurations of each search on fresh seeds.
 
@@ -92,22 +92,22 @@ def evaluate(
         for c in candidates(p, top)
         for seed in p.fresh(seeds)
     ]
-    runs: dict[tuple[str, str, int], ray_tasks.SeededRun] = {}
+    runs: dict[tuple[str, str, int], ray_tasks.RunTask] = {}
     for _, name, p, c, seed in entries:
         label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
-        runs.setdefault(_key(p, c, seed), ray_tasks.SeededRun(label, p.workload.with_seed(seed), c.config))
+        runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, p.workload.with_seed(seed), c.config))
     first = next(iter(plans[0].values()))
     outcomes = ray_tasks.run_all(
-        list(runs.values()),
-        data,
-        folder,
-        first.cpus,
-        first.gpus,
-        first.budget,
-        "fresh seeds",
-        first.concurrent,
-        first.goal.first,
-        "seconds" in first.goal.names,
+        runs=list(runs.values()),
+        data=data,
+        folder=folder,
+        cpus=first.cpus,
+        gpus=first.gpus,
+        budget=first.budget,
+        title="fresh seeds",
+        concurrent=first.concurrent,
+        objective=first.goal.first,
+        timed="seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
     for k, name, p, c, seed in entries:
@@ -128,7 +128,7 @@ def evaluate(
     return frame, every, clients.table(scored), list(outcomes.values())
 
 
-def _key(p: Plan, c: Candidate, seed: int) -> tuple[str, str, int]:
+def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:
     """The key of a run: candidates with the same key share one run."""
     return p.workload.name, json.dumps(c.config, sort_keys=True), seed
 

@@ -134,19 +134,19 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
             mean, _, spread = text.partition("±")
             known = [content["defects"][k["defect"]] for k in table["known"] if _fits(k, printed, column["name"])]
             yield Cell(
-                table["paper"],
-                table["table"],
-                ours.get(printed, printed),
-                printed,
-                column["name"],
-                column["dataset"],
-                column.get("measure", "accuracy"),
-                float(mean.replace(",", "")),
-                float(spread) if spread else None,
-                text.replace("±", " ± "),
-                tuple(Defect(**d) for d in known),
-                column.get("scenario", ""),
-                tuple(column.get("instead", {}).items()),
+                paper=table["paper"],
+                table=table["table"],
+                row=ours.get(printed, printed),
+                printed=printed,
+                column=column["name"],
+                dataset=column["dataset"],
+                measure=column.get("measure", "accuracy"),
+                mean=float(mean.replace(",", "")),
+                spread=float(spread) if spread else None,
+                text=text.replace("±", " ± "),
+                defects=tuple(Defect(**d) for d in known),
+                scenario=column.get("scenario", ""),
+                instead=tuple(column.get("instead", {}).items()),
             )
 
 

@@ -22,7 +22,7 @@ from fedtune.core.memory import keep_freed_memory
 from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
 from fedtune.core.workload import Place, Workload, trainer
-from fedtune.core.workload import SeededRun as OneOfSeeds
+from fedtune.core.workload import SeedRun as OneOfSeeds
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.trial_states import FAILED
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and 
     from fedtune.tuning.space_types import Config
 
 
-class SeededRun(NamedTuple):
+class RunTask(NamedTuple):
     """One configuration on one seed.  label: unique among the runs of one call, and part of the file's name."""
 
     label: str
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 
 def run_all(
-    runs: Sequence[SeededRun],
+    runs: Sequence[RunTask],
     data: Mapping[str, Any],
     folder: Path | None = None,
     cpus: float = 1,
@@ -100,7 +100,7 @@ def run_all(
 
 
 def _require_success(
-    runs: Sequence[SeededRun], done: Mapping[str, Outcome], folder: Path | None, budget: Budget | None
+    runs: Sequence[RunTask], done: Mapping[str, Outcome], folder: Path | None, budget: Budget | None
 ) -> None:
     """UserError if every run failed, which is more likely to be mended than chance."""
     if not done or not all(outcome.reason.startswith(FAILED) for outcome in done.values()):
@@ -124,7 +124,7 @@ def _loaded() -> None:
     """Does nothing: to call this function, a worker has imported this module."""
 
 
-def finished(runs: Sequence[SeededRun], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
+def finished(runs: Sequence[RunTask], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
     """The outcomes that earlier calls left in the folder, by label."""
     files = {run.label: outcome_file(folder, run, budget) for run in runs}
     return {label: Outcome(**json.loads(bounded.read(f))) for label, f in files.items() if f.exists()}
@@ -139,22 +139,22 @@ def train(
     objective: Objective | None = None,
 ) -> Outcome:
     """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
-    return train_seeds(workload, config, [workload.seed], cpus, budget, objective, Place(cpus=cpus), data)[0]
+    at = Place(cpus=cpus)
+    return train_seeds(workload, config, [workload.seed], at, data, budget=budget, objective=objective)[0]
 
 
 def train_seeds(
     workload: Workload,
     config: Config,
     seeds: Sequence[int],
-    cpus: float,
-    budget: Budget,
-    objective: Objective | None,
     at: Place,
     *data: Any,
+    budget: Budget,
+    objective: Objective | None,
 ) -> list[Outcome]:
     """The same of several seeds, which train together.  data: as prepared for each."""
     keep_freed_memory()
-    torch.set_num_threads(max(1, int(cpus)))
+    torch.set_num_threads(max(1, int(at.cpus)))
     trains = trainer(workload)
     if budget.unit == "seconds":
         trains.warm(workload.with_seed(seeds[0]), config, data[0])
@@ -212,17 +212,17 @@ def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -
     return known and objective.better(row[objective.name], best[objective.name])
 
 
-def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[SeededRun]]:
+def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask]]:
     """Runs that train as one stack: those of one configuration, as many seeds as a stack should hold.
 
     slots: tasks that run at once; none is idle for the sake of a larger stack.  apart: each run by itself.
     Packs on the same federations follow each other, so that each is made once.
     """
-    alike: dict[str, list[SeededRun]] = {}
+    alike: dict[str, list[RunTask]] = {}
     for run in runs:
         kind = json.dumps([run.workload.with_seed(0).to_plain(), run.config], sort_keys=True)
         alike.setdefault(kind, []).append(run)
-    found: dict[tuple[Any, tuple[int, ...]], list[list[SeededRun]]] = {}
+    found: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
     for group in alike.values():
         at_once = 1 if apart else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
         parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(alike))))
@@ -234,19 +234,19 @@ def packs(runs: Sequence[SeededRun], slots: int, apart: bool) -> list[list[Seede
 
 
 def _outcomes(
-    some: Sequence[list[SeededRun]],
+    some: Sequence[list[RunTask]],
     data: Mapping[str, Any],
     at: Place,
     budget: Budget,
     room: int,
     objective: Objective | None,
-) -> Iterator[tuple[SeededRun, Outcome]]:
+) -> Iterator[tuple[RunTask, Outcome]]:
     """Runs with their outcomes, in the order in which their packs end.
 
     room: packs that are submitted to Ray at once, just enough to keep it busy, so that few federations exist at once.
     """
-    task = ray.remote(num_cpus=at.cpus, num_gpus=at.gpus)(train_seeds)
-    waiting: dict[Any, list[SeededRun]] = {}
+    task: Any = ray.remote(num_cpus=at.cpus, num_gpus=at.gpus)(train_seeds)  # type: ignore[arg-type]
+    waiting: dict[Any, list[RunTask]] = {}
     latest: Any = None
     shared: list[Any] = []
     for pack in some:
@@ -258,14 +258,15 @@ def _outcomes(
                 shared = [ray.put(each) for each in dealt]
         with local_ray.spoken_to():
             own = at._replace(name=file_name(pack[0].label).replace(",", ""))
-            waiting[task.remote(w, pack[0].config, seeds, at.cpus, budget, objective, own, *shared)] = pack
+            begun = task.remote(w, pack[0].config, seeds, own, *shared, budget=budget, objective=objective)
+            waiting[begun] = pack
         if len(waiting) >= room:
             yield from _next(waiting)
     while waiting:
         yield from _next(waiting)
 
 
-def _next(waiting: dict[Any, list[SeededRun]]) -> Iterator[tuple[SeededRun, Outcome]]:
+def _next(waiting: dict[Any, list[RunTask]]) -> Iterator[tuple[RunTask, Outcome]]:
     """The next runs to end, without further waiting; UserError for an error that a retry cannot fix."""
     try:
         with local_ray.spoken_to():  # without fetching, which asks the raylet
@@ -287,8 +288,8 @@ def _slots(cpus: float, gpus: float) -> int:
 
 
 def _with_progress(
-    outcomes: Iterable[tuple[SeededRun, Outcome]], title: str, done: int, total: int
-) -> Iterator[tuple[SeededRun, Outcome]]:
+    outcomes: Iterable[tuple[RunTask, Outcome]], title: str, done: int, total: int
+) -> Iterator[tuple[RunTask, Outcome]]:
     """Pass outcomes on and show the progress, if there is anything to do: a bar in a terminal, lines elsewhere."""
     if done == total:
         return
@@ -302,7 +303,7 @@ def _with_progress(
                 say(f"note: {title}: {done} of {total} done ({run.label})")
 
 
-def outcome_file(folder: Path, run: SeededRun, budget: Budget | None = None) -> Path:
+def outcome_file(folder: Path, run: RunTask, budget: Budget | None = None) -> Path:
     """The file of a run's outcome, named by everything that the outcome depends on, not by the label alone."""
     what = [run.workload.to_plain(), run.config, budget]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:10]

@@ -17,7 +17,7 @@ from fedtune.core.objectives import TEST, Goal
 from fedtune.core.terminal import say, several
 from fedtune.runs import frames, provenance
 from fedtune.runs.files import RunFiles
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import logged, suggestions
 from fedtune.runs.tables import rounds_frame
 from fedtune.studies import resuming, search_study
@@ -31,7 +31,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
 
     name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
-    run = RunFolder(path)
+    run = StudyFolder(path)
     record = resuming.record_of(run, trust, "scheduler")
     options = resuming.options_of(run, changed)
     name = name or f"{options.name}-replayed"
@@ -75,7 +75,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
     return compare(before, planned, record) if nothing or not status else status
 
 
-def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> int:
+def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any]) -> int:
     """Say whether every round of every trial has the same numbers; 0 if so, else 1.  record: of the run before."""
     files = RunFiles(p.folder)
     now = pd.read_parquet(files.rounds_file)
@@ -93,7 +93,7 @@ def compare(before: pd.DataFrame, p: plan.Plan, record: Mapping[str, Any]) -> in
             apart[old.trial] = _distance(one, other)
     if apart:
         say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have different numbers: {', '.join(apart)}")
-        say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, RunFolder(p.folder).record)}")
+        say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0

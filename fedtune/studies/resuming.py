@@ -1,4 +1,4 @@
-"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay need of a run's folder."""
+"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay need of its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs import state_copies, user_copies
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
 from fedtune.studies.comparison import comparison
@@ -24,7 +24,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
 
     changed: options of SearchOptions with new values.  trust: also if another user wrote the folder.
     """
-    run = RunFolder(path)
+    run = StudyFolder(path)
     if not trust:
         user_copies.require_own(path, STATE)
     if run.is_comparison:
@@ -51,7 +51,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)
 
 
-def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
+def record_of(run: StudyFolder, trust: bool, *needed: str) -> dict[str, Any]:
     """A search's record; UserError unless it says how the search was started, is complete, and is the user's own.
 
     The user's files of the search are registered; UserError if one has changed since.
@@ -67,7 +67,7 @@ def record_of(run: RunFolder, trust: bool, *needed: str) -> dict[str, Any]:
     return record
 
 
-def options_of(run: RunFolder, changed: Mapping[str, Any]) -> SearchOptions:
+def options_of(run: StudyFolder, changed: Mapping[str, Any]) -> SearchOptions:
     """A search's own options, with the folder's present name and the options with new values."""
     known, folder = SearchOptions.from_record(run.record), run.path.absolute()
     return dataclasses.replace(known, name=folder.name, storage_path=str(folder.parent), **changed)

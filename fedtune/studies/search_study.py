@@ -21,12 +21,12 @@ from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
 from fedtune.tuning.callbacks import loggers
-from fedtune.tuning.callbacks.recorder import Reported
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.callbacks.recorder import TrialRows
+from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
 
-def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
+def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: bool = False) -> int:
     """Start Ray, search, check and report the result; the exit status.
 
     record: entries of the run's record besides the plan, for instance which run it continues.
@@ -37,14 +37,22 @@ def run_with_ray(p: Plan, record: dict[str, Any] | None = None, resumed: bool = 
         data = trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
         prepared = prepare(p, data, p.final_seeds)
         disk.require_room(p.storage)
-        shown = p.options.dashboard, p.options.dashboard_host
         fits = held.enter_context(
-            ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, p.files.ray_log_file, p.storage)
+            ray_start.connected(
+                p.address,
+                cpus=p.cpus,
+                gpus=p.gpus,
+                dashboard=p.options.dashboard,
+                host=p.options.dashboard_host,
+                trials=p.at_once,
+                log=p.files.ray_log_file,
+                storage=p.storage,
+            )
         )
         return run_search(p, record or {}, data, prepared, fits, resumed)
 
 
-def prepare(p: Plan, data: Mapping[str, Any], fresh: int) -> list[Any]:
+def prepare(p: SearchPlan, data: Mapping[str, Any], fresh: int) -> list[Any]:
     """The data that every trial trains on, by seed; UserError if they, or the fresh ones, cannot be prepared."""
     trains = trainer(p.workload)
     trains.require(p.workload, data, [*p.choosing, *p.fresh(fresh)])
@@ -52,19 +60,19 @@ def prepare(p: Plan, data: Mapping[str, Any], fresh: int) -> list[Any]:
     return prepared(p, data)
 
 
-def prepared(p: Plan, data: Mapping[str, Any]) -> list[Any]:
+def prepared(p: SearchPlan, data: Mapping[str, Any]) -> list[Any]:
     """The data that every trial trains on, by seed."""
     return [trainer(p.workload).prepare(p.workload, data, seed) for seed in p.selecting]
 
 
-def as_recorded(p: Plan) -> Plan:
+def as_recorded(p: SearchPlan) -> SearchPlan:
     """The plan with what its run's record says was chosen, if it was started before."""
     record = p.files.record if p.files.record_file.exists() else {}
     return dataclasses.replace(p, workload=p.workload.as_recorded(record))
 
 
 def run_search(
-    p: Plan,
+    p: SearchPlan,
     record: dict[str, Any],
     data: Mapping[str, Any],
     prepared: list[Any],
@@ -91,29 +99,31 @@ def run_search(
             user_copies.keep(p.own, p.folder)
         run.write("running")
         held.enter_context(disk.reserved(p.folder))
-        watch = disk.Watch(p.folder)
+        watch = disk.DiskWatch(p.folder)
         if not p.options.debug:
             held.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
-            return search_and_check(p, data, prepared, run, watch, resumed, tools)
+            return search_and_check(
+                p=p, data=data, prepared=prepared, run=run, watch=watch, resumed=resumed, tools=tools
+            )
 
 
-def about(p: Plan) -> loggers.About:
+def about(p: SearchPlan) -> loggers.About:
     """The description of the search for tools that log trials."""
     w = p.workload
     return loggers.About(f"{p.storage.name}/{p.name}", w.name, p.scenario, w.seed, p.folder)
 
 
 def search_and_check(
-    p: Plan,
+    p: SearchPlan,
     data: Mapping[str, Any],
     prepared: list[Any],
     run: RunFiles,
-    watch: disk.Watch,
+    watch: disk.DiskWatch,
     resumed: bool,
     tools: Sequence[loggers.TrialLogger] = (),
 ) -> int:
-    """Search in the run's folder, write its tables, then check what was found; the exit status."""
+    """Search in the study's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()
     with _ending_recorded(p, run, watch):
         ahead = final_check.WorkersAhead(p)
@@ -167,7 +177,7 @@ def search_and_check(
 
 
 @contextmanager
-def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None]:
+def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Iterator[None]:
     """If the search is ended early meanwhile, its record and a message say so."""
 
     def interrupted(why: str) -> None:
@@ -186,14 +196,14 @@ def _ending_recorded(p: Plan, run: RunFiles, watch: disk.Watch) -> Iterator[None
         raise
 
 
-def _interrupted(p: Plan) -> str:
+def _interrupted(p: SearchPlan) -> str:
     """The message for an interrupted search."""
     if p.again or p.earlier:
         return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it again"
     return f"interrupted; {command_line('resume', p.shown)} continues it"
 
 
-def _broken(reported: Reported) -> dict[str, list[str]]:
+def _broken(reported: TrialRows) -> dict[str, list[str]]:
     """Why trials failed with errors that a retry cannot fix, and their stacks."""
     found: dict[str, list[str]] = {}
     for rows in reported.values():
@@ -217,7 +227,7 @@ def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
 
 
 def _nothing_found(
-    p: Plan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, hopeless: str
+    p: SearchPlan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, hopeless: str
 ) -> int:
     """Say and record why no trial counts; the exit status.  UserError if all failed with errors that stay.
 

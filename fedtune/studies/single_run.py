@@ -37,7 +37,7 @@ def run(
     keep_freed_memory()
     data = partitioning.make(experiment.scenario, experiment.seed, data_dir, download)
     simulation = Simulation(experiment, {}, data)
-    setting, began = simulation.setting, time.perf_counter()
+    setting, began = simulation.setup, time.perf_counter()
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     say(
         f"{experiment.algorithm}, {several(setting.task.clients, 'client')}, "
@@ -64,7 +64,7 @@ def run(
 
 def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
     """Every round's row, with a bar that shows how far it is."""
-    rows, rounds = [], simulation.setting.scenario.rounds
+    rows, rounds = [], simulation.setup.scenario.rounds
     with progress("round") as bar:
         task = bar.add_task("", total=rounds)
         for _ in range(rounds):

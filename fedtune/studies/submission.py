@@ -145,7 +145,7 @@ def _search(
 
 
 def _of_engine(
-    planned: plan.Plan, options: SearchOptions, data: Path | None, seeds: Sequence[int]
+    planned: plan.SearchPlan, options: SearchOptions, data: Path | None, seeds: Sequence[int]
 ) -> tuple[list[str], dict[str, Path]]:
     """The arguments and data for what fedtune itself trains; UserError for data that are not there."""
     e = built_in(planned.workload, "fedtune submit")
@@ -174,7 +174,7 @@ def _require_files(options: SearchOptions) -> None:
             raise UserError(f"a program is submitted by its program file, but got {flag(name)} {value}; write one")
 
 
-def _programs(programs: Mapping[str, plan.Plan], to: Path) -> tuple[dict[str, str], dict[str, Path]]:
+def _programs(programs: Mapping[str, plan.SearchPlan], to: Path) -> tuple[dict[str, str], dict[str, Path]]:
     """Where each program's file will be on the cluster, and the files that are sent for it."""
     typed, files, homes = dict[str, str](), dict[str, Path](), dict[Path, Path]()
     for algo, p in programs.items():

@@ -26,7 +26,7 @@ from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree
 from fedtune.tracing import purity
 from fedtune.tracing.form import form_of
-from fedtune.tracing.recording import Given, Recorder
+from fedtune.tracing.recording import Given, OperationRecorder
 from fedtune.tracing.tape import Replay, Tape, Untraceable
 
 CALLS_BEFORE = 3  # calls of one kind before one is recorded: that costs as much as three, and saves half of one
@@ -167,7 +167,7 @@ class Calls(ABC, Generic[Found]):
         If they are those of the tape of `like`, the entry uses that tape with the constants recorded now, for example
         in a new round or with other hyperparameters.
         """
-        with (recorder := Recorder(given)):
+        with (recorder := OperationRecorder(given)):
             found = run()
         assert like.tape
         if like.tape.fits(recorder, self.flat(found)):
@@ -195,7 +195,7 @@ class Calls(ABC, Generic[Found]):
         fresh: list[Tensor],
         moving: Sequence[int],
     ) -> Found:
-        with (recorder := Recorder([*fixed, *fresh])):
+        with (recorder := OperationRecorder([*fixed, *fresh])):
             found = run()
         try:
             entry.tape = Tape(recorder, len(fixed), len(fresh), moving, self.flat(found))

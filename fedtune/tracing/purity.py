@@ -162,7 +162,7 @@ def is_functional(module: nn.Module) -> bool:
     settings.
     """
     cls = type(module)
-    ours = cls.__module__.split(".")[0] in ("fedtune", "trainables")
+    ours = cls.__module__.startswith("fedtune.")
     known = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
     if not ours and not (known and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls):
         return False

@@ -53,7 +53,7 @@ class Given(NamedTuple):
         return [_metadata(t) for t in self.constants]
 
 
-class Recorder(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):
     """Records the operations that run within its context.
 
     Tensors are identified by identity.  One that is neither an argument nor created within the context is a constant.
@@ -129,7 +129,17 @@ class Recorder(TorchDispatchMode):
         made = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
         made = tuple(self._add(t) if s == -1 else s for s, t in zip(made, outs, strict=True))
         metadata = tuple(None if t is None else _metadata(t) for t in outs)
-        self.lines.append(Line(func, given, named, made, isinstance(out, Tensor), writes, metadata))
+        self.lines.append(
+            Line(
+                func=func,
+                args=given,
+                kwargs=named,
+                outs=made,
+                single=isinstance(out, Tensor),
+                writes=writes,
+                metadata=metadata,
+            )
+        )
         return out
 
 

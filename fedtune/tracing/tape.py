@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtune.tracing.recording import Given, Line, Number, Recorder, Slot, slots_in
+from fedtune.tracing.recording import Given, Line, Number, OperationRecorder, Slot, slots_in
 
 Replay = Callable[..., tuple[Tensor | None, ...]]
 
@@ -39,7 +39,12 @@ class Tape:
     """A recording of code with `fixed` and `fresh` arguments, as a function of these."""
 
     def __init__(
-        self, recorder: Recorder, fixed: int, fresh: int, moving: Sequence[int], results: Sequence[Tensor | None]
+        self,
+        recorder: OperationRecorder,
+        fixed: int,
+        fresh: int,
+        moving: Sequence[int],
+        results: Sequence[Tensor | None],
     ) -> None:
         """The first slots are the `fixed` tensors, which stay in place between replays, then the `fresh` ones.
 
@@ -73,7 +78,7 @@ class Tape:
         replay: Replay = self._make(*fixed, *constants, *numbers)
         return replay
 
-    def fits(self, recorder: Recorder, results: Sequence[Tensor | None]) -> bool:
+    def fits(self, recorder: OperationRecorder, results: Sequence[Tensor | None]) -> bool:
         """Whether a new recording equals this tape, except for its constants and real numbers."""
         slots = [None if t is None else recorder.slot(t) for t in results]
         return (

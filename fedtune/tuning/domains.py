@@ -8,7 +8,7 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.errors import UserError, shown
-from fedtune.core.hyper import Knob, plain
+from fedtune.core.hyper import Hyperparameter, plain
 from fedtune.tuning.ranges import Range
 
 FAR = 1e300  # beyond any number that is searched
@@ -106,43 +106,43 @@ def as_domain(name: str, value: Any) -> Domain:
     return Categorical([value])  # a constant
 
 
-def fitted(knob: Knob, domain: Domain) -> Domain:
+def fitted(hp: Hyperparameter, domain: Domain) -> Domain:
     """The domain with values of its hyperparameter's type; UserError if it has values that the hyperparameter forbids.
 
     A range of real numbers would give a whole-numbered hyperparameter values that every trial fails on.
     """
-    return _fitted_choice(knob, domain) if isinstance(domain, Categorical) else _fitted_range(knob, domain)
+    return _fitted_choice(hp, domain) if isinstance(domain, Categorical) else _fitted_range(hp, domain)
 
 
-def _fitted_choice(knob: Knob, domain: Categorical) -> Domain:
-    found = [knob.check(value) for value in ends(knob.name, domain)]
+def _fitted_choice(hp: Hyperparameter, domain: Categorical) -> Domain:
+    found = [hp.check(value) for value in ends(hp.name, domain)]
     for value in found:
         if found.count(value) > 1:
             raise UserError(
-                f"{knob.name} needs different values, but its choice has {value!r} {found.count(value)} times; "
+                f"{hp.name} needs different values, but its choice has {value!r} {found.count(value)} times; "
                 "give it once"
             )
-        if value is None and knob.default is not None:  # a trial's table could not distinguish it from a missing value
-            raise UserError(f"{knob.name} can be searched over text and numbers, but its choice has None; use a word")
+        if value is None and hp.default is not None:  # a trial's table could not distinguish it from a missing value
+            raise UserError(f"{hp.name} can be searched over text and numbers, but its choice has None; use a word")
     same = all(map(_alike, found, domain.categories))
     return domain if same else Categorical(found).uniform()
 
 
-def _fitted_range(knob: Knob, domain: Domain) -> Domain:
+def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
     """The range in normal form: whole numbers below an upper end, or steps between two multiples of the step."""
-    low, high, apart = _numbers(knob.name, domain)
+    low, high, apart = _numbers(hp.name, domain)
     whole, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
-    if knob.choices:
-        raise _others(knob, domain, f"one of {knob.range_text()}", "tune.choice")
-    if knob.integer and not whole:
+    if hp.choices:
+        raise _others(hp, domain, f"one of {hp.range_text()}", "tune.choice")
+    if hp.integer and not whole:
         if not apart or apart != int(apart):
-            raise _others(knob, domain, "whole numbers", "tune.randint or tune.lograndint")
+            raise _others(hp, domain, "whole numbers", "tune.randint or tune.lograndint")
         whole, high = True, high + (apart == 1)  # Ray excludes the upper end of a qrandint with step 1
     if whole and apart == 1:
         apart = None
     if apart and log:
         raise UserError(
-            f"{knob.name} has steps of {apart:g} on a log scale, which no searcher supports; use "
+            f"{hp.name} has steps of {apart:g} on a log scale, which no searcher supports; use "
             f"tune.{'lograndint' if whole else 'loguniform'}, or tune.choice of the values"
         )
     if apart and whole:
@@ -150,7 +150,7 @@ def _fitted_range(knob: Knob, domain: Domain) -> Domain:
     made: Any = Integer(int(low), int(high)) if whole else Float(float(low), float(high))
     made = made.loguniform() if log else made.uniform()
     made = made.quantized(apart) if apart else made
-    _require_declared(knob, made)
+    _require_declared(hp, made)
     return made
 
 
@@ -171,21 +171,21 @@ def _numbers(name: str, domain: Domain) -> tuple[Any, Any, Any]:
     return low, high, apart[0] if apart else None
 
 
-def _require_declared(knob: Knob, domain: Domain) -> None:
+def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
     """UserError unless every value of a range is one that its hyperparameter takes."""
-    low, high = map(knob.check, ends(knob.name, domain))
-    if knob.low is None or knob.high is None:
+    low, high = map(hp.check, ends(hp.name, domain))
+    if hp.low is None or hp.high is None:
         return
     for end, apart in ((low, step(domain)), (high, step(domain) and -step(domain))):
-        while low < high and low <= end <= high and not knob.low <= end <= knob.high:  # a single value beside the range
-            knob.check(end)
+        while low < high and low <= end <= high and not hp.low <= end <= hp.high:  # a single value beside the range
+            hp.check(end)
             if not apart:
-                raise _others(knob, domain, knob.range_text(), "a narrower one, or tune.choice")
+                raise _others(hp, domain, hp.range_text(), "a narrower one, or tune.choice")
             end += apart
 
 
-def _others(knob: Knob, domain: Domain, kind: str, use: str) -> UserError:
-    return UserError(f"{knob.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
+def _others(hp: Hyperparameter, domain: Domain, kind: str, use: str) -> UserError:
+    return UserError(f"{hp.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
 
 
 def _alike(one: Any, other: Any) -> bool:

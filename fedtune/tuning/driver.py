@@ -25,10 +25,10 @@ from fedtune.runs.state_copies import StateCopies
 from fedtune.tuning import saved_state, schedulers, searchers
 from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.callbacks.loggers import TrialLogger
-from fedtune.tuning.callbacks.recorder import Recorder, Reported
+from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
 from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
 from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
 from fedtune.tuning.trainable import FederatedTrainable, key, known_as_itself
@@ -48,15 +48,15 @@ class TensorBoard(TBXLoggerCallback):
 
 
 def fit(
-    p: Plan,
+    p: SearchPlan,
     data: list[Any],
     concurrent: int,
     resumed: bool,
-    watch: disk.Watch | None = None,
+    watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
     show: bool = True,
     also: Sequence[tune.Callback] = (),
-) -> tuple[tune.ResultGrid, Reported]:
+) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
     bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
     trainable = tune.with_resources(
@@ -74,19 +74,28 @@ def fit(
         ),
         bundle,
     )
-    return drive(p, known_as_itself(trainable), concurrent, resumed, watch, tools, show, also)
+    return drive(
+        p=p,
+        trainable=known_as_itself(trainable),
+        concurrent=concurrent,
+        resumed=resumed,
+        watch=watch,
+        tools=tools,
+        show=show,
+        also=also,
+    )
 
 
 def drive(
-    p: Plan,
+    p: SearchPlan,
     trainable: Any,
     concurrent: int,
     resumed: bool = False,
-    watch: disk.Watch | None = None,
+    watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
     show: bool = True,
     also: Sequence[tune.Callback] = (),
-) -> tuple[tune.ResultGrid, Reported]:
+) -> tuple[tune.ResultGrid, TrialRows]:
     """Run Tune on a trainable, from the start or from where its last driver stopped.
 
     tools: experiment trackers.  show: whether to draw the progress.  also: further callbacks.
@@ -102,7 +111,7 @@ def drive(
                 tool.catch_up(p.folder, before)
         else:
             tuner = _new(p, trainable, concurrent)
-        recorder = Recorder(before, [o.attribute for o in p.goal.objectives])
+        recorder = ResultRecorder(before, [o.attribute for o in p.goal.objectives])
         title = p.title
         rounds = p.workload.rounds
         view = live_view.fitting_view()(title, p.trials, rounds, p.space.names, before, p.goal)
@@ -127,7 +136,7 @@ def drive(
     return grid, recorder.rows
 
 
-def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:
+def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     kind = schedulers.find(p.scheduler)
     if not saved_state.tuner_readable(p.folder):
@@ -147,7 +156,7 @@ def _restored(p: Plan, trainable: Any, concurrent: int, before: Rows) -> tune.Tu
     return tuner
 
 
-def _new(p: Plan, trainable: Any, concurrent: int) -> tune.Tuner:
+def _new(p: SearchPlan, trainable: Any, concurrent: int) -> tune.Tuner:
     population = schedulers.find(p.scheduler).moves_hyperparameters
     searcher, scheduler = _replaying(p) if p.again else _searching(p)
     return tune.Tuner(
@@ -189,26 +198,26 @@ def _innermost(tuner: tune.Tuner) -> Any:
     return searcher.searcher if isinstance(searcher, ResumableLimit) else searcher
 
 
-def _replaying(p: Plan) -> tuple[Any, Any]:
+def _replaying(p: SearchPlan) -> tuple[Any, Any]:
     """The searcher and scheduler that run another search's trials once more."""
     searcher = ReplaySearcher([t.config for t in p.again], p.goal)
     return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.again])
 
 
-def _searching(p: Plan) -> tuple[Any, Any]:
+def _searching(p: SearchPlan) -> tuple[Any, Any]:
     """The searcher and the scheduler, with the results of an earlier run if there is one."""
     kind = schedulers.find(p.scheduler)
     earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
     searcher = searchers.searcher(  # another seed, otherwise an extended search would repeat its samples
-        p.searcher,
-        p.space,
-        p.points,
-        p.outside,
-        p.workload.seed + p.draws + earlier["trial"].nunique(),
-        p.name,
-        p.goal,
-        _log(p),
-        kind.moves_hyperparameters,
+        name=p.searcher,
+        space=p.space,
+        points=p.points,
+        outside=p.outside,
+        seed=p.workload.seed + p.draws + earlier["trial"].nunique(),
+        study=p.name,
+        goal=p.goal,
+        log=_log(p),
+        population=kind.moves_hyperparameters,
         once=True,
     )
     judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
@@ -227,6 +236,6 @@ def _judged(rounds: pd.DataFrame, goal: Goal) -> pd.Series:
     return rounds[JUDGED] if goal.constraints else pareto.with_totals(rounds)[goal.first.name]
 
 
-def _log(p: Plan) -> Path:
+def _log(p: SearchPlan) -> Path:
     """The file that suggestions are written to."""
     return p.files.suggestions_file

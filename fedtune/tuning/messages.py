@@ -16,11 +16,11 @@ from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import caveats, finite, schedulers, verdict
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
 
-def announce(p: Plan, space: str, concurrent: int) -> None:
+def announce(p: SearchPlan, space: str, concurrent: int) -> None:
     """Say what will be searched, and how.  space: its name."""
     say(f"{p.title}, space {space}: " + listed(p.space.text()))
     for line in p.workload.describe():
@@ -39,11 +39,11 @@ def announce(p: Plan, space: str, concurrent: int) -> None:
         say(f"note: {why}")
 
 
-def _runs(p: Plan) -> str:
+def _runs(p: SearchPlan) -> str:
     return several(choice.usual_runs(p.options.choose_seeds), "run")
 
 
-def chosen(p: Plan, rows: pd.DataFrame, name: str | None) -> None:
+def chosen(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
@@ -58,7 +58,7 @@ def chosen(p: Plan, rows: pd.DataFrame, name: str | None) -> None:
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
 
 
-def _said_of_choice(p: Plan, best: pd.Series) -> str:
+def _said_of_choice(p: SearchPlan, best: pd.Series) -> str:
     mean = float(best.get(tables.CHOICE, math.nan))
     count = several(p.seeds + len(p.choosing), p.run_word)
     return "" if math.isnan(mean) else f" Over {count} its mean {p.goal.first.name} is {_cell(mean)}."
@@ -74,7 +74,7 @@ def none_stands(rows: pd.DataFrame) -> str:
 
 
 def conclude(
-    p: Plan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
+    p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
 ) -> None:
     """Print the best configuration and its figures."""
     ended = ", ".join(f"{n} {how}" for how, n in counts.items())
@@ -109,7 +109,7 @@ def conclude(
         _say_next(p, config, sum(counts.values()), data_dir)
 
 
-def _say_next(p: Plan, config: Config, trials: int, data_dir: str | None) -> None:
+def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) -> None:
     """Where the results are, and the commands to use next."""
     say(f"folder: {p.shown}")
     say("what to do next:")
@@ -122,7 +122,7 @@ def _say_next(p: Plan, config: Config, trials: int, data_dir: str | None) -> Non
         say(f"  {what:26}{command}")
 
 
-def _say_checked(p: Plan, checked: pd.DataFrame) -> None:
+def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
     main = p.goal.first.reported(checked)
     what = "test accuracy" if main == "test_acc" else main
@@ -168,7 +168,7 @@ def said_of_test(tested: dict[str, Any]) -> str:
     return f"{', '.join(figures)}{at}" if tested else "test rows not scored"
 
 
-def _length(p: Plan) -> str:
+def _length(p: SearchPlan) -> str:
     """What a trial may use, in words."""
     rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
@@ -176,7 +176,7 @@ def _length(p: Plan) -> str:
     return most + (f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
 
 
-def front(p: Plan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
+def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     """Write down and say which rounds of which trials are on the Pareto front."""
     points = pareto.with_totals(rounds)
     for constraint in p.goal.constraints:

@@ -217,7 +217,7 @@ class OptunaSearcher(Searcher):
         self._tried |= {key(t.params) for t in ended if complete}
 
     def save(self, checkpoint_path: str) -> None:
-        """Save the study and what Tune got; not the path of the suggestions, as a run's folder may move."""
+        """Save the study and what Tune got; not the path of the suggestions, as a study's folder may move."""
         state = {name: value for name, value in vars(self).items() if name != "log"}
         Path(checkpoint_path).write_bytes(pickle.dumps(state))
 

@@ -39,7 +39,7 @@ class EarlierTrial(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """A search that has been checked and can start."""
 
     options: SearchOptions
@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
+        """The study's folder."""
         return self.storage / self.name
 
     @property
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def files(self) -> RunFiles:
-        """The files in the run's folder."""
+        """The files in the study's folder."""
         return RunFiles(self.folder)
 
     @property
@@ -134,7 +134,7 @@ class Plan:
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
-        known = self.workload.knobs()
+        known = self.workload.hyperparameters()
         return (
             {
                 "options": self.options.to_record(),
@@ -160,11 +160,11 @@ class Plan:
 
     @property
     def shown(self) -> Path:
-        """The run's folder as a person here would write it."""
+        """The study's folder as a person here would write it."""
         return near(self.folder)
 
 
-def make(options: SearchOptions, resumed: bool = False) -> Plan:
+def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     gpus = _gpus(options)
@@ -196,29 +196,29 @@ def make(options: SearchOptions, resumed: bool = False) -> Plan:
     ray_start.require_host(options.dashboard_host)
     asked = options.trials or (len(points) if searcher == "grid" else 32)
     trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
-    return Plan(
-        options,
-        workload,
-        space,
-        points,
-        outside,
-        trials,
-        options.seeds_per_trial,
-        budget,
-        grace,
-        goal,
-        options.scheduler,
-        searcher,
-        name,
-        storage.absolute(),
-        options.cpus_per_trial,
-        gpus,
-        options.gpus_per_trial == AUTO,
-        options.max_concurrent,
-        options.final_seeds,
-        options.time_budget,
-        options.address,
-        options.tensorboard,
+    return SearchPlan(
+        options=options,
+        workload=workload,
+        space=space,
+        points=points,
+        outside=outside,
+        trials=trials,
+        seeds=options.seeds_per_trial,
+        budget=budget,
+        grace=grace,
+        goal=goal,
+        scheduler=options.scheduler,
+        searcher=searcher,
+        name=name,
+        storage=storage.absolute(),
+        cpus=options.cpus_per_trial,
+        gpus=gpus,
+        probe=options.gpus_per_trial == AUTO,
+        concurrent=options.max_concurrent,
+        final_seeds=options.final_seeds,
+        time_budget=options.time_budget,
+        address=options.address,
+        tensorboard=options.tensorboard,
     )
 
 
@@ -365,12 +365,12 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
 
 
 def _name(workload: Workload, scenario: str) -> str:
-    """A name for a run's folder."""
+    """A name for a study's folder."""
     return f"{workload.folder_name(scenario)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
 
 def require_folder(storage: Path, name: str, given: str | None) -> None:
-    """UserError unless the run's folder is new, or empty of results, and can be made.  Leaves nothing behind.
+    """UserError unless the study's folder is new, or empty of results, and can be made.  Leaves nothing behind.
 
     given: the --name, if there was one; other names are made of checked values.
     """

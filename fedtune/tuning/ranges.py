@@ -10,7 +10,7 @@ import re
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 
 EDGE = 0.05  # share of a range, on its scale: a value this near to an end counts as at the end
 DECADE = 10.0
@@ -34,13 +34,13 @@ class Range(NamedTuple):
         return f"{name}={self.low!r}..{self.high!r}"
 
 
-def of_text(text: str, knob: Knob) -> Range | None:
+def of_text(text: str, hp: Hyperparameter) -> Range | None:
     """The range that a record has in words, of its hyperparameter's type; None for choices and for steps."""
     written = re.fullmatch(r"(\S+) … (\S+)( \(log\))?", text)
-    if not written or knob.choices:
+    if not written or hp.choices:
         return None
     try:
-        return Range(knob.check(written[1]), knob.check(written[2]), bool(written[3]), knob.integer)
+        return Range(hp.check(written[1]), hp.check(written[2]), bool(written[3]), hp.integer)
     except UserError:  # declarations may be others now
         return None
 
@@ -67,25 +67,25 @@ def edge(value: Any, text: str) -> str:
     return "upper" if share >= 1 - EDGE else ""
 
 
-def wider(old: Range, knob: Knob, sides: frozenset[str]) -> Range | None:
+def wider(old: Range, hp: Hyperparameter, sides: frozenset[str]) -> Range | None:
     """The range extended once on these sides, as far as is declared; None if it already goes so far.
 
     On a log scale by a decade (whole numbers: by a factor of 4), else by its own length.
     """
-    if knob.low is None or knob.high is None:
+    if hp.low is None or hp.high is None:
         return None
     low, high, factor = old.low, old.high, SMALL if old.whole else DECADE
     below, above = (low / factor, high * factor) if old.log else (low - (high - low), high + (high - low))
     if old.whole:
         below, above = math.ceil(below), math.floor(above)
-    new = (max(below, knob.low) if "lower" in sides else low, min(above, knob.high) if "upper" in sides else high)
+    new = (max(below, hp.low) if "lower" in sides else low, min(above, hp.high) if "upper" in sides else high)
     new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
-    return None if new == (low, high) else between(knob, old, *new)
+    return None if new == (low, high) else between(hp, old, *new)
 
 
-def between(knob: Knob, like: Range, low: Any, high: Any) -> Range:
+def between(hp: Hyperparameter, like: Range, low: Any, high: Any) -> Range:
     """A range on the same scale as another between these ends; UserError unless they are declared."""
-    low, high = knob.check(low), knob.check(high)
+    low, high = hp.check(low), hp.check(high)
     if not low < high:
-        raise UserError(f"{knob.name} needs a range low < high, but got {low} … {high}")
+        raise UserError(f"{hp.name} needs a range low < high, but got {low} … {high}")
     return like._replace(low=low, high=high)

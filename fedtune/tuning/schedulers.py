@@ -21,7 +21,7 @@ REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 u
 
 
 @dataclass(frozen=True)
-class Kind:
+class SchedulerKind:
     """A kind of scheduler, and what the rest of fedtune needs to know of it.
 
     make                    the scheduler for a budget, a grace period before which it judges none, a space and a goal
@@ -109,34 +109,34 @@ def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
 
 
 KINDS = {
-    "asha": Kind(
+    "asha": SchedulerKind(
         _asha,
         "asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)",
         has_rungs=True,
         remember=_tell_rungs,
     ),
-    "promote": Kind(
+    "promote": SchedulerKind(
         _promote,
         "the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
         pauses=True,
         remember=_tell_promotion,
     ),
-    "hyperband": Kind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
-    "median": Kind(_median, "stops trials that are worse than the median of the running means"),
-    "pbt": Kind(
+    "hyperband": SchedulerKind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
+    "median": SchedulerKind(_median, "stops trials that are worse than the median of the running means"),
+    "pbt": SchedulerKind(
         _population,
         "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
         moves_hyperparameters=True,
         takes_conditions=False,
         takes_constraints=False,
     ),
-    "none": Kind(_none, "no early stopping", remember=_tell_nobody),
+    "none": SchedulerKind(_none, "no early stopping", remember=_tell_nobody),
 }
 SCHEDULERS = tuple(KINDS)
 
 
-def find(name: str) -> Kind:
+def find(name: str) -> SchedulerKind:
     """The kind of that name; UserError if there is none."""
     if name not in KINDS:
         raise unknown("scheduler", name, KINDS)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search 
 
 
 @dataclass(frozen=True)
-class Kind:
+class SearcherKind:
     """A kind of searcher.
 
     sampler            Optuna's sampler for a seed
@@ -67,23 +67,23 @@ def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler
 
 
 KINDS = {
-    "tpe": Kind(_sampler("TPESampler"), startup=10),
-    "random": Kind(_sampler("RandomSampler")),
-    "gp": Kind(_gaussian_process, startup=10),
-    "cmaes": Kind(
+    "tpe": SearcherKind(_sampler("TPESampler"), startup=10),
+    "random": SearcherKind(_sampler("RandomSampler")),
+    "gp": SearcherKind(_gaussian_process, startup=10),
+    "cmaes": SearcherKind(
         _sampler("CmaEsSampler", warn_independent_sampling=False),
         objectives=1,
         takes_conditions=False,
         takes_constraints=False,
     ),
-    "nsga2": Kind(_sampler("NSGAIISampler"), startup=50),
-    "grid": Kind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
+    "nsga2": SearcherKind(_sampler("NSGAIISampler"), startup=50),
+    "grid": SearcherKind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
 }
 SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points
 
 
-def find(name: str) -> Kind:
+def find(name: str) -> SearcherKind:
     """The kind of that name; UserError if there is none."""
     if name not in KINDS:
         raise unknown("searcher", name, KINDS)
@@ -122,7 +122,15 @@ def searcher(
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
     return OptunaSearcher(
-        space.domains or _domains(points), space.conditions, sampler, study, goal, points, outside, log, once
+        domains=space.domains or _domains(points),
+        conditions=space.conditions,
+        sampler=sampler,
+        study=study,
+        goal=goal,
+        points=points,
+        outside=outside,
+        log=log,
+        once=once,
     )
 
 

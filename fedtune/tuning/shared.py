@@ -23,7 +23,7 @@ from typing import Any
 from ray.tune.search.sample import Domain
 
 from fedtune.core import hyper
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning.space_types import Under
@@ -68,11 +68,11 @@ def with_shared(
     narrowed   its own hyperparameters that are searched over a narrower range
 
     >>> from fedtune.tuning.space import with_shared
-    >>> from trainables.fedprox import FedProx
+    >>> from fedtune.trainables.fedprox import FedProx
     >>> list(with_shared(FedProx, "mu"))
     ['mu', 'lr', 'momentum', 'local_epochs']
     """
-    ranges, declared = WIDE if wide else DEFAULT, knobs(Scenario) | knobs(cls)
+    ranges, declared = WIDE if wide else DEFAULT, hyperparameters(Scenario) | hyperparameters(cls)
     if twice := [name for name in (*own, *narrowed) if name in {**DEFAULT, **WIDE}]:
         raise ValueError(f"what all share has one range for all, but {cls.__name__}'s space names {', '.join(twice)}")
     space: dict[str, Any] = {name: hyper.find(name, cls, Scenario).domain() for name in own}
@@ -81,14 +81,14 @@ def with_shared(
     return space | {name: domain(declared[name], ranges[name]) for name in shared}
 
 
-def domain(knob: Knob, ends: Ends) -> Domain | Under:
+def domain(hp: Hyperparameter, ends: Ends) -> Domain | Under:
     """The domain of a hyperparameter that all share."""
-    usual = knob.domain(*ends)
-    return Under("optimizer", {"sgd": usual, "adam": knob.domain(*ADAM[knob.name])}) if knob.name in ADAM else usual
+    usual = hp.domain(*ends)
+    return Under("optimizer", {"sgd": usual, "adam": hp.domain(*ADAM[hp.name])}) if hp.name in ADAM else usual
 
 
-def of_undeclared(knob: Knob) -> Domain | Under:
+def of_undeclared(hp: Hyperparameter) -> Domain | Under:
     """The domain in a space that nobody wrote: as in every `default`, if what is declared is no narrower."""
-    low, high = DEFAULT.get(knob.name, WHOLE)
-    fits = None not in (low, high, knob.low, knob.high) and knob.low <= low and high <= knob.high  # type: ignore[operator]
-    return domain(knob, (low, high)) if fits else knob.domain()
+    low, high = DEFAULT.get(hp.name, WHOLE)
+    fits = None not in (low, high, hp.low, hp.high) and hp.low <= low and high <= hp.high  # type: ignore[operator]
+    return domain(hp, (low, high)) if fits else hp.domain()

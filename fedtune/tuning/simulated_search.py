@@ -23,7 +23,7 @@ from fedtune.tuning.space_types import Config
 Curve = Sequence[float]  # the metric after rounds 1, 2, …; one that is shorter than a trial diverges
 
 
-class Reported(NamedTuple):
+class SimulatedRound(NamedTuple):
     """A round of a trial, as it was reported."""
 
     clock: float  # when, where a round takes a slot one unit of time
@@ -88,7 +88,7 @@ class SimulatedSearch:
         self.scheduler.on_trial_remove(self, trial)  # type: ignore[arg-type]
         trial.status = Trial.TERMINATED
 
-    def run(self) -> Iterator[Reported]:
+    def run(self) -> Iterator[SimulatedRound]:
         """Every round in the order in which they end."""
         busy: list[tuple[float, int, SimulatedTrial]] = []
         clock, order = 0.0, itertools.count()
@@ -123,7 +123,7 @@ class SimulatedSearch:
         self.trials.append(trial)
         self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
 
-    def _round(self, clock: float, trial: SimulatedTrial) -> Reported:
+    def _round(self, clock: float, trial: SimulatedTrial) -> SimulatedRound:
         """One more round of a trial, and what the scheduler makes of it."""
         t = trial.last_result.get("training_iteration", 0) + 1
         diverged = t > len(trial.curve)
@@ -143,7 +143,7 @@ class SimulatedSearch:
             self._end(trial)
         else:
             status = self._judge(trial, result)
-        return Reported(clock, int(trial.trial_id), trial.config, t, value, status)
+        return SimulatedRound(clock, int(trial.trial_id), trial.config, t, value, status)
 
     def _judge(self, trial: SimulatedTrial, result: dict[str, Any]) -> str:
         """Ask the scheduler what becomes of a trial that is not over, and tell the searcher."""

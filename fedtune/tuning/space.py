@@ -17,7 +17,7 @@ from ray.tune.search.sample import Domain
 
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.workload import Workload
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
@@ -28,7 +28,7 @@ from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.shared import with_shared
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
-from fedtune.user_code import sibling_packages, user_files
+from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 __all__ = [
@@ -64,7 +64,7 @@ def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) 
     Names are the algorithm's or the scenario's (lr, momentum, batch, local_epochs, …).
 
     >>> from fedtune.tuning.space import tunable
-    >>> from trainables.fedprox import FedProx
+    >>> from fedtune.trainables.fedprox import FedProx
     >>> space = tunable(FedProx, "mu", lr=(0.01, 0.1))
     >>> space["lr"].lower, space["lr"].upper
     (0.01, 0.1)
@@ -87,8 +87,8 @@ def derived(workload: Workload) -> dict[str, Any]:
     """The space of a workload that has none of its own: what it says is searched, over its declared ranges; what all
     algorithms share, over the range that all have.
     """
-    known, conditions, common = workload.knobs(), workload.conditions, workload.common
-    range_of = shared.of_undeclared if common else Knob.domain
+    known, conditions, common = workload.hyperparameters(), workload.conditions, workload.common
+    range_of = shared.of_undeclared if common else Hyperparameter.domain
     found = {name: range_of(known[name]) for name in workload.searched()}
     return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in found.items()}
 
@@ -122,7 +122,7 @@ def widened(space: Space, also: str | None, workload: Workload) -> Space:
         return space
     if space.is_grid:
         raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
-    domains, known = dict(space.domains), workload.knobs()
+    domains, known = dict(space.domains), workload.hyperparameters()
     for text in also.split(","):
         name, given, range_text = text.partition("=")
         if name not in known:
@@ -180,7 +180,6 @@ def _file(path: Path) -> ModuleType:
         if path.exists():
             raise
         raise UserError(f"--space needs a name or a Python file, but there is no file {path}") from error
-    sibling_packages.pin("trainables", "search_spaces")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
         module: ModuleType = user_files.load(name, "search space")

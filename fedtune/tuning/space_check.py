@@ -10,7 +10,7 @@ from typing import Any
 from ray.tune.search.sample import Domain
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.workload import Workload
 from fedtune.tuning.domains import as_domain, domain_text, fitted, require_points
 from fedtune.tuning.space_types import Condition, Config, Space, Under, When, distinct, met
@@ -22,7 +22,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
     raw = _resolved(name, raw, workload)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
-    known = workload.knobs()
+    known = workload.hyperparameters()
     if isinstance(raw, list):
         require_points(len(raw))
         points = [{n: known[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
@@ -39,7 +39,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
 
 def _require_names(space: str, raw: Any, workload: Workload) -> None:
     """UserError unless a space is a mapping of hyperparameters, or a list of such."""
-    known = workload.knobs()
+    known = workload.hyperparameters()
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
             raise UserError(
@@ -54,7 +54,7 @@ def _require_names(space: str, raw: Any, workload: Workload) -> None:
                 raise unknown(kind, n, known, f"fedtune list {algorithm}")
 
 
-def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Knob], workload: Workload) -> Space:
+def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Hyperparameter], workload: Workload) -> Space:
     free = {n: v for n, v in raw.items() if n not in workload.pinned}
     conditions = _conditions(name, free, workload)
     domains = {n: fitted(known[n], as_domain(n, _domain_of(v))) for n, v in free.items() if n in conditions}
@@ -110,7 +110,7 @@ def _listed(name: str, space: str, values: Any) -> list[Any]:
 
 def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Condition]:
     """The condition of each domain that can exist, empty if it has none.  Conditions on fixed values are resolved."""
-    known, fixed, found = workload.knobs(), workload.configuration({}), {}
+    known, fixed, found = workload.hyperparameters(), workload.configuration({}), {}
     for name, value in raw.items():
         condition = {}
         for other, values in value.condition.items() if isinstance(value, When) else ():

@@ -14,12 +14,12 @@ from ray import tune
 from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
 
 
-def why(p: Plan, row: Mapping[str, Any]) -> str:
+def why(p: SearchPlan, row: Mapping[str, Any]) -> str:
     """Why no configuration satisfies the constraints, with advice, from the row of one round; "" if one may.
 
     Only for a search with `sends_alike`.
@@ -27,7 +27,7 @@ def why(p: Plan, row: Mapping[str, Any]) -> str:
     return next(filter(None, (_broken(p, c, row) for c in p.goal.constraints if c.name in TRAFFIC)), "")
 
 
-def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
+def _broken(p: SearchPlan, c: Constraint, row: Mapping[str, Any]) -> str:
     rounds, each = p.workload.rounds, float(row[c.name])
     fewest, most = (1, 1) if c.name != "comm_mb" or p.budget.unit == "seconds" else (rounds, rounds)
     if c.name == "comm_mb":
@@ -43,14 +43,14 @@ def _broken(p: Plan, c: Constraint, row: Mapping[str, Any]) -> str:
     return f"{c} cannot be satisfied: {_said(p, c, each, at)}; {_advice(p, c, each, at)}"
 
 
-def _said(p: Plan, c: Constraint, each: float, rounds: int) -> str:
+def _said(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
     unit = "MB" if c.name == "comm_mb" else "bytes"
     more = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
     costs = {"comm_mb": "sends and receives", "up_bytes": "sends", "down_bytes": "receives"}[c.name]
     return f"whatever the configuration, {p.workload.name} {costs} {each:.4g} {unit} a round here{more}"
 
 
-def _advice(p: Plan, c: Constraint, each: float, rounds: int) -> str:
+def _advice(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
     """What would satisfy it."""
     rounded = math.ceil if c.rule == "<=" else math.floor
     found = [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
@@ -68,7 +68,7 @@ def _advice(p: Plan, c: Constraint, each: float, rounds: int) -> str:
 class Unkeepable(tune.Stopper):
     """Ends a search as soon as a round shows that no configuration can keep its constraints."""
 
-    def __init__(self, p: Plan) -> None:
+    def __init__(self, p: SearchPlan) -> None:
         """p: the search's plan."""
         self._plan, self.why = p, ""
         self._applies = not p.again and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
@@ -84,7 +84,7 @@ class Unkeepable(tune.Stopper):
         return bool(self.why)
 
 
-def found(p: Plan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def found(p: SearchPlan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     """Why a search was ended; "" if it was not.  reported: what its trials reported."""
     judge = Unkeepable(p)
     for trial, rows in reported.items():

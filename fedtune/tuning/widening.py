@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
 from fedtune.tuning import ranges
@@ -24,11 +24,11 @@ def touched(config: Config, space: Space) -> dict[str, str]:
     return {name: end for name, end in found.items() if end}
 
 
-def wider(domain: Domain, knob: Knob, sides: frozenset[str]) -> Domain | None:
+def wider(domain: Domain, hp: Hyperparameter, sides: frozenset[str]) -> Domain | None:
     """The range extended once on these sides, as far as is declared; None if it already goes so far."""
     if isinstance(domain, Categorical) or step(domain) not in (None, 1):
         return None
-    found = ranges.wider(range_of(domain), knob, sides)
+    found = ranges.wider(range_of(domain), hp, sides)
     return found and of_range(found)
 
 
@@ -39,7 +39,7 @@ def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
     """
     if not given:
         return space
-    domains, known = dict(space.domains), workload.knobs()
+    domains, known = dict(space.domains), workload.hyperparameters()
     for text in given.split(","):
         name, _, range_text = text.partition("=")
         low, dots, high = range_text.partition("..")
@@ -74,8 +74,8 @@ def rule(
             sharing = tuple(a for a in spaces if _alike(n, a, name, spaces, workloads))
             groups.setdefault((n, sharing), []).append((end, name, config[n]))
     for (n, sharing), found in groups.items():
-        domain, knob = spaces[sharing[0]].domains[n], workloads[sharing[0]].knobs()[n]
-        new = wider(domain, knob, frozenset(end for end, _, _ in found))
+        domain, hp = spaces[sharing[0]].domains[n], workloads[sharing[0]].hyperparameters()[n]
+        new = wider(domain, hp, frozenset(end for end, _, _ in found))
         chose = ", ".join(f"{name} chose {short(value)}" for _, name, value in found)
         if new is None:
             reasons.append(f"{n} stays at {domain_text(domain)}, all that is declared, though {chose}")
@@ -92,4 +92,4 @@ def _alike(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads:
     if n not in spaces[one].domains:
         return False
     texts = {domain_text(spaces[a].domains[n]) for a in (one, other)}
-    return len(texts) == 1 and workloads[one].knobs()[n] == workloads[other].knobs()[n]
+    return len(texts) == 1 and workloads[one].hyperparameters()[n] == workloads[other].hyperparameters()[n]

@@ -194,5 +194,5 @@ def _unforeseen(error: BaseException) -> str:
         where = "--debug shows its stack"
     return (
         f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; results so far are in "
-        "the run's folder"
+        "the study's folder"
     )

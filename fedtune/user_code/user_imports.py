@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
-from fedtune.user_code import sibling_packages
 
 LARGEST = 2**20  # the largest code file, in bytes
 _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that a user's folder cannot replace
@@ -184,8 +183,6 @@ def _absolute(name: str, level: int, package: str) -> str:
 def _beside(folder: Path, root: str) -> list[Path]:
     """The files of a module or package of this name in the folder; none if it is not there."""
     package, alone = folder / root, folder / f"{root}.py"
-    if root in sibling_packages.NAMES and package == sibling_packages.folder(root):
-        return []  # a file in a clone means the packages beside it
     if not (package / "__init__.py").is_file():
         if alone.is_file():
             return [alone]

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.papers import claims, verdicts
-from analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
+from fedtune.analysis.papers import claims, verdicts
+from fedtune.analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.core.about import FORMAT
 from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks
@@ -70,7 +70,7 @@ def test_a_printed_ratio_of_whole_numbers_has_an_interval():
     """33/41 may be 32.5/41.5 to 33.5/40.5, and 404/500 lies there; 2/4 may be 0.33 to 0.71."""
     printed = {"MNIST": (2, 4), "CIFAR10": (33, 41)}
     found = verdicts.as_printed({"ŵ = 0": np.full(3, 404 / 500), "ŵ = 2": np.full(3, 0.8083)}, printed)
-    assert found == verdicts.Verdict(
+    assert found == verdicts.ClaimVerdict(
         PARTLY, "0.81 here; not as printed for MNIST (0.33 to 0.71), as printed for CIFAR10 (0.78 to 0.83)"
     )
     assert verdicts.as_printed({"x": np.array([0.5])}, {"MNIST": (2, 4)}).verdict == HOLDS
@@ -87,8 +87,8 @@ def test_rounds_lie_near_what_was_printed_by_their_interval():
 
 def test_one_seed_has_no_interval():
     found = verdicts.better({"a": np.array([3.0]), "b": np.array([5.0])}, "a", "b", unit="MB")
-    assert found == verdicts.Verdict(UNTOLD, "a − b: −2 MB")
-    assert verdicts.all_of() == verdicts.Verdict(UNTOLD, "not run")
+    assert found == verdicts.ClaimVerdict(UNTOLD, "a − b: −2 MB")
+    assert verdicts.all_of() == verdicts.ClaimVerdict(UNTOLD, "not run")
 
 
 def test_a_peak_is_better_than_all_others():
@@ -116,11 +116,11 @@ def test_within_holds_only_if_every_mean_does():
 
 
 def test_a_claim_of_parts_fails_with_any_and_holds_with_all():
-    yes, no, open_ = (verdicts.Verdict(v, "") for v in (HOLDS, FAILS, UNTOLD))
+    yes, no, open_ = (verdicts.ClaimVerdict(v, "") for v in (HOLDS, FAILS, UNTOLD))
     assert verdicts.all_of(yes, yes).verdict == HOLDS
     assert verdicts.all_of(yes, open_, no).verdict == FAILS
     assert verdicts.all_of(yes, open_).verdict == UNTOLD and verdicts.all_of().verdict == UNTOLD
-    small, none = (verdicts.Verdict(v, "") for v in (SMALLER, NOTHING))
+    small, none = (verdicts.ClaimVerdict(v, "") for v in (SMALLER, NOTHING))
     assert verdicts.all_of(yes, small, open_).verdict == SMALLER and verdicts.all_of(none, small).verdict == SMALLER
     assert verdicts.all_of(yes, none).verdict == NOTHING and verdicts.all_of(small, no).verdict == FAILS
 

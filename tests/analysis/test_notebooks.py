@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import analysis
-from analysis import notebook
+from fedtune import analysis
+from fedtune.analysis import notebook
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install -e .[dev]")
 nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient: pip install -e .[dev]")
@@ -104,7 +104,7 @@ with progress("[runs] {of} two") as bar:
 print(file.getvalue())
 """
 DRAWN = """
-from analysis import frames, notebook, plots
+from fedtune.analysis import frames, notebook, plots
 trials, rounds = frames.load(notebook.EXAMPLE / "search")
 plots.best_so_far(rounds)
 """

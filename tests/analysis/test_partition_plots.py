@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.partition_plots import partition
+from fedtune.analysis.partition_plots import partition
 from fedtune.data import datasets
 from fedtune.data.federation import Federation
 from fedtune.experiment import partitioning

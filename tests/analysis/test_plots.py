@@ -23,8 +23,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from analysis import frames, importances, models, plot_tools, plots, theme
-from analysis.papers import gfpl_costs
+from fedtune.analysis import frames, importances, models, plot_tools, plots, theme
+from fedtune.analysis.papers import gfpl_costs
 from fedtune.commands import run, search
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT
@@ -193,7 +193,7 @@ BUDGET = pd.DataFrame(
         "metric": "val_acc",
     }
 )
-ROWS = models.Rows(np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3, np.arange(30) % 4)
+ROWS = models.Points(np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3, np.arange(30) % 4)
 COSTS = pd.DataFrame({"varied": ["n", "n", "m"], "value": [1, 2, 3], "measured": [1e3, 2e3, 3e3], "formula": 2e3})
 
 
@@ -261,7 +261,7 @@ def others(folder: Path) -> dict[str, go.Figure]:
         "importance": plots.importance(study),
         "clients": plots.per_client(clients),
         "several": plots.per_client(pd.concat([clients.assign(algorithm=a) for a in ("gfpl", "local")])),
-        "together": plots.embedding({"features": ROWS, "prototypes": models.Rows(*(p[:6] for p in ROWS))}),
+        "together": plots.embedding({"features": ROWS, "prototypes": models.Points(*(p[:6] for p in ROWS))}),
         "apart": plots.embedding({"features": ROWS, "projections": ROWS}, together=False),
         "costs": plots.communication_by(COSTS),
         "comparison": plots.comparison(EVALUATIONS),
@@ -330,7 +330,7 @@ def test_frames_that_are_empty_or_hold_one_trial_give_figures_too(tmp_path: Path
     assert "no search has a validation accuracy" in says(plots.by_budget(BUDGET.assign(score=np.nan)))
     assert "nothing was measured" in says(plots.communication_by(COSTS.iloc[:0]))
     assert "no client" in says(plots.per_client(pd.DataFrame({"test_acc": []})))
-    assert "four points" in says(plots.embedding({"features": models.Rows(*(p[:3] for p in ROWS))}))
+    assert "four points" in says(plots.embedding({"features": models.Points(*(p[:3] for p in ROWS))}))
     drawn = [plots.parallel, plots.slices, plots.contour, plots.importance]
     assert all("no study.journal" in says(figure(plots.study(tmp_path))) for figure in drawn)
     few = plots.study(journal(tmp_path, 1, diverged=9))
@@ -759,7 +759,7 @@ def test_clients_that_tune_before_they_are_scored_are_shown_as_they_are_scored(t
 
 def test_points_of_a_saved_model_are_what_the_clients_and_the_server_hold(gfpl: tuple) -> None:
     model, _ = gfpl
-    f = model.setting.federation
+    f = model.setup.federation
     features, projections = model.features(), model.projections("train")
     assert features.values.shape == (int(f.test.counts.sum()), 12) and set(features.owners) == {0, 1, 2, 3}
     rows = f.test.rows[2, : int(f.test.counts[2])]

@@ -114,7 +114,7 @@ def three(cluster: Cluster) -> Iterator[Cluster]:
         yield cluster
 
 
-def planned(cluster: Cluster, folder: Path, more: str) -> plan.Plan:
+def planned(cluster: Cluster, folder: Path, more: str) -> plan.SearchPlan:
     """A search on GPUs whose trials compute on the CPU."""
     given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {more}"
     p = plan.make(SearchOptions(**arguments.given(search.parser().parse_args(given.split()), SearchOptions)))

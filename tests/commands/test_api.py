@@ -69,7 +69,7 @@ def test_a_model_that_play_saves_is_where_another_starts(tmp_path):
         (lambda: fedtune.objective("gfpl", space="papers"), "did you mean 'paper'"),
         (lambda: fedtune.objective("gfpl", space="paper"), "'paper' of gfpl is a list of"),
         (lambda: fedtune.tunable("gfpl", space="paper"), "'paper' of gfpl is a list of"),
-        (lambda: fedtune.Run("/nowhere").record, "/nowhere"),
+        (lambda: fedtune.Study("/nowhere").record, "/nowhere"),
     ],
 )
 def test_a_wrong_argument_is_one_line_that_names_the_nearest(make, rule):
@@ -203,4 +203,4 @@ def test_a_search_says_what_was_asked_of_it():
 
 
 def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Run is api.Run and fedtune.train is api.train
+    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is api.train

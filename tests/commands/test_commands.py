@@ -9,7 +9,7 @@ import pytest
 from fedtune import __main__ as console
 from fedtune.commands import list as listing
 from fedtune.commands import search
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.data import datasets
 from fedtune.engine.simulation import train
@@ -33,7 +33,7 @@ def test_list_says_in_a_line_what_each_algorithm_does(capsys):
 @pytest.mark.parametrize(
     ("topic", "names"),
     [
-        ("scenarios", [*SCENARIOS, *knobs(Scenario)]),
+        ("scenarios", [*SCENARIOS, *hyperparameters(Scenario)]),
         ("data", datasets.names()),
         ("models", [*catalogue.WIDTHS, *catalogue.OPTIONS, *catalogue.FAMILIES]),
         ("metrics", METRICS),
@@ -48,7 +48,7 @@ def test_list_of_a_topic_shows_everything_there_is(topic, names, capsys):
 def test_list_of_one_algorithm_tells_its_pseudo_code(capsys):
     assert listing.main(["gfpl"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in knobs(registry.find("gfpl")))
+    assert all(name in out for name in hyperparameters(registry.find("gfpl")))
     assert "S_C" in out and "Alg" in out + "Algorithm" and "arXiv:2602.21873" in out and "fedprox" not in out
     assert listing.main(["gfp"]) == 2
     assert "did you mean 'gfpl'" in capsys.readouterr().err

@@ -111,7 +111,7 @@ REFERENCES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with good.py and files that are no code, where everything is refused before a run's folder is made."""
+    """A folder with good.py and files that are no code, where everything is refused before a study's folder is made."""
     monkeypatch.chdir(tmp_path)
     as_in_another_process(monkeypatch)
     (tmp_path / "good.py").write_text(GOOD)
@@ -268,7 +268,7 @@ def offered(monkeypatch, **points: str) -> None:
 
 @pytest.fixture
 def kept(folder) -> tuple[Path, dict]:
-    """A run's folder and record, whose algorithm imports a module of its folder."""
+    """A study's folder and record, whose algorithm imports a module of its folder."""
     (folder / "good.py").write_text("import beside\n" + GOOD)
     (folder / "beside.py").write_text("y = 1")
     own = ExperimentOptions(algo="good.py").experiment().own

@@ -16,7 +16,7 @@ from fedtune.conformance.algorithms import CHECKS
 from fedtune.conformance.check import ConformanceCheck, Violation
 from fedtune.conformance.settings import settings
 from fedtune.conformance.subject import Subject
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.registry import find, names
 from fedtune.tuning.space_conformance import spaces
@@ -63,10 +63,10 @@ def test_checks_pass_in_every_setting(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_declarations_of_ours_are_complete(name: str) -> None:
     cls = find(name)
-    assert cls.__module__ == f"trainables.{name}" and cls.__dataclass_params__.frozen
-    for knob in knobs(cls).values():
-        assert len(knob.help) > 10, f"{knob.name} says nothing of itself"
-        assert knob.searchable, f"{knob.name} has neither range nor choices"
+    assert cls.__module__ == f"fedtune.trainables.{name}" and cls.__dataclass_params__.frozen
+    for hp in hyperparameters(cls).values():
+        assert len(hp.help) > 10, f"{hp.name} says nothing of itself"
+        assert hp.searchable, f"{hp.name} has neither range nor choices"
 
 
 def test_which_algorithms_run_on_mixed_architectures() -> None:
@@ -91,13 +91,13 @@ def test_the_checks_run_what_they_say() -> None:
         [0, 3],
         [2],
     ]
-    assert few.sim.setting.scenario.participants == 3 and few.sim.setting.task.clients == 5
+    assert few.sim.setup.scenario.participants == 3 and few.sim.setup.task.clients == 5
     assert set(CLOCK) <= set(s.begin(s.settings.few).step())
-    sizes = s.run(s.settings.averaged).sim.setting.federation.train.counts.tolist()
+    sizes = s.run(s.settings.averaged).sim.setup.federation.train.counts.tolist()
     assert len(set(sizes)) == len(sizes)
     assert any("running_mean" in n for n in s.run(s.settings.averaged).states[0])
-    assert s.run(s.settings.alone).sim.setting.task.clients == 1
-    values = {n: s.run(getattr(s.settings, n)).sim.setting.scenario for n in ("everyone", "adam", "skewed", "steps")}
+    assert s.run(s.settings.alone).sim.setup.task.clients == 1
+    values = {n: s.run(getattr(s.settings, n)).sim.setup.scenario for n in ("everyone", "adam", "skewed", "steps")}
     assert values["everyone"].local_epochs == 2 and values["adam"].optimizer == "adam"
     assert values["skewed"].partition == "dirichlet" and values["skewed"].weight_decay and values["skewed"].momentum
     assert values["steps"].local_steps == 3 and values["steps"].model == "cnn8"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedtune.commands.check
-from fedtune.conformance.check import Verdict
+from fedtune.conformance.check import CheckResult
 from fedtune.studies.checking import Check
 
 HERE = Path(__file__).parents[1] / "support"
@@ -59,7 +59,7 @@ SPARED = ("adam", "skewed", "steps", "everyone", "personal", "chance")
 
 
 @cache
-def verdicts(reference: str) -> list[Verdict]:
+def verdicts(reference: str) -> list[CheckResult]:
     """What is broken is checked in fewer settings; what is sound, here and in test_algorithms.py, in all."""
     return spared(Check(reference)).verdicts
 
@@ -71,7 +71,7 @@ def spared(check: Check) -> Check:
     return check
 
 
-def broken(reference: str) -> Verdict:
+def broken(reference: str) -> CheckResult:
     """The one check that fails; those that need it are skipped, and all others pass."""
     found = [v for v in verdicts(reference) if v.status == "failed"]
     assert len(found) == 1, [f"{v.check.name}: {v.violation}" for v in found]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Knob, find, hyper, knobs
+from fedtune.core.hyper import Hyperparameter, find, hyper, hyperparameters
 from fedtune.experiment.algorithm import Algorithm, first_round
 from fedtune.experiment.scenario import Scenario
 
@@ -31,7 +31,7 @@ class Toy(Algorithm):
         return self.steps + 1
 
 
-KNOBS = knobs(Toy)
+HYPERPARAMETERS = hyperparameters(Toy)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ KNOBS = knobs(Toy)
     ],
 )
 def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, given: Any, value: Any) -> None:
-    got = KNOBS[name].check(given)
+    got = HYPERPARAMETERS[name].check(given)
     assert got == value and type(got) is type(value)
 
 
@@ -85,7 +85,7 @@ def test_a_value_comes_back_in_its_type_from_python_and_from_text(name: str, giv
     ],
 )
 def test_a_scalar_of_a_table_or_an_array_is_taken_as_pythons_own(name: str, given: Any, value: Any) -> None:
-    got = KNOBS[name].check(given)
+    got = HYPERPARAMETERS[name].check(given)
     assert got == value and type(got) is type(value)
 
 
@@ -111,7 +111,7 @@ def test_a_scalar_of_a_table_or_an_array_is_taken_as_pythons_own(name: str, give
 )
 def test_what_is_no_scalar_of_the_declared_kind_is_refused(name: str, given: Any, advice: str) -> None:
     with pytest.raises(UserError, match=f"^{name} must be ") as caught:
-        KNOBS[name].check(given)
+        HYPERPARAMETERS[name].check(given)
     assert str(caught.value).endswith(advice) and ("leave it out" in str(caught.value)) == bool(advice)
 
 
@@ -121,8 +121,8 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
         steps: int = hyper(np.int64(4), np.int64(1), np.int64(8))
         kind: str = hyper("a", choices=tuple(np.array(["a", "b"])))
 
-    assert knobs(Numbers)["steps"].integer and type(Numbers().steps) is int
-    assert type(knobs(Numbers)["kind"].check("b")) is str
+    assert hyperparameters(Numbers)["steps"].integer and type(Numbers().steps) is int
+    assert type(hyperparameters(Numbers)["kind"].check("b")) is str
     with pytest.raises(UserError, match=r"choices must be strings, numbers or bools, but got \(1, 2\)"):
         hyper((1, 2), choices=((1, 2), (3, 4)))
 
@@ -156,7 +156,7 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
 )
 def test_a_value_that_was_not_declared_is_refused_with_the_rule_and_the_value(name: str, given: Any, rule: str) -> None:
     with pytest.raises(UserError) as caught:
-        KNOBS[name].check(given)
+        HYPERPARAMETERS[name].check(given)
     assert rule in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(UserError):
         Toy(**{name: given})
@@ -169,57 +169,57 @@ def test_an_algorithm_normalises_its_values() -> None:
 
 
 def test_knobs_are_listed_in_order_under_their_names() -> None:
-    assert list(KNOBS) == ["rate", "steps", "kind", "on", "maybe", "free", "width"]
-    assert all(k.name == n for n, k in KNOBS.items())
-    assert [KNOBS[n].integer for n in ("rate", "steps", "on", "kind")] == [False, True, False, False]
-    assert [n for n in KNOBS if not KNOBS[n].searchable] == ["free"]
+    assert list(HYPERPARAMETERS) == ["rate", "steps", "kind", "on", "maybe", "free", "width"]
+    assert all(k.name == n for n, k in HYPERPARAMETERS.items())
+    assert [HYPERPARAMETERS[n].integer for n in ("rate", "steps", "on", "kind")] == [False, True, False, False]
+    assert [n for n in HYPERPARAMETERS if not HYPERPARAMETERS[n].searchable] == ["free"]
 
 
-@pytest.mark.parametrize("knob", KNOBS.values(), ids=str)
-def test_a_record_keeps_a_declaration(knob: Knob) -> None:
+@pytest.mark.parametrize("hp", HYPERPARAMETERS.values(), ids=str)
+def test_a_record_keeps_a_declaration(hp: Hyperparameter) -> None:
     """All but the rounds in which it matters, which only a search asks for."""
-    kept = json.loads(json.dumps(knob.to_record()))
-    assert Knob.from_record(knob.name, kept) == replace(knob, first_round=1, late=False)
+    kept = json.loads(json.dumps(hp.to_record()))
+    assert Hyperparameter.from_record(hp.name, kept) == replace(hp, first_round=1, late=False)
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [("rate", "0.1 … 10 (log), or 0.0"), ("kind", "a | b"), ("on", "False | True"), ("free", "any")]
 )
 def test_the_range_in_words(name: str, text: str) -> None:
-    assert KNOBS[name].range_text() == text
+    assert HYPERPARAMETERS[name].range_text() == text
 
 
-def draws(knob: Knob, *bounds: float) -> list[Any]:
+def draws(hp: Hyperparameter, *bounds: float) -> list[Any]:
     import numpy as np
 
     np.random.seed(0)
-    domain = knob.domain(*bounds)
+    domain = hp.domain(*bounds)
     return [domain.sample() for _ in range(400)]
 
 
 @pytest.mark.parametrize("name", ["rate", "steps", "kind", "on", "maybe", "width"])
 def test_everything_a_domain_draws_is_allowed_and_ranges_include_both_ends(name: str) -> None:
-    knob = KNOBS[name]
-    seen = draws(knob)
-    assert [knob.check(v) for v in seen] == seen
-    if knob.choices:
-        assert set(seen) == set(knob.choices)
+    hp = HYPERPARAMETERS[name]
+    seen = draws(hp)
+    assert [hp.check(v) for v in seen] == seen
+    if hp.choices:
+        assert set(seen) == set(hp.choices)
     elif name == "steps":
         assert set(seen) == set(range(1, 9))
 
 
 def test_a_log_domain_is_uniform_in_the_logarithm() -> None:
-    seen = draws(KNOBS["rate"])
+    seen = draws(HYPERPARAMETERS["rate"])
     assert abs(sum(v < 1 for v in seen) / 400 - 0.5) < 0.1  # 1 is the middle of 0.1 … 10
 
 
 def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
-    assert set(draws(KNOBS["steps"], 2, 3)) == {2, 3}
-    assert all(1 <= v <= 2 for v in draws(KNOBS["rate"], 1, 2))
+    assert set(draws(HYPERPARAMETERS["steps"], 2, 3)) == {2, 3}
+    assert all(1 <= v <= 2 for v in draws(HYPERPARAMETERS["rate"], 1, 2))
     with pytest.raises(UserError, match="rate must be a number in 0.1 … 10 .*but got 20"):
-        KNOBS["rate"].domain(1, 20)
+        HYPERPARAMETERS["rate"].domain(1, 20)
     with pytest.raises(UserError, match="free has no range to search; fix it with --set free=VALUE"):
-        KNOBS["free"].domain()
+        HYPERPARAMETERS["free"].domain()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
 )
 def test_a_domain_that_cannot_be_drawn_from_is_refused(low: float, high: float) -> None:
     with pytest.raises(UserError, match="rate"):
-        KNOBS["rate"].domain(low, high).sample()
+        HYPERPARAMETERS["rate"].domain(low, high).sample()
 
 
 def test_find_takes_the_first_owner_of_a_name_or_tells_the_nearest() -> None:
@@ -255,7 +255,7 @@ def test_an_unknown_name_is_told_the_nearest_and_all_of_them() -> None:
 
 
 def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
-    declared = knobs(Scenario)
+    declared = hyperparameters(Scenario)
     assert set(declared) == {
         "batch",
         "local_epochs",
@@ -271,5 +271,5 @@ def test_scenario_knobs_have_defaults_in_their_ranges_and_help() -> None:
         "batch_norm",
         "body_lr_scale",
     }
-    for knob in declared.values():
-        assert knob.check(knob.default) == knob.default and knob.help and knob.searchable
+    for hp in declared.values():
+        assert hp.check(hp.default) == hp.default and hp.help and hp.searchable

@@ -19,7 +19,7 @@ from fedtune.core import metrics
 
 metrics.METRICS["distance"] = metrics.Metric("how far it is", "way", "km", last=True, best=True, evaluated=True)
 
-from analysis import frames, plot_tools
+from fedtune.analysis import frames, plot_tools
 from fedtune.runs import tables
 
 rows = [{"round": t, **dict.fromkeys(metrics.METRICS, 0.5 / t), "distance": 10.0 * t} for t in (1, 2)]

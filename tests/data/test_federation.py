@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.data import datasets
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
@@ -307,4 +307,4 @@ def test_an_unknown_scenario_is_told_the_nearest() -> None:
 
 
 def test_what_can_be_searched_is_what_is_declared() -> None:
-    assert "lr" in knobs(Scenario) and "clients" not in knobs(Scenario)
+    assert "lr" in hyperparameters(Scenario) and "clients" not in hyperparameters(Scenario)

@@ -11,7 +11,7 @@ import torch
 from support.user_data import made, saved, taken, wards
 
 import fedtune
-from analysis import partition_plots
+from fedtune.analysis import partition_plots
 from fedtune.core.errors import Diverged, UserError
 from fedtune.data import datasets, user_partition
 from fedtune.data.federation import joined
@@ -107,7 +107,7 @@ def test_table_picture_and_clients_parquet_say_the_owner_and_the_class_by_name(t
 def test_who_diverged_is_said_by_name(some: int, tmp_path: Path) -> None:
     scenario = taken(clinics(tmp_path / "clinics.npz"), rounds=1, momentum=0.0)
     simulation = Simulation(Experiment("local", scenario), {}, made(scenario))
-    f = simulation.setting.federation
+    f = simulation.setup.federation
     for k in range(some):
         f.x[f.train.rows[k, : f.train.counts[k]]] *= 1e30
     said = "owner clinic-00's loss" if some == 1 else rf"the loss of {some} clients \(clinic-00, clinic-01"

@@ -12,16 +12,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = (
-    "analysis.comparison_plots",
-    "analysis.cost_plots",
-    "analysis.curve_plots",
-    "analysis.hyperparameter_plots",
-    "analysis.model_plots",
-    "analysis.models",
-    "analysis.regret_plots",
-    "analysis.rung_plots",
-    "analysis.importances",
-    "analysis.study_plots",
+    "fedtune.analysis.comparison_plots",
+    "fedtune.analysis.cost_plots",
+    "fedtune.analysis.curve_plots",
+    "fedtune.analysis.hyperparameter_plots",
+    "fedtune.analysis.model_plots",
+    "fedtune.analysis.models",
+    "fedtune.analysis.regret_plots",
+    "fedtune.analysis.rung_plots",
+    "fedtune.analysis.importances",
+    "fedtune.analysis.study_plots",
     "fedtune.api",
     "fedtune.core.hyper",
     "fedtune.core.pure",
@@ -65,7 +65,7 @@ def test_an_example_gives_what_it_says(name: str, runs: None, capsys: pytest.Cap
 
 def test_every_public_name_has_an_example() -> None:
     import fedtune
-    from analysis import plots
+    from fedtune.analysis import plots
 
     values = [getattr(fedtune, n) for n in fedtune.__all__] + [getattr(plots, n) for n in plots.__all__]
     public = [v for v in values if inspect.isclass(v) or inspect.isfunction(v)]

@@ -18,7 +18,7 @@ import pytest
 import fedtune
 from fedtune.__main__ import COMMANDS
 from fedtune.commands import completion
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.data.datasets import names as dataset_names
 from fedtune.experiment import registry
@@ -96,8 +96,8 @@ def lines_like(pattern: str) -> list[tuple[str, str]]:
     return sorted({(name, line) for name, line in shell_lines() if re.match(pattern, line)})
 
 
-FEDTUNE_LINES = lines_like(r"([\w./]+/)?(fedtune |python3? -m fedtune\.)")
-MODULE_LINES = lines_like(r"([\w./]+/)?python3? -m (?!fedtune|venv)")
+FEDTUNE_LINES = lines_like(r"([\w./]+/)?(fedtune |python3? -m fedtune\.(?!analysis))")
+MODULE_LINES = lines_like(r"([\w./]+/)?python3? -m (?!fedtune(?!\.analysis)|venv)")
 
 
 def test_readme_is_short() -> None:
@@ -181,9 +181,9 @@ def check_names(arguments: dict[str, Any]) -> None:
     scenario = arguments.get("scenario")
     assert not scenario or scenario.isupper() or scenario in SCENARIOS
     for text in arguments.get("set") or []:
-        knob = text.partition("=")[0]
-        known = [knobs(Scenario), *(knobs(registry.find(a)) for a in registry.names())]
-        assert knob == "name" or any(knob in some for some in known), text
+        hp = text.partition("=")[0]
+        known = [hyperparameters(Scenario), *(hyperparameters(registry.find(a)) for a in registry.names())]
+        assert hp == "name" or any(hp in some for some in known), text
 
 
 @pytest.mark.parametrize(("name", "line"), MODULE_LINES, ids=lambda text: text[:60])
@@ -224,12 +224,14 @@ def test_every_metric_setting_algorithm_and_hyperparameter_is_on_its_page() -> N
     assert set(METRICS) <= set(first_cells(page("reference/metrics")))
     assert set(SCENARIOS) <= set(first_cells(page("reference/scenarios")))
     for name in registry.names():
-        assert set(knobs(registry.find(name))) <= set(first_cells(section(page("reference/algorithms"), name)))
+        assert set(hyperparameters(registry.find(name))) <= set(
+            first_cells(section(page("reference/algorithms"), name))
+        )
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_presets_hold_hyperparameters_that_there_are_and_values_that_may_be(name: str) -> None:
-    known = knobs(Scenario) | knobs(registry.find(name))
+    known = hyperparameters(Scenario) | hyperparameters(registry.find(name))
     for values in registry.find(name).presets.values():
         assert {n: known[n].check(v) for n, v in values.items()} == values
 
@@ -253,7 +255,10 @@ def test_dataframes_of_the_report_page_are_made_as_it_says() -> None:
     (code,) = fences(page("how-to/report"), "python")
     names: dict[str, Any] = {}
     load, show, plot = code.replace("runs/NAME", str(ROOT / "analysis/example/search")).strip().split("\n")[1:]
-    exec(f"from analysis import frames, plots\n{load}\nbest = {show}\nfigure = {plot.removesuffix('.show()')}", names)
+    exec(
+        f"from fedtune.analysis import frames, plots\n{load}\nbest = {show}\nfigure = {plot.removesuffix('.show()')}",
+        names,
+    )
     assert names["best"]["last_val_acc"].is_monotonic_decreasing and names["figure"].data
 
 

@@ -42,6 +42,6 @@ def test_nothing_is_asked_of_another_host(site: Path) -> None:
 
 def test_public_names_are_shown_with_their_docstrings(site: Path) -> None:
     text = (site / "reference" / "python.html").read_text()
-    for name in ("fedtune.Search", "fedtune.Phase", "analysis.plots.importance"):
+    for name in ("fedtune.Search", "fedtune.Phase", "fedtune.analysis.plots.importance"):
         assert f'id="{name}"' in text, name
     assert "<!-- python:" not in text

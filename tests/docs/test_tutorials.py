@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from support.ports import free_port
 
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 RUN = {  # words of a page -> what the tests run instead: for time, and so that nobody else is in the way
@@ -98,7 +98,7 @@ def test_your_own_data_and_model(tmp_path: Path, alone: Mapping[str, str]) -> No
     out = follow("your-data", tmp_path, **alone)
     assert "40 clients" in out and "3 classes" in out and "critical" in out and "FAILED" not in out
     assert (tmp_path / "who.html").stat().st_size > 10_000
-    run = RunFolder(tmp_path / "runs/worst")
+    run = StudyFolder(tmp_path / "runs/worst")
     trials = run.trials
     assert run.state == "finished" and len(trials) == 4 and (run.rounds["comm_mb"] <= 20).all()
     assert run.rounds["val_recall"].between(0, 1).all()
@@ -112,14 +112,14 @@ def test_your_own_data_and_model(tmp_path: Path, alone: Mapping[str, str]) -> No
 def test_your_own_algorithm(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("your-algorithm", tmp_path, **alone)
     assert "exponent of the loss in a client's weight" in out and "0.1 … 5 (log), or 0.0" in out
-    assert "FAILED" not in out and {"config/q", "config/lr"} <= set(RunFolder(tmp_path / "runs/fair").trials)
+    assert "FAILED" not in out and {"config/q", "config/lr"} <= set(StudyFolder(tmp_path / "runs/fair").trials)
     table = next((tmp_path / "runs/against").rglob("table.csv"))
     assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg"}
 
 
 def test_a_program(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("program", tmp_path, **alone)
-    assert "FAILED" not in out and len(RunFolder(tmp_path / "runs/own").trials) == 4
+    assert "FAILED" not in out and len(StudyFolder(tmp_path / "runs/own").trials) == 4
 
 
 @pytest.mark.long
@@ -139,4 +139,4 @@ def test_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
         out = follow("cluster", tmp_path, HOME=str(tmp_path), RAY_USAGE_STATS_ENABLED="0")
     assert "2.0 CPU" in out and "2 at once" in out and "0 failed" not in out
-    assert RunFolder(tmp_path / "shared/two-nodes").state == "finished"
+    assert StudyFolder(tmp_path / "shared/two-nodes").state == "finished"

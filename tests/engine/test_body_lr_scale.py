@@ -47,7 +47,7 @@ DATA = random_federation([5, 7, 3])
 )
 def test_the_body_learns_at_its_pace_as_torch_does_it(executor: str, config: dict, phase: Phase) -> None:
     sim = simulate("local", DIGITS, DATA, executor=executor, body_lr_scale=0.1, lr=0.05, **config)
-    f, g, work = sim.setting.federation, sim.state.groups[0], sim.setting.scenario
+    f, g, work = sim.setup.federation, sim.state.groups[0], sim.setup.scenario
     streams = [torch.Generator().manual_seed(k) for k in range(3)]
     done = train(g.net, g.tensors, {}, phase, Pool(f.x, f.y, *f.train), work, g.executor, streams)
     for k in range(3):
@@ -104,7 +104,7 @@ def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
 
 def test_the_head_of_a_frozen_body_is_trained_as_logistic_regression_on_its_features() -> None:
     sim = simulate("local", BATCHNORM, DATA, body_lr_scale=0.0, lr=0.1)
-    net, f, rows = client_net(sim, 1), sim.setting.federation, client_draws(sim, 1, 1).rows[0]
+    net, f, rows = client_net(sim, 1), sim.setup.federation, client_draws(sim, 1, 1).rows[0]
     z = net.eval().body(f.x).detach()
     optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1, momentum=0.5)
     for index in rows:
@@ -122,9 +122,9 @@ def test_a_phase_of_the_frozen_body_alone_moves_nothing_but_still_tallies() -> N
 
     for executor in ("stack", "loop"):
         sim = simulate("local", BATCHNORM, DATA, executor=executor, body_lr_scale=0.0)
-        f, g = sim.setting.federation, sim.state.groups[0]
+        f, g = sim.setup.federation, sim.state.groups[0]
         streams = [torch.Generator().manual_seed(k) for k in range(3)]
-        args = (Pool(f.x, f.y, *f.train), sim.setting.scenario, g.executor, streams)
+        args = (Pool(f.x, f.y, *f.train), sim.setup.scenario, g.executor, streams)
         done = train(g.net, g.tensors, {}, Phase(loss, train=("body",)), *args)
         assert_same_numbers(done.tensors, g.tensors)
         assert done.tally["steps"].tolist() == [2, 2, 1] and done.losses.min() > 0

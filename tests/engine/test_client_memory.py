@@ -86,11 +86,11 @@ def by_hand(rounds: int, participation: float) -> tuple[dict[str, Tensor], dict[
     w = {n: t.clone() for n, t in sim.state.server["shared"].items()}
     c, own = {n: torch.zeros_like(t) for n, t in w.items()}, [{n: torch.zeros_like(t) for n, t in w.items()}] * 5
     for t in range(1, rounds + 1):
-        chosen, models, changes = engine.participants(sim.setting, t).tolist(), [], []
+        chosen, models, changes = engine.participants(sim.setup, t).tolist(), [], []
         for k in chosen:
             net = client_net(sim, 0)
             net.load_state_dict(w)
-            x, y = sim.setting.federation.x, sim.setting.federation.y
+            x, y = sim.setup.federation.x, sim.setup.federation.y
             rows = client_draws(sim, t, k).rows[0]
             for index in rows:
                 net.zero_grad()
@@ -167,11 +167,11 @@ def test_a_client_knows_its_rate_and_steps_and_counts_its_own_rounds() -> None:
     sim = ran()
     took = torch.zeros(5, dtype=torch.int64)
     for t in (1, 2, 3):
-        took[engine.participants(sim.setting, t)] += 1
+        took[engine.participants(sim.setup, t)] += 1
     kept = sim.state.groups[0].kept
     assert kept["rounds"].tolist() == took.tolist() and 0 in took and kept["size"].dtype == torch.int64
     assert kept["lr"].tolist() == [0.5 if n else 0.0 for n in took]  # a phase with its own rate is not cooled
-    steps = [2 * -(-n // 4) for n in sim.setting.federation.train.counts.tolist()]
+    steps = [2 * -(-n // 4) for n in sim.setup.federation.train.counts.tolist()]
     assert kept["seen"].tolist() == [float(s) if n else 0.0 for s, n in zip(steps, took, strict=True)]
     assert sim.state.bytes == 0
 
@@ -276,7 +276,7 @@ def test_who_sits_out_is_left_in_place() -> None:
     before = copied({n: t for n, t in numbers(sim.state).items() if "kept" in n})
     place = sim.state.groups[0].kept["rounds"].data_ptr()
     play(sim, 1)
-    chosen = {f"client {k}" for k in engine.participants(sim.setting, 1).tolist()}
+    chosen = {f"client {k}" for k in engine.participants(sim.setup, 1).tolist()}
     after = numbers(sim.state)
     assert_same_numbers(*({n: d[n] for n in before if n.split("/")[0] not in chosen} for d in (after, before)))
     assert sim.state.groups[0].kept["rounds"].data_ptr() == place

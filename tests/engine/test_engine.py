@@ -78,7 +78,7 @@ def test_what_a_pool_gives_that_is_no_rows_is_told_with_its_line(given: Any, exe
 
 def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
     """One phase for some of the clients of a Local run."""
-    at, f = torch.tensor(clients), sim.setting.federation
+    at, f = torch.tensor(clients), sim.setup.federation
     group = sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
     done = local_training.train(
@@ -87,7 +87,7 @@ def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tupl
         {},
         phase,
         pool,
-        sim.setting.scenario,
+        sim.setup.scenario,
         sim.state.groups[0].executor,
         streams(*clients),
     )
@@ -158,7 +158,7 @@ def test_clients_draw_the_same_whoever_else_takes_part_in_the_round(name: str) -
     data = random_federation([5, 9, 7, 6, 8])
     few = simulate(name, DIGITS.override(participation=0.4), data, executor="loop")
     all_ = simulate(name, DIGITS, data, executor="loop")
-    chosen = engine.participants(few.setting, 1).tolist()
+    chosen = engine.participants(few.setup, 1).tolist()
     got, want = _uploaded(few), _uploaded(all_)
     for row, k in enumerate(chosen):
         assert_same_numbers({n: t[row] for n, t in got.items()}, {n: t[k] for n, t in want.items()})
@@ -175,7 +175,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "train", train)
-        engine.run_round(sim.setting, sim.state)
+        engine.run_round(sim.setup, sim.state)
     return seen[0]
 
 
@@ -183,9 +183,9 @@ def test_uploads_come_in_the_order_of_clients_in_any_grouping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
-    seen, cls = [], type(sim.setting.algorithm)
+    seen, cls = [], type(sim.setup.algorithm)
     monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
-    engine.run_round(sim.setting, sim.state)
+    engine.run_round(sim.setup, sim.state)
     assert seen == [[5, 9, 7, 6, 8]]
 
 
@@ -225,7 +225,7 @@ def test_adams_moments_hold_still_as_well() -> None:
 def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> None:
     sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
     got, losses = train_all(sim, [0, 1, 2])
-    f, work, clipped = sim.setting.federation, sim.setting.scenario, []
+    f, work, clipped = sim.setup.federation, sim.setup.scenario, []
     plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
     for k in range(3):
         net, seen = client_net(sim, k).train(), []
@@ -275,9 +275,9 @@ def test_noise_reaches_each_step_of_each_client() -> None:
         sim = simulate("local", DIGITS, executor=executor, momentum=0.0, lr=1.0)
         results[executor], _ = train_all(sim, [0, 1, 2], phase)
     sim = simulate("local", DIGITS)
-    f, at = sim.setting.federation, torch.arange(3)
+    f, at = sim.setup.federation, torch.arange(3)
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
-    eps = batches.plan([pool], phase, sim.setting.scenario, 1, streams(0, 1, 2))
+    eps = batches.plan([pool], phase, sim.setup.scenario, 1, streams(0, 1, 2))
     for k in range(3):
         want = sim.state.groups[0].tensors["head.bias"][k] - eps.eps["n"][k, : eps.steps[k]].sum(0)
         for got in results.values():
@@ -288,7 +288,7 @@ def test_noise_reaches_each_step_of_each_client() -> None:
 def test_divergence_names_the_round_and_the_client(executor: str) -> None:
     sim = simulate("local", DIGITS, random_federation([6, 6, 6]), executor=executor)
     play(sim, 1)
-    f, before = sim.setting.federation, copied(numbers(sim.state))
+    f, before = sim.setup.federation, copied(numbers(sim.state))
     f.x[f.train.rows[1]] *= 1e300
     for _ in range(2):  # the state stays as it was before the round
         with pytest.raises(Diverged, match=r"diverged in round 2: client 1's \w+ became NaN"):
@@ -310,11 +310,11 @@ def test_everybody_starts_from_the_same_model_and_the_seed_decides_which() -> No
 @pytest.mark.parametrize(("share", "number"), [(1.0, 10), (0.5, 5), (0.26, 3), (0.01, 1)])
 def test_as_many_take_part_as_asked_for_without_replacement(share: float, number: int) -> None:
     sim = simulate("fedavg", DIGITS.override(participation=share), random_federation([2] * 10))
-    drawn = [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+    drawn = [engine.participants(sim.setup, t).tolist() for t in range(1, 41)]
     assert all(len(set(ids)) == number and ids == sorted(ids) for ids in drawn)
     assert {k for ids in drawn for k in ids} == set(range(10))
     assert number == 10 or len(set(map(tuple, drawn))) > 5
-    assert drawn == [engine.participants(sim.setting, t).tolist() for t in range(1, 41)]
+    assert drawn == [engine.participants(sim.setup, t).tolist() for t in range(1, 41)]
 
 
 # ---------------------------------------------------------------------------------------------------- evaluation
@@ -323,7 +323,7 @@ def test_as_many_take_part_as_asked_for_without_replacement(share: float, number
 def by_hand(sim: Simulation, split: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Each client's hits and row losses with its own model, row by row."""
     hits, losses = [], []
-    for k in range(sim.setting.federation.clients):
+    for k in range(sim.setup.federation.clients):
         x, y = own_rows(sim, k, split)
         with torch.no_grad():
             scores = client_net(sim, k).eval()(x).numpy()
@@ -360,7 +360,7 @@ def test_personal_scores_are_means_over_clients_of_each_model_on_its_own_rows(na
 def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) -> None:
     data = random_federation([9, 6, 8], [[0, 1], [1, 3], [0, 2, 3]], total=5, other=9)  # nobody holds class 4
     sim = simulate(name, DIGITS.override(all_classes=12), data, lr=0.05)
-    row, f, everywhere = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere
+    row, f, everywhere = play(sim, 2)[-1], sim.setup.federation, sim.setup.everywhere
     rows = everywhere.rows[0]
     assert (everywhere.rows == rows).all() and everywhere.counts.tolist() == [8] * 3
     assert f.y[rows].bincount().tolist() == [2, 2, 2, 2] and rows.unique().numel() == 8
@@ -380,7 +380,7 @@ def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) 
 def test_clients_that_hold_every_class_have_no_foreign_accuracy() -> None:
     both = random_federation([9, 6], [[0, 1, 2], [0, 1]], total=3)
     sim = simulate("local", DIGITS.override(all_classes=9), both, lr=0.05)
-    row, f, rows = play(sim, 2)[-1], sim.setting.federation, sim.setting.everywhere.rows[1]
+    row, f, rows = play(sim, 2)[-1], sim.setup.federation, sim.setup.everywhere.rows[1]
     mine = f.y[rows] == 2  # what the second client lacks; the first lacks nothing
     right = client_net(sim, 1).eval()(f.x[rows]).argmax(1) == f.y[rows]
     assert mine.any()
@@ -424,7 +424,7 @@ def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monke
     wanted = play(whole, 2)
     monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 400)
     parts = simulate("fedproto", skewed)
-    group, train = parts.state.groups[0], parts.setting.federation.train
+    group, train = parts.state.groups[0], parts.setup.federation.train
     dealt = chunks.chunks_of(group, train)
     assert torch.cat(dealt).sort().values.equal(torch.arange(len(group.ids)))
     assert not torch.cat(dealt).equal(torch.arange(len(group.ids)))  # so what they give is put in order again
@@ -449,7 +449,7 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
         seen.clear()
-        evaluation.evaluate(sim.setting, sim.state)
+        evaluation.evaluate(sim.setup, sim.state)
         one = {n: t.data_ptr() for n, t in sim.state.server["shared"].items()}
         assert seen and all(places == one for places in seen)
 
@@ -511,7 +511,7 @@ def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
     sim = simulate("fedavg")
     nets = [(architectures.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
     with pytest.raises(UserError, match="body"):
-        engine.start(sim.setting, [(net, ids, "stack") for net, ids in nets])
+        engine.start(sim.setup, [(net, ids, "stack") for net, ids in nets])
 
 
 # ---------------------------------------------------------------------------------------- what a run is made of
@@ -522,7 +522,12 @@ def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
     alg, scenario = experiment.resolve({"lr": "0.3", "batch": 8})
     assert (alg.mu, scenario.lr, scenario.batch) == (0.5, 0.3, 8)  # type: ignore[attr-defined]
     full = experiment.configuration({"batch": 8})
-    assert full["mu"] == 0.5 and full["batch"] == 8 and full["lr"] == 0.2 and set(full) == set(experiment.knobs())
+    assert (
+        full["mu"] == 0.5
+        and full["batch"] == 8
+        and full["lr"] == 0.2
+        and set(full) == set(experiment.hyperparameters())
+    )
     with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'momentun': did you mean 'momentum'"):
         experiment.resolve({"momentun": 1})
     with pytest.raises(UserError, match="unknown hyperparameter of fedprox 'clients'"):
@@ -661,16 +666,16 @@ def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: s
 
     def loss(m: Model, batch: Batch, down: dict) -> Any:
         rows = (batch.y[:, None] == classes).double().sum(0)
-        return sim.setting.algorithm.loss(m, batch, down), {"rows": rows, "steps": torch.ones_like(rows[0])}
+        return sim.setup.algorithm.loss(m, batch, down), {"rows": rows, "steps": torch.ones_like(rows[0])}
 
-    f, at, g = sim.setting.federation, torch.arange(3), sim.state.groups[0]
+    f, at, g = sim.setup.federation, torch.arange(3), sim.state.groups[0]
     pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
-    args = (pool, sim.setting.scenario)
+    args = (pool, sim.setup.scenario)
     done = local_training.train(
         g.net, g.tensors, {}, Phase(loss), *args, sim.state.groups[0].executor, streams(0, 1, 2)
     )
     plain = local_training.train(g.net, g.tensors, {}, PHASE, *args, sim.state.groups[0].executor, streams(0, 1, 2))
-    planned = batches.plan([pool], PHASE, sim.setting.scenario, 1, streams(0, 1, 2))
+    planned = batches.plan([pool], PHASE, sim.setup.scenario, 1, streams(0, 1, 2))
     assert done.tally["steps"].tolist() == planned.steps == [2, 3, 1]
     for k in at.tolist():
         drawn = f.y[planned.rows[k, : planned.steps[k]]].flatten()
@@ -696,15 +701,15 @@ def test_parts_have_their_rates_and_a_second_step_follows_as_in_torch(optimizer:
     clip = 1.0
     phase = Phase(Algorithm().loss, lr_scale={"head": 0.25}, clip=clip, after=again)
     got, _ = train_all(sim, [0, 1, 2], phase)
-    f, clipped = sim.setting.federation, 0
+    f, clipped = sim.setup.federation, 0
     pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
-    planned = batches.plan([pool], phase, sim.setting.scenario, 2, streams(0, 1, 2))
+    planned = batches.plan([pool], phase, sim.setup.scenario, 2, streams(0, 1, 2))
     assert len(set(planned.steps)) == 3  # clients that finish early leave the others' memories alone
     for k in range(3):
         net = client_net(sim, k)
         kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
         sets = [{"params": [*net.head.parameters()], "lr": 0.0125}, {"params": [*net.body.parameters()], "lr": 0.05}]
-        more = {"momentum": sim.setting.scenario.momentum} if optimizer == "sgd" else {}
+        more = {"momentum": sim.setup.scenario.momentum} if optimizer == "sgd" else {}
         first, second = kind(sets, weight_decay=0.01, **more), torch.optim.Adam(net.head.parameters(), lr=0.02)
         for rows in planned.rows[k, : planned.steps[k]]:
             x, y = f.x[rows], f.y[rows]
@@ -728,7 +733,7 @@ MIXED = Scenario(model="htmini3", features=12, clients=7, batch=4, participation
 def test_client_i_runs_architecture_number_i_of_the_family() -> None:
     sim = simulate("local", MIXED)
     assert [g.ids.tolist() for g in sim.state.groups] == [[0, 3, 6], [1, 4], [2, 5]]
-    assert sim.setting.task.models == ("mlp", "cnn8", "cnn8-wide")
+    assert sim.setup.task.models == ("mlp", "cnn8", "cnn8-wide")
     sizes = [sum(t[0].numel() for t in g.tensors.values()) for g in sim.state.groups]
     nets = [architectures.build(m, (1, 8, 8), 10, 12) for m in catalogue.FAMILIES["htmini3"]]
     assert sizes == [sum(p.numel() for p in net.parameters()) for net in nets]
@@ -785,10 +790,10 @@ def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(r
     name = "fedavg" if rule == "pooled" else "local"
     base = Scenario(model="mlp", features=12, clients=9, evaluation=rule, val_shots=6)
     whole, part = simulate(name, base), simulate(name, base.override(eval_clients=4))
-    scored = part.setting.scored_clients()
-    assert len(scored.unique()) == 4 and whole.setting.scored_clients().tolist() == list(range(9))
+    scored = part.setup.scored_clients()
+    assert len(scored.unique()) == 4 and whole.setup.scored_clients().tolist() == list(range(9))
     for everything, some in zip(play(whole, 3), play(part, 3), strict=True):
-        f, nets = whole.setting.federation, {k: client_net(part, k) for k in scored.tolist()}
+        f, nets = whole.setup.federation, {k: client_net(part, k) for k in scored.tolist()}
         assert everything["val_acc_se"] == 0 and everything["train_loss"] == some["train_loss"]
     hits = []
     for k, net in nets.items():
@@ -810,7 +815,7 @@ def test_some_clients_are_scored_the_same_in_every_round_with_a_standard_error(r
 def test_scored_clients_may_miss_an_architecture() -> None:
     sim, found = simulate("local", MIXED.override(eval_clients=2)), []
     row = play(sim, 1)[0]
-    for k in sim.setting.scored_clients().tolist():
+    for k in sim.setup.scored_clients().tolist():
         group = next(g for g in sim.state.groups if k in g.ids.tolist())
         x, y = own_rows(sim, k, "test")
         m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))

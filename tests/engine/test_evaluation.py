@@ -19,7 +19,7 @@ from fedtune.engine.simulation import MultiSeedSimulation, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import Model
 from fedtune.experiment.experiment import Experiment
-from trainables.fedavg import FedAvg
+from fedtune.trainables.fedavg import FedAvg
 
 OWNED = [[0, 1, 2, 3], [1], [0, 3], [2, 3]]
 Rows = list[tuple[np.ndarray, np.ndarray]]  # of each client: labels and probabilities
@@ -39,13 +39,13 @@ def scored(executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal
 
 def by_hand(sim: Simulation, split: str) -> Rows:
     """Every scored client's labels and probabilities on its own rows, one client after another."""
-    f, (g,) = sim.setting.federation, sim.state.groups
+    f, (g,) = sim.setup.federation, sim.state.groups
     g.net.eval()
     table, found = getattr(f, split), []
-    for k in sim.setting.scored_clients().tolist():
+    for k in sim.setup.scored_clients().tolist():
         rows = table.rows[k, : int(table.counts[k])]
         model = Model(g.net, take(g.tensors, k) | sim.state.server["shared"])
-        scores = sim.setting.algorithm.predict(model, f.x[rows], {})
+        scores = sim.setup.algorithm.predict(model, f.x[rows], {})
         assert isinstance(scores, torch.Tensor)
         found.append((f.y[rows].numpy(), scores.softmax(1).detach().numpy()))
     return found
@@ -75,19 +75,19 @@ def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
     executor: str, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = scored(executor, monkeypatch, some=some)
-    row = evaluation.evaluate(sim.setting, sim.state)
+    row = evaluation.evaluate(sim.setup, sim.state)
     for split in ("val", "test"):
-        for name, value in expected(split, by_hand(sim, split), sim.setting.task.classes).items():
+        for name, value in expected(split, by_hand(sim, split), sim.setup.task.classes).items():
             assert_close(row[name], float(value), **TIGHT, msg=name)
 
 
 def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = scored("stack", monkeypatch, rule="pooled")
-    row = evaluation.evaluate(sim.setting, sim.state)
+    row = evaluation.evaluate(sim.setup, sim.state)
     for split in ("val", "test"):
         clients = by_hand(sim, split)
         whole = [tuple(np.concatenate(part) for part in zip(*clients, strict=True))]
-        for name, value in expected(split, whole, sim.setting.task.classes).items():
+        for name, value in expected(split, whole, sim.setup.task.classes).items():
             assert_close(row[name], float(value), **TIGHT, msg=name)
         assert row[f"{split}_acc_std"] == 0 and row[f"{split}_acc"] == row[f"{split}_acc_rows"]
 
@@ -102,7 +102,7 @@ def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monke
     for band in (1, 8, 10**9):
         monkeypatch.setattr(chunks, "BAND", band)
         chunks._KNOWN.clear()
-        found[band] = evaluation.evaluate(sim.setting, sim.state)
+        found[band] = evaluation.evaluate(sim.setup, sim.state)
         bands, *_ = next(iter(next(iter(chunks._KNOWN.values())).values()))
         assert (len(bands) == 1) == (band == 10**9)
     assert found[1] == found[8] == found[10**9]
@@ -189,6 +189,6 @@ def test_an_algorithm_that_finds_itself_diverged_as_it_is_scored_has_diverged(ho
 
     sim = Simulation(Experiment("fedavg", DIGITS), {}, random_federation([6, 6]))
     cls = type("Own", (FedAvg,), {hook: found})
-    sim.setting = sim.setting._replace(algorithm=cls())
+    sim.setup = sim.setup._replace(algorithm=cls())
     with pytest.raises(Diverged, match="mine"):
         sim.step()

@@ -86,7 +86,7 @@ def test_repeated_steps_are_on_the_same_mini_batch_and_the_second_step_follows_t
 
     known_as(monkeypatch, again=Again)
     sim = simulate("again", DIGITS, random_federation([7]), executor=executor, batch=3, lr=0.1, momentum=0.0)
-    net, f = client_net(sim, 0), sim.setting.federation
+    net, f = client_net(sim, 0), sim.setup.federation
     drawn = client_draws(sim, 1, 0)
     assert drawn.steps == [9] and torch.equal(drawn.rows[0], drawn.rows[0, ::3].repeat_interleave(3, 0))
     assert drawn.ends[0].tolist() == [False] * 8 + [True]
@@ -181,7 +181,7 @@ def test_a_phase_reads_all_rows_and_trains_on_some(monkeypatch: pytest.MonkeyPat
     data = random_federation([7, 4, 1], [[0, 1], [2], [3]])
     sim = simulate("reading", DIGITS.override(model="fedgen-cnn"), data, executor=executor, batch=4)
     assert [sorted({*client_draws(sim, 1, k).rows[0].flatten().tolist()}) for k in range(3)] == [
-        [int(sim.setting.federation.train.rows[k, j]) for j in places]
+        [int(sim.setup.federation.train.rows[k, j]) for j in places]
         for k, places in enumerate([[0, 2, 4, 6], [0, 2], [0]])
     ]
     ups = []

@@ -48,7 +48,7 @@ def test_fedbn_keeps_a_resnets_norms_at_the_clients() -> None:
     scenario, data = DIGITS.override(model="resnet8-bn(width=2)", features=0), random_federation([5, 9])
     own, common = (simulate(name, scenario, data) for name in ("fedbn", "fedavg"))
     assert play(own, 2) != play(common, 2)
-    held, shared, norms = own.state.groups[0].tensors, own.state.server["shared"], own.setting.algorithm.stays
+    held, shared, norms = own.state.groups[0].tensors, own.state.server["shared"], own.setup.algorithm.stays
     layers = norms(own.state.groups[0].net)
     assert layers == batch_norm_tensors(architectures.build(scenario.model, (1, 8, 8), 4)) and len(layers) == 9 * 5
     assert layers <= held.keys() and not layers & shared.keys() and layers <= common.state.server["shared"].keys()

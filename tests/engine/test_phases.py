@@ -150,11 +150,11 @@ def test_parameters_are_cut_to_their_bounds_after_every_step(executor: str) -> N
 @BOTH
 def test_a_client_stops_where_its_own_losses_say_so_and_holds_still(executor: str) -> None:
     sim = simulate("falling", PLAIN, executor=executor, says="until")
-    classes = sim.setting.task.classes
+    classes = sim.setup.task.classes
     play(sim, 1)  # nobody has counted rows yet: two losses that differ are enough
     assert kept(sim)["steps"].tolist() == [2.0] * 5
     play(sim, 1)
-    rows = sim.setting.federation.train.counts.double()
+    rows = sim.setup.federation.train.counts.double()
     assert len(set(rows.tolist())) > 1
     # losses fall by 0.1 · classes a step: never by more than 0.05 rows, unless a client has few
     stop = torch.where(0.1 * classes > 0.05 * rows, 2, 40).double()
@@ -168,7 +168,7 @@ def test_a_client_stops_where_its_own_losses_say_so_and_holds_still(executor: st
 def test_a_phase_of_passes_is_asked_after_each_of_its_losses_mean(executor: str) -> None:
     sim = simulate("falling", PLAIN, executor=executor, says="both")
     play(sim, 1)
-    each = -(-sim.setting.federation.train.counts // sim.setting.scenario.batch)
+    each = -(-sim.setup.federation.train.counts // sim.setup.scenario.batch)
     assert_close(kept(sim)["steps"], 2.0 * each.double(), **TIGHT)
 
 
@@ -218,12 +218,12 @@ def test_what_a_client_keeps_is_known_when_it_predicts(executor: str) -> None:
     sim = simulate("majority", DIGITS.override(all_classes=2), executor=executor)
     for row in play(sim, 5):  # noted and replayed meanwhile
         shares = []
-        for k in range(sim.setting.task.clients):
+        for k in range(sim.setup.task.clients):
             most = own_rows(sim, k)[1].bincount(minlength=10).argmax()
             shares.append((own_rows(sim, k, "val")[1] == most).double().mean())
         assert abs(row["val_acc"] - torch.stack(shares).mean()) < 1e-12
-        table, y = sim.setting.everywhere, sim.setting.federation.y  # the same rows for all, whose memories differ
-        labels = [y[table.rows[k, : int(table.counts[k])]] for k in range(sim.setting.task.clients)]
+        table, y = sim.setup.everywhere, sim.setup.federation.y  # the same rows for all, whose memories differ
+        labels = [y[table.rows[k, : int(table.counts[k])]] for k in range(sim.setup.task.clients)]
         most = [own_rows(sim, k)[1].bincount(minlength=10).argmax() for k in range(len(labels))]
         right = torch.stack([(of == m).double().mean() for of, m in zip(labels, most, strict=True)])
         assert abs(row["test_acc_all"] - right.mean()) < 1e-12

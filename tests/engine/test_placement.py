@@ -20,8 +20,8 @@ from fedtune.experiment import initial_weights, partitioning, registry, user_met
 from fedtune.experiment.algorithm import DOWN, UP, Data, Noise, Phase, Step
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.trainables.fedavg import FedAvg
 from fedtune.user_code import user_files
-from trainables.fedavg import FedAvg
 
 DIGITS = Scenario(
     model="mlp",
@@ -54,7 +54,7 @@ def rows_of(sim, rounds):
 
 def assert_on_gpu(sim):
     """All that a run holds lies there."""
-    data, groups = sim.setting.federation, tuple((g.ids, g.tensors, g.kept) for g in sim.state.groups)
+    data, groups = sim.setup.federation, tuple((g.ids, g.tensors, g.kept) for g in sim.state.groups)
     held = named((sim.state.server, groups, data.x, data.y, data.train, data.val, data.test))
     assert {n for n, t in held.items() if placement.where(t) == placement.CPU} == set()
 

@@ -21,7 +21,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import names
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import ray_tasks
-from fedtune.studies.ray_tasks import SeededRun
+from fedtune.studies.ray_tasks import RunTask
 from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
 
 SEEDS = (3, 4, 5)
@@ -197,7 +197,7 @@ def test_a_stack_is_formed_only_where_it_pays() -> None:
 
 def test_nets_whose_constants_depend_on_the_seed_run_by_themselves() -> None:
     runs = both("fedavg", DIGITS, {})[1]
-    settings, states = [r.setting for r in runs], [r.state for r in runs]
+    settings, states = [r.setup for r in runs], [r.state for r in runs]
     for i, run in enumerate(runs):
         run.state.groups[0].net.register_buffer("constant", torch.full((2,), float(i)), persistent=False)
     assert seed_stack.stacked(settings, states).joint is None
@@ -219,7 +219,7 @@ def test_plans_that_depend_on_the_seed_run_by_themselves() -> None:
 def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> None:
     scenario = Scenario(rounds=2)
     runs = [
-        SeededRun(f"{lr} {seed}", Experiment("fedavg", scenario, seed, "rule"), {"lr": lr})
+        RunTask(f"{lr} {seed}", Experiment("fedavg", scenario, seed, "rule"), {"lr": lr})
         for seed in range(5)
         for lr in (0.1, 0.2)
     ]
@@ -243,7 +243,7 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
     data = [partitioning.make(scenario, seed) for seed in SEEDS]
     data[2] = data[2]._replace(x=data[2].x * 1e30)  # diverges
     e, budget = Experiment("fedavg", scenario, 3, "rule"), Budget("rounds", 3)
-    outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, 1, budget, ACCURACY, HERE, *data)
+    outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, HERE, *data, budget=budget, objective=ACCURACY)
     for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
         alone = ray_tasks.train(Experiment("fedavg", scenario, seed, "rule"), {"lr": 0.5}, d, 1, budget, ACCURACY)
         assert len(found.rounds) == len(alone.rounds)

@@ -51,7 +51,7 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
         for n, t in named(other.state_dict()["server"]).items():
             assert torch.equal(t, named(simple.state_dict()["server"])[n])
         net = other.state.groups[0].net
-        code = identity(other.setting.algorithm.predict)
+        code = identity(other.setup.algorithm.predict)
         assert any(entry.verified for key, entry in tracing.known(net).items() if key[1] == code)
     assert tracing.known(simple.state.groups[0].net) == {}
 

@@ -168,7 +168,7 @@ def test_a_frozen_body_stays_the_files_and_is_not_sent(name: str, tmp_path: Path
         assert not torch.equal(moved["body.1.weight"], mine["body.1.weight"])
         assert not any(torch.equal(mine[n], tensors[n].double()) for n in mine if n.startswith("head"))
     assert not any(n.startswith("body") for n in frozen.state.server.get("shared", {}))
-    if "body" in frozen.setting.algorithm.shared:
+    if "body" in frozen.setup.algorithm.shared:
         inside = sum(t.numel() for n, t in tensors.items() if n.startswith("body"))
         for way in ("up_floats", "down_floats"):
             assert other[way] - row[way] == 3 * inside
@@ -181,7 +181,7 @@ def test_a_frozen_body_stays_the_files_and_is_not_sent(name: str, tmp_path: Path
 def test_each_client_may_draw_at_its_own_address(name: str, scenario: Scenario) -> None:
     sim, common = begun(name, scenario=scenario, start="own"), begun(name, scenario=scenario)
     for k in range(3):
-        member = sim.setting.task.models[k % len(sim.setting.task.models)]
+        member = sim.setup.task.models[k % len(sim.setup.task.models)]
         drawn = architectures.build(member, (1, 8, 8), 10, 12, randomness.number(0, "net", k)).state_dict()
         mine = of_client(sim, k)
         own = [n for n in drawn if n not in sim.state.server.get("shared", {})]

@@ -134,7 +134,7 @@ def test_a_record_says_in_which_rounds_was_tested() -> None:
 def test_rows_that_are_kept_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulation("fedproto", 1)
     sim.step()
-    s, state = sim.setting, sim.state
+    s, state = sim.setup, sim.state
     with_them = evaluation.score(s, state)
     monkeypatch.setattr(chunks, "KEPT", 0)
     monkeypatch.setattr(chunks, "_KNOWN", type(chunks._KNOWN)())

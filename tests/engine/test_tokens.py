@@ -80,7 +80,7 @@ def test_stack_equals_loop_and_a_resume_on_tokens(
 ) -> None:
     known_as(monkeypatch, typed=Typed)
     stack, loop = sim_of(name, **config), sim_of(name, "loop", **config)
-    assert stack.setting.federation.x.dtype == torch.int64
+    assert stack.setup.federation.x.dtype == torch.int64
     rows = play(stack, 2)
     assert_close_rows(play(loop, 2), rows)
     assert_close_numbers(numbers(loop.state), numbers(stack.state))
@@ -96,9 +96,9 @@ def test_stack_equals_loop_and_a_resume_on_tokens(
 
 def test_an_embedding_and_a_scalar_learn_as_in_plain_pytorch() -> None:
     sim = sim_of("local", lr=0.1)
-    trained = engine.participants(sim.setting, 1).tolist()[0]
+    trained = engine.participants(sim.setup, 1).tolist()[0]
     (draws,) = client_draws(sim, 1, trained).rows
-    x, y = sim.setting.federation.x, sim.setting.federation.y
+    x, y = sim.setup.federation.x, sim.setup.federation.y
     leaves = {n: t[trained].clone().requires_grad_() for n, t in sim.state.groups[0].tensors.items()}
     optimizer = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.5)
     for index in draws:

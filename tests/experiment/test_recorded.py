@@ -13,8 +13,8 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import provenance
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import ComparisonOptions
+from fedtune.trainables.fedproto import FedProto
 from fedtune.tuning.options.options import SearchOptions
-from trainables.fedproto import FedProto
 
 SMALL = Scenario(clients=4, rounds=2)
 
@@ -79,7 +79,7 @@ def test_a_run_s_file_is_named_by_every_value_that_it_was_trained_with(changed):
     """So what a declaration said before is not taken for what it says now."""
 
     def name(experiment, **config):
-        return ray_tasks.outcome_file(Path(), ray_tasks.SeededRun("run", experiment, config))
+        return ray_tasks.outcome_file(Path(), ray_tasks.RunTask("run", experiment, config))
 
     now = Experiment("fedproto", SMALL)
     others = [

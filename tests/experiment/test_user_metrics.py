@@ -195,7 +195,7 @@ def test_the_number_of_each_client_becomes_mean_spread_and_worst_tenth(
     executor: str, equal: bool, tmp_path: Path
 ) -> None:
     sim = trained(tmp_path, executor, "recall", "by_hand", "brier", equal=equal)
-    row, clients = evaluation.score(sim.setting, sim.state)
+    row, clients = evaluation.score(sim.setup, sim.state)
     for split in ("val", "test"):
         each = clients[f"{split}_recall"]
         assert_close(each, clients[f"{split}_by_hand"], **TIGHT)
@@ -208,14 +208,14 @@ def test_the_number_of_each_client_becomes_mean_spread_and_worst_tenth(
 
 def test_a_function_that_vmap_cannot_run_is_run_client_by_client(tmp_path: Path) -> None:
     sim = trained(tmp_path, "stack", "recall", "by_hand")
-    stacked, looped = (m.function for m in sim.setting.metrics)
+    stacked, looped = (m.function for m in sim.setup.metrics)
     assert looped in user_metrics.one_by_one and stacked not in user_metrics.one_by_one
 
 
 def test_under_the_pooled_rule_it_is_of_all_rows(tmp_path: Path) -> None:
     sim = trained(tmp_path, "stack", "recall(of=3)", rule="pooled", equal=False)
-    row, clients = evaluation.score(sim.setting, sim.state)
-    f, net = sim.setting.federation, sim.state.groups[0].net.eval()
+    row, clients = evaluation.score(sim.setup, sim.state)
+    f, net = sim.setup.federation, sim.state.groups[0].net.eval()
     rows = torch.cat([f.test.rows[k, : int(f.test.counts[k])] for k in range(4)])
     said = torch.func.functional_call(net, sim.state.server["shared"], (f.x[rows],)).argmax(1)
     assert_close(row["test_recall"], recall_score(f.y[rows], said, labels=[3], average="macro"), rtol=0, atol=1e-7)

@@ -1,4 +1,4 @@
-"""A disk that dies between any two writes: a run's folder after every prefix of its changes, and what is said of it."""
+"""A disk that dies between any two writes: a study after every prefix of its changes, and what is said of it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def onward(story: Story, run: Path, name: str = "again") -> str:
 
 
 def rows(run: Path) -> dict[tuple[str, ...], list[str]]:
-    """All that a run's folder tells of rounds: (search, configuration, round) -> what was measured, without times.
+    """All that a study's folder tells of rounds: (search, configuration, round) -> what was measured, without times.
 
     UserError for a folder that tells nothing.
     """

@@ -185,7 +185,7 @@ def warm() -> None:
     import rich.live  # noqa: F401
     import torch  # noqa: F401
 
-    import analysis.partition_plots  # noqa: F401
+    import fedtune.analysis.partition_plots  # noqa: F401
     import fedtune.reporting.page  # noqa: F401
     from fedtune.experiment import registry
     from fedtune.studies import resuming, submission  # noqa: F401

@@ -169,7 +169,7 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
     scenario = DIGITS.override(model=model, features=0)
     Experiment("fedproto", scenario).check()
     sim = simulate("fedproto", scenario, random_federation([5, 9, 7, 6]))
-    assert sim.setting.task.features == 7 and [g.ids.tolist() for g in sim.state.groups] == [[0, 3], [1], [2]]
+    assert sim.setup.task.features == 7 and [g.ids.tolist() for g in sim.state.groups] == [[0, 3], [1], [2]]
     play(sim, 1)
     with pytest.raises(UserError, match="fedavg averages body and head"):
         Experiment("fedavg", scenario).check()

@@ -34,10 +34,10 @@ def of_app(app: Path, *metrics: str, python: str | None = sys.executable, space:
 
 def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
     program = of_app(app, space={"lr": "1..9 log", "local-epochs": "1..8", "opt": ["sgd", "adam"]})
-    knobs = program.knobs()
+    hps = program.hyperparameters()
     assert program.searched == ("lr", "local-epochs", "opt") and program.rounds == 3 and program.seed == "{seed}"
-    assert (knobs["lr"].low, knobs["lr"].high, knobs["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
-    assert knobs["local-epochs"].integer and knobs["local-epochs"].default == 2 and knobs["opt"].default == "sgd"
+    assert (hps["lr"].low, hps["lr"].high, hps["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
+    assert hps["local-epochs"].integer and hps["local-epochs"].default == 2 and hps["opt"].default == "sgd"
     assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
     assert program.notes[:2] == (
         "lr has no default; 3.0 is taken, the middle of its range",
@@ -102,7 +102,11 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
 def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
     app = flower_app(tmp_path / "app", PYPROJECT.replace("lr = 0.5", "lr = 0.5\nseed = 7\nmodel-seed = 1"))
     program = of_app(app)
-    assert "seed={seed}" in program.command and "seed" not in program.knobs() and program.knobs()["model-seed"]
+    assert (
+        "seed={seed}" in program.command
+        and "seed" not in program.hyperparameters()
+        and program.hyperparameters()["model-seed"]
+    )
     assert "model-seed={seed}" in of_app(app, seed_key="model-seed").command
 
 

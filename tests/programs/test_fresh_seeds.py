@@ -19,7 +19,7 @@ from fedtune.programs.workload import ProgramWorkload
 from fedtune.runs.trial_states import FAILED, lost
 from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.studies.comparison import tables, text
-from fedtune.studies.ray_tasks import Outcome, SeededRun
+from fedtune.studies.ray_tasks import Outcome, RunTask
 
 SCRIPT = """
 import os, signal, sys
@@ -38,7 +38,8 @@ for t in range(1, 4):
 def trained(folder: Path, *seeds: int) -> list[Outcome]:
     workload = ProgramWorkload(python(folder, SCRIPT, words="{seed}"))
     at = Place(folder / "outputs", "run", 1)
-    return ray_tasks.train_seeds(workload, {}, seeds, 1, Budget(), None, at, *(None for _ in seeds))
+    nothing = [None] * len(seeds)
+    return ray_tasks.train_seeds(workload, {}, seeds, at, *nothing, budget=Budget(), objective=None)
 
 
 def test_a_run_that_fails_ends_by_itself_and_says_why(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_run_that_is_killed_begins_again_a_few_times(tmp_path: Path) -> None:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without Ray, one after another."""
 
-    def outcomes(some: Sequence[list[SeededRun]], data: Any, at: Place, *_: Any) -> Iterator[tuple[SeededRun, Outcome]]:
+    def outcomes(some: Sequence[list[RunTask]], data: Any, at: Place, *_: Any) -> Iterator[tuple[RunTask, Outcome]]:
         for (run,) in some:
             yield run, ray_tasks.train(run.workload, run.config, None, 1, Budget())
 
@@ -72,7 +73,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("here")
 def test_where_all_fail_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     workload = ProgramWorkload(python(tmp_path, SCRIPT, words="{seed}"))
-    bad, good = (SeededRun(f"best {seed}", workload.with_seed(seed), {}) for seed in (11, 10))
+    bad, good = (RunTask(f"best {seed}", workload.with_seed(seed), {}) for seed in (11, 10))
     with pytest.raises(UserError, match="^own failed with status 3"):
         ray_tasks.run_all([bad], {}, tmp_path / "files")
     assert not list((tmp_path / "files").glob("*.json"))

@@ -19,7 +19,7 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning.options.options import SearchOptions
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 
 SPACE = """
 from ray import tune
@@ -43,7 +43,7 @@ def file(folder: Path, name: str = "own", metrics: str = "[metrics.val_acc]", mo
     return str(path)
 
 
-def planned(**options: Any) -> Plan:
+def planned(**options: Any) -> SearchPlan:
     return plan.make(SearchOptions(**options))
 
 

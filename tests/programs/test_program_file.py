@@ -54,10 +54,10 @@ def read(folder: Path, text: str) -> Program:
 
 def test_a_whole_file_is_what_it_says(tmp_path: Path) -> None:
     program = read(tmp_path, WHOLE)
-    knobs = program.knobs()
+    hps = program.hyperparameters()
     assert program.name == "proto" and program.rounds == 100 and program.folder == str(tmp_path)
-    assert (knobs["lr"].low, knobs["lr"].high, knobs["lr"].log, knobs["lr"].default) == (0.001, 0.3, True, 0.005)
-    assert knobs["epochs"].integer and not knobs["lr"].integer and knobs["opt"].choices == ("sgd", "adam")
+    assert (hps["lr"].low, hps["lr"].high, hps["lr"].log, hps["lr"].default) == (0.001, 0.3, True, 0.005)
+    assert hps["epochs"].integer and not hps["lr"].integer and hps["opt"].choices == ("sgd", "adam")
     assert program.searched == ("lr", "epochs", "opt", "mom") and program.conditions == {"mom": {"opt": ("sgd",)}}
     assert program.defaults() == {"lr": 0.005, "epochs": 5, "opt": "adam", "mom": 0.475, "base": "-S", "net": 3}
     assert [note for note in program.notes if "mom" in note and "0.475" in note]

@@ -8,7 +8,7 @@ import pytest
 from support.programs import made
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.programs.rows import SEARCHED, Rows
+from fedtune.programs.rows import SEARCHED, RowMaker
 
 ONE = "[metrics.val_acc]\npattern = 'acc: (\\S+)'\n"
 TWO = f"{ONE}[metrics.loss]\npattern = 'loss: (\\S+)'\nmode = 'min'\n"
@@ -20,7 +20,7 @@ def rows(folder: Path, metrics: str, lines: str, rounds: int = 3) -> list[dict[s
     """The rows of a program that prints these lines."""
     program = made(folder, "true", metrics, rounds)
     found: list[dict[str, float]] = []
-    taker = Rows(program, program.selectable(), lambda number, row: found.append({"round": number} | row))
+    taker = RowMaker(program, program.selectable(), lambda number, row: found.append({"round": number} | row))
     for line in lines.split("\n"):
         taker.line(line)
     return found
@@ -147,7 +147,7 @@ SLOW = ["(?:val_acc |(?:a|aa)+$)([0-9.]+)", "(?:val_acc |(?:a|a)+b)([0-9.]+)", "
 def test_a_line_that_a_pattern_cannot_be_done_with_is_refused(tmp_path: Path, pattern: str) -> None:
     program = made(tmp_path, "true", f"[metrics.val_acc]\npattern = '{pattern}'\n")
     found: list[float] = []
-    taker = Rows(program, program.selectable(), lambda number, row: found.append(row["val_acc"]))
+    taker = RowMaker(program, program.selectable(), lambda number, row: found.append(row["val_acc"]))
     taker.line("val_acc 0.5")
     with pytest.raises(UserError, match="val_acc must find its figure within 1 second, but did not in 'aaaaaa"):
         taker.line("a" * 80)

@@ -19,7 +19,7 @@ from support.processes import below, kill, lives
 from support.searches import actors, command, logged_rounds, searched
 from support.waiting import wait_for
 
-from analysis import notebook
+from fedtune.analysis import notebook
 from fedtune.commands import report, resume, search, status
 from fedtune.tuning.callbacks import loggers
 
@@ -109,7 +109,7 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = Tracker()
-    monkeypatch.setitem(loggers.KINDS, "wandb", loggers.Kind("json", lambda about: tracker, {}))
+    monkeypatch.setitem(loggers.KINDS, "wandb", loggers.TrackerKind("json", lambda about: tracker, {}))
     words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard --logger wandb"
     found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
     assert_its_figures(found.folder, seeds=2)

@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 from scipy import special, stats
 
-from analysis.plots import RESAMPLES, Importance
+from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.commands import extend, search
-from fedtune.core.hyper import Knob
+from fedtune.core.hyper import Hyperparameter
 from fedtune.core.objectives import ACCURACY
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
-from fedtune.reporting.check import Check
+from fedtune.reporting.check import FinalCheck
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.words import mattered
 from fedtune.runs.provenance import of_workload
@@ -39,7 +39,7 @@ def made(
     """A search whose finished trials have these scores, and whose check has these differences of best and default."""
     experiment = Experiment("fedproto", Scenario(clients=5, rounds=6))
     record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": "finished"}
-    record["declared"] = {name: experiment.knobs()[name].to_record() for name in SPACE}
+    record["declared"] = {name: experiment.hyperparameters()[name].to_record() for name in SPACE}
     config = config or {"lam": 1.0, "lr": 0.02, "momentum": 0.5}
     trials = pd.DataFrame(
         {
@@ -56,7 +56,7 @@ def made(
         for i, d in enumerate(differences or [])
         for name in ("best", "default")
     ]
-    check = Check(pd.DataFrame(rows).drop(columns="val_acc"), ACCURACY) if rows else None
+    check = FinalCheck(pd.DataFrame(rows).drop(columns="val_acc"), ACCURACY) if rows else None
     state = more.pop("state", "finished")
     return Findings(Path("run"), record | more, trials, pd.DataFrame(), state, best, config, "", "digits-w4", {}, check)
 
@@ -85,7 +85,7 @@ def takes(command: str) -> Any:
     ],
 )
 def test_a_best_at_the_end_of_a_range_asks_for_a_wider_one(config, wider):
-    lam = Experiment("fedproto", Scenario()).knobs()["lam"]
+    lam = Experiment("fedproto", Scenario()).hyperparameters()["lam"]
     (found,) = advice.wider_ranges(made([0.5, 0.6], config=config))
     assert found.todo.startswith("Widen ") and "may be better beyond it" in found.why
     low = max(0.01, lam.low)
@@ -113,8 +113,8 @@ def test_ranges_that_were_given_stay_given():
 
 
 def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
-    knobs = Experiment("fedproto", Scenario()).knobs()
-    high = knobs["lam"].high
+    hps = Experiment("fedproto", Scenario()).hyperparameters()
+    high = hps["lam"].high
     f = made([0.5, 0.6], config={"lam": high, "lr": 0.02, "momentum": 0.5})
     f.record["space"] = SPACE | {"lam": f"1 … {high:g} (log)"}
     (found,) = advice.wider_ranges(f)
@@ -123,11 +123,11 @@ def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
 
 @pytest.mark.parametrize("name", ["lr", "batch", "momentum", "local_epochs"])
 def test_a_range_in_words_is_read_as_it_was_written(name):
-    knob: Knob = Experiment("fedproto", Scenario()).knobs()[name]
-    domain = knob.domain()
-    read = ranges.of_text(domains.domain_text(domain), knob)
+    hp: Hyperparameter = Experiment("fedproto", Scenario()).hyperparameters()[name]
+    domain = hp.domain()
+    read = ranges.of_text(domains.domain_text(domain), hp)
     assert read and read.text() == domains.domain_text(domain)
-    assert ranges.of_text("a | b", knob) is None and ranges.of_text("1 … 9 in steps of 2", knob) is None
+    assert ranges.of_text("a | b", hp) is None and ranges.of_text("1 … 9 in steps of 2", hp) is None
 
 
 # more seeds or more trials --------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_each_hyperparameter_gets_one_decision():
     assert widen.startswith("Widen lam to ") and " and lr to " in widen
     assert (most, fix.partition(":")[0]) == ("Search lr most closely", "Fix momentum")
     assert takes(found[-1].command).set == ["momentum=0.94"] and "momentum" not in takes(found[0].command).ranges
-    high = Experiment("fedproto", Scenario()).knobs()["lam"].high
+    high = Experiment("fedproto", Scenario()).hyperparameters()["lam"].high
     declared = made([0.9, 0.8], config={"lam": high}, space={"lam": f"1 … {high:g} (log)"})  # all that is declared
     assert todo(advice.wider_ranges(declared)) == ["Look beyond the declared range"]
     assert advice.wider_ranges(declared, ["lam"]) == []

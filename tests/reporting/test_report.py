@@ -28,8 +28,8 @@ from plotly.offline import get_plotlyjs
 from support.chromium import Browser, chromium
 from support.waiting import wait_for
 
-from analysis import plots
 from fedtune.__main__ import main as console
+from fedtune.analysis import plots
 from fedtune.commands import report
 from fedtune.core.about import FORMAT
 from fedtune.experiment.experiment import Experiment
@@ -69,7 +69,7 @@ def record(**more: Any) -> dict[str, Any]:
         "scenario_name": "digits-w4",
     }
     command = ["python", "-m", "fedtune.search", "--algo", "fedproto"]
-    declared = {name: experiment.knobs()[name].to_record() for name in told["space"]}
+    declared = {name: experiment.hyperparameters()[name].to_record() for name in told["space"]}
     return provenance.of_workload(experiment) | {"command": command, "declared": declared} | told | more
 
 
@@ -159,7 +159,7 @@ def journal(path: Path, trials: pd.DataFrame) -> None:
 def few_resamples() -> Iterator[None]:
     """How sure it is what mattered takes half of a report's time: tests/analysis/test_plots.py asks that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("analysis.importances.RESAMPLES", 1)
+        patch.setattr("fedtune.analysis.importances.RESAMPLES", 1)
         yield
 
 
@@ -296,7 +296,7 @@ def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp
     ],
 )
 def test_the_verdict_is_that_of_the_paired_difference(best: tuple[float, ...], verdict: str) -> None:
-    found = check.Check(pd.DataFrame(final(best)))
+    found = check.FinalCheck(pd.DataFrame(final(best)))
     chance = "differs from the default by" in verdict
     of = "; how much of that is chance is unknown" if chance else ", 95 % interval)"
     assert found.verdict() == f"On 3 fresh seeds the tuned configuration {verdict} in test accuracy{of}"
@@ -461,7 +461,7 @@ def test_figures_that_fail_or_are_too_large_leave_a_sentence(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("<no luck>")
 
-    monkeypatch.setattr("analysis.plots.slices", broken)
+    monkeypatch.setattr("fedtune.analysis.plots.slices", broken)
     monkeypatch.setattr("fedtune.reporting.figures.LARGEST", 3000)
     text = said(run, tmp_path / "x.html")
     assert "Not drawn: RuntimeError: <no luck>." in text and "a notebook can show it" in text
@@ -642,7 +642,7 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
         (str(run), "-o", str(tmp_path)): "overwrites only an earlier report, but",
         (str(run), "-o", str(tmp_path / "no" / "x.html")): "a folder that exists, but got",
         (str(run), str(run)): "a report on several runs needs -o, but 2 runs were given without it",
-        (str(tmp_path),): "is not a run folder: it has neither run.json nor compare.json",
+        (str(tmp_path),): "is not a study folder: it has neither run.json nor compare.json",
     }
     for arguments, words in cases.items():
         assert console(["report", *arguments]) == 2

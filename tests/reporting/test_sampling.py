@@ -42,9 +42,9 @@ def test_of_few_trials_nothing_is_left_out_and_nothing_said(bounds: None, tmp_pa
 
 
 def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None) -> None:
-    from fedtune.runs.folder import RunFolder
+    from fedtune.runs.folder import StudyFolder
 
-    f, study = findings.read(run), RunFolder(run).study
+    f, study = findings.read(run), StudyFolder(run).study
     some = sampling.of_study(study, f)
     assert {t.user_attrs["trial"] for t in some.trials} == set(sampling.drawn(f).trials["trial"])
     assert some.directions == study.directions and some.best_value == study.best_value
@@ -53,7 +53,7 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None
 def test_the_page_says_what_it_leaves_out(
     run: Path, bounds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.importances.RESAMPLES", 1)
+    monkeypatch.setattr("fedtune.analysis.importances.RESAMPLES", 1)
     page = tmp_path / "r.html"
     assert report.main([str(run), "-o", str(page)]) == 0
     text = page.read_text()

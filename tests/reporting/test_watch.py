@@ -31,7 +31,7 @@ from support.chromium import Browser, chromium
 from support.processes import below
 from support.waiting import wait_for
 
-from analysis import importances
+from fedtune.analysis import importances
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import BY_ACCURACY
@@ -135,7 +135,7 @@ def served(storage: Path, *given: Path) -> Iterator[str]:
     with server.listen("127.0.0.1", 0, True) as listening:
         port = listening.getsockname()[1]
         made: list[uvicorn.Server] = []
-        watch = server.Watch(Runs(storage, given), lambda: bool(made) and made[0].should_exit)
+        watch = server.WatchPages(Runs(storage, given), lambda: bool(made) and made[0].should_exit)
         app: Any = watch.app(TOKEN, port)
         made.append(uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None)))
         thread = threading.Thread(target=made[0].run, kwargs={"sockets": [listening]})

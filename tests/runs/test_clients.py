@@ -15,7 +15,7 @@ from fedtune.core.objectives import Objective, parse
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import clients, frames
 from fedtune.runs.files import RunFiles
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.studies import ray_tasks
 
 
@@ -54,7 +54,7 @@ def test_only_scored_clients_are_in_the_table_and_none_where_nobody_asks() -> No
 
 def test_a_folder_gives_its_clients_with_the_documented_columns(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no clients.parquet: it is written when a search's final check"):
-        RunFolder(tmp_path).clients  # noqa: B018 - reading it is what fails
+        StudyFolder(tmp_path).clients  # noqa: B018 - reading it is what fails
     whose = {"algorithm": "fedavg", "configuration": "best", "seed": 1}
     found = [
         {
@@ -73,5 +73,5 @@ def test_a_folder_gives_its_clients_with_the_documented_columns(tmp_path: Path) 
     both = frames.clients(tmp_path, tmp_path)
     assert [*both] == [*clients.CLIENTS, "test_brier"] and len(both) == 4
     assert {n: str(both[n].dtype) for n in clients.CLIENTS} == clients.CLIENTS
-    pd.testing.assert_frame_equal(RunFolder(tmp_path).clients, both.iloc[:2])
+    pd.testing.assert_frame_equal(StudyFolder(tmp_path).clients, both.iloc[:2])
     assert clients.table([(whose, [])]).empty

@@ -1,4 +1,4 @@
-"""A run's folder: its record whole or not at all, one driver at a time, and what it shows of itself."""
+"""A study's folder: its record whole or not at all, one driver at a time, and what it shows of itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json, write_whole
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.plan import require_folder
 
 KEPT = Path(__file__).parent / "kept"
@@ -49,7 +49,7 @@ def test_a_damaged_record_is_one_line(text: str | None, why: str, tmp_path: Path
         run.record_file.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError) as caught:
         run.record  # noqa: B018
-    assert str(caught.value).startswith(f"{tmp_path} is not a run folder: run.json is missing or damaged (")
+    assert str(caught.value).startswith(f"{tmp_path} is not a study folder: run.json is missing or damaged (")
     assert why in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -153,7 +153,7 @@ def test_a_text_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+    run = StudyFolder(tmp_path)
     run.write("running")
     assert run.state == "abandoned"
     with RunFiles(tmp_path).lock():
@@ -163,7 +163,7 @@ def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:
 
 
 def test_a_run_shows_what_it_found() -> None:
-    run = RunFolder(KEPT)
+    run = StudyFolder(KEPT)
     assert (run.state, run.scenario.clients, run.scenario.rounds) == ("finished", 4, 3)
     assert len(run.trials) == 3 and len(run.rounds) == 9
     best = run.trials.sort_values("last_val_acc").iloc[-1]
@@ -174,7 +174,7 @@ def test_a_run_shows_what_it_found() -> None:
 
 
 def test_a_run_without_a_best_configuration_or_study(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+    run = StudyFolder(tmp_path)
     assert run.study is None
     with pytest.raises(UserError, match="has no best configuration"):
         run.best  # noqa: B018
@@ -184,7 +184,7 @@ def test_a_run_without_a_best_configuration_or_study(tmp_path: Path) -> None:
 
 
 def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
+    run = StudyFolder(tmp_path)
     for scenario in ({"no-such-field": 1}, 3):
         run.record_file.write_text(json.dumps({"format": FORMAT, "scenario": scenario}))
         with pytest.raises(UserError, match="missing or damaged"):
@@ -202,7 +202,7 @@ def test_a_worker_that_died_is_told_with_the_code_that_ran_in_it(code, tmp_path,
     died = "The actor is dead because its worker process has died. \x1b[2J"
     (tmp_path / "error.txt").write_text(f"Failure # 1\n{died}\n")
     trial = SimpleNamespace(trial_id="t", local_path=tmp_path)
-    disk.Watch(tmp_path).on_trial_error(0, [], trial)
+    disk.DiskWatch(tmp_path).on_trial_error(0, [], trial)
     said = capsys.readouterr().err
     named = "its process ended or crashed, and mine.py, net.py of yours ran in it; Ray says: "
     assert said == f"note: trial t failed: {named if code else ''}{died[:-4]}\\x1b[2J\n"

@@ -1,4 +1,4 @@
-"""Run folders as dataframes, whatever state the run is in."""
+"""Study folders as dataframes, whatever state the run is in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import frames
+from fedtune.analysis import frames
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 

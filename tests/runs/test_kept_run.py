@@ -10,7 +10,7 @@ import pytest
 
 from fedtune.commands import replay, status
 from fedtune.runs import frames
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.options.options import SearchOptions
 
 KEPT = Path(__file__).parent / "kept"
@@ -23,9 +23,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_its_options_give_its_experiment() -> None:
-    options = SearchOptions.from_record(RunFolder(KEPT).record)
+    options = SearchOptions.from_record(StudyFolder(KEPT).record)
     assert (options.algo, options.scenario, options.trials, options.dashboard) == ("gfpl", "digits-w4", 3, False)
-    assert options.experiment().scenario == RunFolder(KEPT).scenario
+    assert options.experiment().scenario == StudyFolder(KEPT).scenario
 
 
 def test_its_status_is_shown(capsys: pytest.CaptureFixture) -> None:
@@ -53,7 +53,7 @@ def test_it_is_replayed_bit_for_bit_or_told_how_far_other_kernels_lead(
     """
     status = replay.main([str(run), "--no-dashboard"])
     said = capsys.readouterr().out
-    record = RunFolder(run.parent / "run-replayed").record
+    record = StudyFolder(run.parent / "run-replayed").record
     assert record["replays"] == "run" and record["options"]["fields"] == {"rounds": 3, "clients": 4}
     if "all 3 trials, 9 rounds, are the same bit for bit" in said:
         assert status == 0

@@ -1,4 +1,4 @@
-"""What lies in a run's folder is checked where it is read: entries, sizes, depth, pages of tables."""
+"""What lies in a study's folder is checked where it is read: entries, sizes, depth, pages of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's files come into a run's folder whole and together, wherever the one that copies them dies."""
+"""Ray's files come into a study's folder whole and together, wherever the one that copies them dies."""
 
 from __future__ import annotations
 

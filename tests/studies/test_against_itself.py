@@ -17,18 +17,18 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.studies.comparison import tables
 from fedtune.studies.simulation import against_itself, tabulated, tabulation
-from fedtune.studies.simulation.against_itself import Pool, Procedure, judge, judge_equals
+from fedtune.studies.simulation.against_itself import ChosenPlaces, Procedure, judge, judge_equals
 from fedtune.studies.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 
 NEAR = 4 * (0.05 * 0.95 / 4000) ** 0.5  # of a share near 5 % of 4,000 comparisons
 
 
-def lucky(apart: float, noise: float = 1.0, fresh: int = 30, places: int = 400, seed: int = 1) -> Pool:
+def lucky(apart: float, noise: float = 1.0, fresh: int = 30, places: int = 400, seed: int = 1) -> ChosenPlaces:
     """Searches whose choices differ by so much (a standard deviation), and seeds by noise of each choice's own."""
     stream = np.random.default_rng(seed)
     means = apart * stream.normal(size=(places, 1))
     worth = means + noise * stream.normal(size=(places, fresh))
-    return Pool([[(i,) for i in range(places)]], {(i,): worth[i] for i in range(places)})
+    return ChosenPlaces([[(i,) for i in range(places)]], {(i,): worth[i] for i in range(places)})
 
 
 def test_a_test_over_searches_is_wrong_as_often_as_it_says_whatever_differs() -> None:
@@ -61,16 +61,16 @@ def test_a_shift_is_found_with_the_power_of_the_t_test() -> None:
 
 
 def test_equal_choices_and_diverged_runs_have_no_verdict() -> None:
-    same = Pool([[(0,)] * 5], {(0,): np.zeros(4)})
+    same = ChosenPlaces([[(0,)] * 5], {(0,): np.zeros(4)})
     assert judge(same, [Procedure(2, 2)], [0.01], 8).iloc[0][["none", "found 0", "found 0.01"]].tolist() == [1, 0, 0]
-    lost = Pool([[None] * 5], {(0,): np.zeros(4)})
+    lost = ChosenPlaces([[None] * 5], {(0,): np.zeros(4)})
     assert judge(lost, [Procedure(2, 2)], [], 8).iloc[0]["none"] == 1
 
 
 def test_sides_search_on_the_same_seed_and_train_on_the_same_fresh_ones() -> None:
     """Were they on others, the seeds' own luck, 100, would not cancel."""
     luck = 100 * np.arange(6.0)
-    pool = Pool([[(0,)] * 2, [(1,)] * 2], {(0,): luck, (1,): luck + 7})
+    pool = ChosenPlaces([[(0,)] * 2, [(1,)] * 2], {(0,): luck, (1,): luck + 7})
     for seed in range(20):
         assert np.abs(pool.differences(Procedure(2, 3), np.random.default_rng(seed))).max() == 0
 
@@ -122,7 +122,7 @@ def test_of_several_equals_a_comparison_is_judged_as_compare_judges_it() -> None
 
 
 def test_a_run_that_diverged_leaves_no_verdict_among_equals() -> None:
-    lost = Pool([[None] * 3], {(0,): np.zeros(4)})
+    lost = ChosenPlaces([[None] * 3], {(0,): np.zeros(4)})
     found = judge_equals([lucky(1.0, fresh=4), lost, lucky(1.0, fresh=4, seed=3)], [Procedure(2, 2)], [], 0.0, 20)
     assert found["none"].tolist() == pytest.approx([2 / 3])
 
@@ -196,7 +196,7 @@ def test_fresh_seeds_of_another_experiment_are_refused() -> None:
 def test_what_choices_reach_on_fresh_seeds_and_how_many_of_their_runs_diverge() -> None:
     """Of four searches one chose nothing, and one run of another's choice diverged: 3 of 8 runs."""
     worth = {(0,): np.array([0.5, 0.7]), (1,): np.array([0.9, np.nan])}
-    pool = Pool([[(0,), None], [(0,), (1,)]], worth)
+    pool = ChosenPlaces([[(0,), None], [(0,), (1,)]], worth)
     assert pool.on_fresh() == pytest.approx(((0.5 + 0.7 + 0.5 + 0.7 + 0.9) / 5, 3 / 8))
     assert judge(pool, [Procedure(1, 2)], [], 3, played=2)[["reached", "diverged"]].iloc[0].tolist() == [
         pytest.approx(0.66),

@@ -68,7 +68,7 @@ def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
 # ---- what is planned, and what is refused
 
 
-def planned(folder: Path, **more: Any) -> plan.Plan:
+def planned(folder: Path, **more: Any) -> plan.SearchPlan:
     return plan.make(SearchOptions("fedavg", "digits-w4", storage_path=str(folder), **more))
 
 

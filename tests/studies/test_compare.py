@@ -183,7 +183,7 @@ def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
     """A space of yours that leaves momentum alone would not be fair beside FedAvg's, which does not."""
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from ray import tune\nfrom trainables.fedavg import FedAvg as Base\n"
+        "from ray import tune\nfrom fedtune.trainables.fedavg import FedAvg as Base\n"
         "class Mine(Base):\n    pass\nSPACES = {'default': {'lr': tune.loguniform(0.001, 0.3)}}"
     )
     plans = planned(f"--algos {mine},fedavg,gfpl --rounds 30".split()).plans

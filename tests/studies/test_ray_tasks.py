@@ -14,14 +14,14 @@ from fedtune.core.objectives import ACCURACY
 from fedtune.data import datasets
 from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
-from fedtune.studies.ray_tasks import Outcome, SeededRun
+from fedtune.studies.ray_tasks import Outcome, RunTask
 from tests.support.helpers import CLOCK, DIGITS
 from tests.support.searches import actors
 from tests.support.waiting import wait_for
 
 SCENARIO = DIGITS.override(rounds=40)
 RUNS = [
-    SeededRun(f"{name}, seed {seed}", Experiment("fedavg", SCENARIO, seed, "rule"), config)
+    RunTask(f"{name}, seed {seed}", Experiment("fedavg", SCENARIO, seed, "rule"), config)
     for seed in (100, 101, 102)
     for name, config in (("best", {"lr": 0.05}), ("default", {}))
 ]

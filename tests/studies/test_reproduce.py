@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedtune
-from analysis.papers import claims
+from fedtune.analysis.papers import claims
 from fedtune.commands import compare, reproduce, status
 from fedtune.core.terminal import console
 from fedtune.data import datasets
@@ -37,7 +37,7 @@ from fedtune.studies.reproduction import (
 from fedtune.studies.reproduction import (
     table as reproduction_table,
 )
-from fedtune.studies.reproduction.paper_grid import MEASURES, Column, Grid, Panel, Row
+from fedtune.studies.reproduction.paper_grid import MEASURES, Column, GridRow, Panel, PaperGrid
 from fedtune.studies.reproduction.paper_tables import GRIDS
 from fedtune.studies.reproduction.plan import requested
 from fedtune.tuning.options import arguments
@@ -46,7 +46,7 @@ RESULTS = Path(__file__).parents[2] / "analysis" / "results"
 ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}
 
 
-def spots(grid: Grid) -> list[reproduction_plan.Spot]:
+def spots(grid: PaperGrid) -> list[reproduction_plan.Spot]:
     return [reproduction_plan.Spot(p, r, c, ()) for p in grid.panels for c in p.columns for r in p.rows]
 
 
@@ -241,11 +241,13 @@ def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.M
     runs = {run.label for s in found for run in s.runs}
     by_column = {s.column.label: [r.label for r in s.runs] for s in found}
     assert len(runs) == 3 * 8  # λ_M = 1 and λ_CC = 1 are the defaults, but written down they are two configurations
-    grid = Grid(
+    grid = PaperGrid(
         "FedSA",
         "table 5",
         "",
-        tuple(Panel(p, (Row("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"),
+        tuple(
+            Panel(p, (GridRow("FedSA", "fedsa"),), (Column(f"{p}, x", "digits-w4", {}, {"lam_m": 1.0}),)) for p in "ab"
+        ),
     )
     a, b = reproduction_plan.planned(grid, "ours", "cpu")
     assert a.runs == b.runs and len({r.label for r in a.runs}) == grid.seeds
@@ -289,7 +291,7 @@ def test_what_is_measured_of_a_run():
     assert all(np.isnan(reproduction_table.measured(m, diverged, scenario)) for m in MEASURES)
 
 
-def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str) -> reproduction_report.Report:
+def report(accuracies: dict[str, list[list[float]]], grid: PaperGrid, **reasons: str) -> reproduction_report.Report:
     """A played grid: accuracies by row, seed and round."""
     found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     outcomes = {}
@@ -300,7 +302,7 @@ def report(accuracies: dict[str, list[list[float]]], grid: Grid, **reasons: str)
     return reproduction_report.Report(grid, found, outcomes, ORIGIN, "ours", quick=True)
 
 
-def small(name: str, dataset: str, rows: set[str], seeds: int) -> Grid:
+def small(name: str, dataset: str, rows: set[str], seeds: int) -> PaperGrid:
     """One column and some rows of a table."""
     grid = substitution.on(GRIDS[name], dataset)
     panel = grid.panels[0]
@@ -308,7 +310,7 @@ def small(name: str, dataset: str, rows: set[str], seeds: int) -> Grid:
     return grid._replace(panels=(panel._replace(rows=kept, columns=panel.columns[:1]),), seeds=seeds)
 
 
-def shorter(name: str, rounds: int) -> Grid:
+def shorter(name: str, rounds: int) -> PaperGrid:
     grid = small(name, "digits", {"GFPL"}, seeds=2)
     return grid._replace(panels=tuple(substitution.lasting(p, rounds) for p in grid.panels))
 
@@ -612,7 +614,7 @@ def test_figures_made_of_all_rounds_have_all_rounds_tested():
     assert every == {"fedpa-table2": {1}, "gfpl-table2": {7}, "fedsa-table5": {1}}
 
 
-def small_of(name: str) -> Grid:
+def small_of(name: str) -> PaperGrid:
     """A table's first column."""
     grid = GRIDS[name]
     return grid._replace(panels=tuple(p._replace(columns=p.columns[:1]) for p in grid.panels[:1]), seeds=1)

@@ -20,7 +20,7 @@ from fedtune.core.errors import UserError
 from fedtune.studies.simulation import search_regret, tabulated
 from fedtune.studies.simulation.search_regret import Strategy, choices
 from fedtune.studies.simulation.tabulated import Tabulated
-from fedtune.tuning.simulated_search import Reported
+from fedtune.tuning.simulated_search import SimulatedRound
 
 
 def mean_regret(table: Tabulated, strategy: Strategy, budget: float, searches: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -
         table = Tabulated({"a": [0, 1, 2, 3]}, range(3), values, (0,), ABOUT)
         ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, choose_seeds=k), [0, 1])
         for i in range(4):
-            ledger.take(Reported(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
+            ledger.take(SimulatedRound(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))
         choice = ledger.choice()
         return choice and choice["a"]
 

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import DescrStatsW
 
-from analysis import frames
+from fedtune.analysis import frames
 from fedtune.commands import compare, report, resume, status
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY

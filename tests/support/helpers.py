@@ -19,7 +19,7 @@ from fedtune.conformance.subject import numbers as numbers
 from fedtune.core import randomness
 from fedtune.data.federation import Federation
 from fedtune.engine import engine
-from fedtune.engine.batches import Plan, Pool, plan
+from fedtune.engine.batches import BatchPlan, Pool, plan
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import Phase, Task
@@ -60,12 +60,12 @@ def simulate(
     if groups:
         form = architectures.build(
             scenario.model,
-            sim.setting.federation.shape,
+            sim.setup.federation.shape,
             data.classes,
-            sim.setting.task.features,
+            sim.setup.task.features,
             randomness.number(seed, "net"),
         )
-        sim.state = engine.start(sim.setting, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
+        sim.state = engine.start(sim.setup, [(form, list(ids), sim.state.groups[0].executor) for ids in groups])
     return sim
 
 
@@ -97,7 +97,7 @@ def assert_close_rows(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> 
 def client_net(sim: Simulation, k: int) -> architectures.Net:
     """Client k's model as an ordinary float64 module, without what an algorithm added to it."""
     net = architectures.build(
-        sim.setting.scenario.model, sim.setting.federation.shape, sim.setting.task.classes, sim.setting.task.features
+        sim.setup.scenario.model, sim.setup.federation.shape, sim.setup.task.classes, sim.setup.task.features
     ).double()
     values = dict(sim.state.server.get("shared", {}))
     for g in sim.state.groups:
@@ -110,7 +110,7 @@ def client_net(sim: Simulation, k: int) -> architectures.Net:
 
 def own_rows(sim: Simulation, k: int, split: str = "train") -> tuple[Tensor, Tensor]:
     """Client k's images and labels."""
-    f = sim.setting.federation
+    f = sim.setup.federation
     table = getattr(f, split)
     rows = table.rows[k, : int(table.counts[k])]
     return f.x[rows], f.y[rows]
@@ -122,12 +122,12 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def next_task(sim: Any) -> Task:
     """The task as the next round's broadcast is given it, and an evaluation now."""
-    return sim.setting.task_in(sim.state.round + 1)
+    return sim.setup.task_in(sim.state.round + 1)
 
 
-def client_draws(sim: Any, t: int, k: int) -> Plan:
+def client_draws(sim: Any, t: int, k: int) -> BatchPlan:
     """The rows and the noise that client k draws in round t = 1, 2, … of a run, for itself alone: [1, S, …]."""
-    s, at = sim.setting, torch.tensor([k])
+    s, at = sim.setup, torch.tensor([k])
     phase = next(a for a in s.algorithm.round(s.task_in(t)) if isinstance(a, Phase))
     f = s.federation
     pool = Pool(f.x, f.y, f.train.rows[at], f.train.counts[at])
@@ -136,7 +136,7 @@ def client_draws(sim: Any, t: int, k: int) -> Plan:
 
 def record_uploads(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """The list that every upload will be added to."""
-    cls, seen = type(sim.setting.algorithm), []
+    cls, seen = type(sim.setup.algorithm), []
     aggregate = cls.aggregate
 
     def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:

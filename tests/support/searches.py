@@ -19,7 +19,7 @@ import pandas as pd
 from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import saved_state
 from support.processes import below, working
 from support.waiting import wait_for
@@ -170,7 +170,7 @@ def assert_as_undisturbed(run: Path, undisturbed: Path) -> None:
         pd.testing.assert_frame_equal(got[name], rows, check_exact=True)
     trials = pd.read_parquet(run / "trials.parquet")
     assert set(trials["status"]) == {"finished"}
-    study = RunFolder(run).study
+    study = StudyFolder(run).study
     assert study and [len(t.intermediate_values) for t in study.trials] == [ROUNDS] * TRIALS
     assert {t.user_attrs["trial"]: (t.value, t.user_attrs["test_acc"]) for t in study.trials} == {
         t.trial: (t.last_val_acc, t.last_test_acc) for t in trials.itertuples()

@@ -36,13 +36,13 @@ def fedproto_in(folder: Path, slowed_by: Path | None = None) -> Path:
 
     As long as the file `slowed_by` is there, each of its rounds takes a second more.
     """
-    (folder / "beside.py").write_text("from trainables.fedproto import FedProto\n")
+    (folder / "beside.py").write_text("from fedtune.trainables.fedproto import FedProto\n")
     file = folder / "mine.py"
     file.write_text(
         "import time\n"
         "from dataclasses import dataclass\n"
         "from pathlib import Path\n"
-        "from search_spaces import fedproto\n"
+        "from fedtune.search_spaces import fedproto\n"
         "from beside import FedProto\n"
         "@dataclass(frozen=True)\n"
         "class Mine(FedProto):\n"

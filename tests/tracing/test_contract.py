@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from fedtune import Algorithm, hyper
 from fedtune.experiment.algorithm import Phase
-from trainables.fedprox import FedProx
+from fedtune.trainables.fedprox import FedProx
 
 calls = iter(range(10**9))
 
@@ -158,7 +158,7 @@ def test_what_changes_long_after_it_was_recorded_is_found_at_a_later_replay(
     monkeypatch.setattr(calls, "SHARE", 1.0)
     simulation = trained(algorithm(tmp_path, factor="(2 if next(calls) > 10**6 else 1)"), rounds=6)
     assert recorded(simulation)
-    loss: Any = type(simulation.setting.algorithm).loss
+    loss: Any = type(simulation.setup.algorithm).loss
     loss.__globals__["calls"] = iter(range(10**7, 10**8))
     match = r"in round \d+ its code gave other numbers than when it was recorded"
     with one_thread(), pytest.raises(UserError, match=match):

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtune.tracing.recording import Recorder
+from fedtune.tracing.recording import OperationRecorder
 from fedtune.tracing.tape import Tape, Untraceable
 
 Code = Callable[..., Sequence[Tensor | None]]
 
 
 def noted(code: Code, fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int] = ()) -> Tape:
-    with (recorder := Recorder([*fixed, *fresh])):
+    with (recorder := OperationRecorder([*fixed, *fresh])):
         results = code(*fixed, *fresh)
     return Tape(recorder, len(fixed), len(fresh), moving, results)
 
@@ -141,7 +141,7 @@ def test_what_fits_gives_what_was_noted_with_other_numbers(
 ) -> None:
     x = torch.tensor([1.0, 2.0, 3.0])
     tape = noted(lambda x: [first(x)], [], [x])
-    with (recorder := Recorder([x])):
+    with (recorder := OperationRecorder([x])):
         found = second(x)
     assert tape.fits(recorder, [found]) == same
     if same:
@@ -157,11 +157,11 @@ def test_other_numbers_in_the_same_code() -> None:
 
     a, x = torch.randn(2), torch.randn(2)
     tape = noted(code(0.5), [a], [x])
-    with (recorder := Recorder([a, x])):
+    with (recorder := OperationRecorder([a, x])):
         results = code(0.75)(a, x)
     assert tape.fits(recorder, results)
     assert torch.equal(tape.bind([a], recorder.given())(x)[0], results[0])  # type: ignore[arg-type]
-    with (recorder := Recorder([a, x])):
+    with (recorder := OperationRecorder([a, x])):
         results = [a + x]
     assert not tape.fits(recorder, results)
 

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.core.trees import Ragged
 from fedtune.nn.heads import descend
-from trainables.ccvr import CCVR
+from fedtune.trainables.ccvr import CCVR
 
 HELD = [[0, 1], [1, 2], [0, 1]]  # nobody holds class 3
 SMALL = {"virtual": 12, "head_epochs": 2, "head_batch": 8}

@@ -21,7 +21,7 @@ from torch.testing import assert_close
 
 from fedtune.data.federation import Federation
 from fedtune.experiment.scenario import Scenario
-from trainables.cfl import second_half
+from fedtune.trainables.cfl import second_half
 
 ROWS = [6, 9, 7, 8]
 

@@ -48,7 +48,7 @@ def test_four_rounds_by_hand(rho: float, executor: str) -> None:
     eta, kappa, rate, rows = 0.1, 2.0, 0.5, [4, 11]
     config = {"kappa": kappa, "mean_momentum": rho, "offset_rate": rate, "lr": eta, "momentum": 0.0}
     sim = simulate("dbe", DIGITS, random_federation(rows), executor=executor, **config)
-    f, net = sim.setting.federation, client_net(sim, 0)
+    f, net = sim.setup.federation, client_net(sim, 0)
     w, offsets = copied(sim.state.server["shared"]), [torch.zeros(12, dtype=torch.float64) for _ in rows]
     g = None
     for t in (1, 2, 3, 4):

@@ -22,7 +22,7 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment
-from trainables.fedala import FedALA
+from fedtune.trainables.fedala import FedALA
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
 from fedtune.experiment.experiment import Experiment, fitting
-from trainables.fedamp import FedAMP
+from fedtune.trainables.fedamp import FedAMP
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

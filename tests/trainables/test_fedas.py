@@ -21,8 +21,6 @@ from support.helpers import (
 from torch import nn, optim
 from torch.testing import assert_close
 
-import trainables.fedas
-
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_without_alignment_and_by_rows_it_is_fedper(executor: str) -> None:
@@ -51,7 +49,7 @@ def test_three_rounds_by_hand(executor: str, model: str, monkeypatch: pytest.Mon
     config = {"align_epochs": 2, "align_lr": rate, "lr": lr, "momentum": 0.5, "batch": 6}
     sim = simulate("fedas", DIGITS.override(model=model, weight_decay=0.01), data, executor=executor, **config)
     nets, protos, ups = [client_net(sim, k) for k in range(2)], [None, None], record_uploads(sim, monkeypatch)
-    monkeypatch.setattr(trainables.fedas, "AT_ONCE", 4 * sum(p.numel() for p in nets[0].parameters()))
+    monkeypatch.setattr("fedtune.trainables.fedas.AT_ONCE", 4 * sum(p.numel() for p in nets[0].parameters()))
     for _ in range(3):
         fisher = []
         for k, net in enumerate(nets):

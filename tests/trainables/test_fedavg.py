@@ -26,7 +26,7 @@ from fedtune.engine.engine import run_round
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
-    cls, seen = type(sim.setting.algorithm), []
+    cls, seen = type(sim.setup.algorithm), []
     aggregate = cls.aggregate
 
     def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
@@ -34,7 +34,7 @@ def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatc
         return aggregate(alg, server, up, task)
 
     monkeypatch.setattr(cls, "aggregate", taken)
-    sim.state, _ = run_round(sim.setting, sim.state)
+    sim.state, _ = run_round(sim.setup, sim.state)
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]
     for name, t in up["shared"].items():

@@ -74,13 +74,13 @@ def test_a_client_is_tuned_alike_whoever_else_is_scored_and_however_they_are_gro
     data = random_federation([8, 6, 7, 9, 5], other=11)
     few, all_ = (simulate("fedavgft", DIGITS.override(eval_clients=n), data, groups=groups, lr=0.1) for n in (2, 0))
     play(few, 2), play(all_, 2)
-    found, want = (evaluation.score(sim.setting, sim.state).clients for sim in (few, all_))
+    found, want = (evaluation.score(sim.setup, sim.state).clients for sim in (few, all_))
     assert len(found["client"]) == 2
     for name in ("val_acc", "test_acc"):
         assert torch.equal(found[name], want[name][found["client"]])
     plain = simulate("fedavg", DIGITS, data, lr=0.1)
     play(plain, 2)
-    assert not torch.equal(evaluation.score(plain.setting, plain.state).clients["test_acc"], want["test_acc"])
+    assert not torch.equal(evaluation.score(plain.setup, plain.state).clients["test_acc"], want["test_acc"])
 
 
 def test_a_rule_for_one_global_model_is_refused_unless_nothing_is_tuned() -> None:

@@ -19,10 +19,10 @@ from support.helpers import (
 )
 from torch.testing import assert_close
 
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from trainables.fedavgm import FedAvgM
+from fedtune.trainables.fedavgm import FedAvgM
 
 BETA, LR = 0.8, 0.6
 
@@ -66,7 +66,7 @@ def test_three_rounds_of_the_server_by_numpy(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_it_has_a_rate_and_a_momentum_and_the_papers_defaults() -> None:
-    assert list(knobs(FedAvgM)) == ["server_lr", "beta1"]
+    assert list(hyperparameters(FedAvgM)) == ["server_lr", "beta1"]
     ours, text = (Experiment("fedavgm", DIGITS, preset=p).configuration({}) for p in ("", "as_text"))
     assert (ours["server_lr"], ours["beta1"]) == (1.0, 0.9)
     assert text == ours | {"momentum": 0.0} and ours["momentum"] == 0.5

@@ -63,7 +63,7 @@ def test_two_rounds_by_hand() -> None:
 
 def test_the_rest_is_the_mean_by_rows_and_only_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedbn", BATCHNORM, random_federation([3, 17]))
-    cls, seen = type(sim.setting.algorithm), []
+    cls, seen = type(sim.setup.algorithm), []
     aggregate = cls.aggregate
     monkeypatch.setattr(cls, "aggregate", lambda *a: seen.append(a[2]) or aggregate(*a))
     row = play(sim, 1)[0]

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.experiment.scenario import Scenario
-from trainables.fedcac import FedCAC, critical
+from fedtune.trainables.fedcac import FedCAC, critical
 
 
 @pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
@@ -73,7 +73,7 @@ def test_rounds_by_loops(beta: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [5, 9, 7, 8]
     data = random_federation(rows, [[0, 1], [0, 1], [2, 3], [0, 2, 3]])
     sim = simulate("fedcac", DIGITS.override(participation=0.75), data, tau=0.4, together=beta, lr=0.1)
-    seen, alg, had = record_uploads(sim, monkeypatch), sim.setting.algorithm, {}
+    seen, alg, had = record_uploads(sim, monkeypatch), sim.setup.algorithm, {}
     sizes = set()
     for t in range(1, 5):
         before = alg.broadcast(sim.state.server, torch.arange(4), next_task(sim))["shared"]
@@ -111,7 +111,7 @@ def test_a_client_is_scored_with_its_own_mixture() -> None:
     data = random_federation([12, 12], [[0, 1], [2, 3]], other=6)
     sim = simulate("fedcac", DIGITS, data, tau=0.3, lr=0.1)
     row, right = play(sim, 3)[-1], []
-    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))["shared"]
+    sent = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))["shared"]
     for k in range(2):
         (x, y), net = own_rows(sim, k, "test"), client_net(sim, k)
         net.load_state_dict({n: t[k] for n, t in sent.items()})

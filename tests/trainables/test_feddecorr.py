@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.experiment.scenario import Scenario
-from trainables.feddecorr import correlations
+from fedtune.trainables.feddecorr import correlations
 
 
 @pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
@@ -77,7 +77,7 @@ def test_two_rounds_by_hand(scale: str, penalty, executor: str) -> None:
     eta, beta, rows = 0.05, 0.5, [4, 11]
     config = {"beta": beta, "scale": scale, "lr": eta, "momentum": 0.0, "batch": 5}
     sim = simulate("feddecorr", DIGITS, random_federation(rows), executor=executor, **config)
-    f, net = sim.setting.federation, client_net(sim, 0)
+    f, net = sim.setup.federation, client_net(sim, 0)
     w = copied(sim.state.server["shared"])
     for t in (1, 2):
         ends = []
@@ -101,6 +101,6 @@ def test_features_are_less_correlated_than_fedavgs() -> None:
     for beta in (0.0, 10.0):
         sim = simulate("feddecorr", DIGITS, random_federation([12, 12], [[0, 1], [2, 3]]), beta=beta, lr=0.1)
         play(sim, 5)
-        x = sim.setting.federation.x
+        x = sim.setup.federation.x
         left.append(float(correlations(client_net(sim, 0).get_submodule("body")(x).detach()).square().mean()))
     assert left[1] < 0.8 * left[0]

@@ -30,7 +30,7 @@ from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
-from trainables.feddistill import FedDistill
+from fedtune.trainables.feddistill import FedDistill
 
 C = 4
 SEEN = torch.tensor([True, False, True, True])
@@ -144,10 +144,10 @@ def mean_of_others(table: dict[int, dict[int, Tensor]], i: int, c: int, leave: b
 
 def assert_targets(sim: Any, table: dict[int, dict[int, Tensor]], ids: list[int]) -> list[int]:
     """What each of these clients would receive now; returns how many classes each hears of."""
-    alg, heard = sim.setting.algorithm, []
+    alg, heard = sim.setup.algorithm, []
     values, present = alg.broadcast(sim.state.server, torch.tensor(ids), next_task(sim))["targets"]
     for row, i in enumerate(ids):
-        want = {c: mean_of_others(table, i, c, alg.leave_one_out) for c in range(sim.setting.task.classes)}
+        want = {c: mean_of_others(table, i, c, alg.leave_one_out) for c in range(sim.setup.task.classes)}
         assert present[row].tolist() == [v is not None for v in want.values()]
         for c, v in want.items():
             if v is not None:
@@ -168,7 +168,7 @@ def test_targets_are_means_of_what_each_other_client_told_last_and_are_paid_for(
     table: dict[int, dict[int, Tensor]] = {}
     fresh, kept = set(), set()
     for t in range(1, 6):
-        ids = engine.participants(sim.setting, t).tolist()
+        ids = engine.participants(sim.setup, t).tolist()
         assert_targets(sim, table, [3, 0, 4])  # of any clients, in any order
         heard = assert_targets(sim, table, ids)
         row = play(sim, 1)[0]
@@ -186,7 +186,7 @@ def test_targets_are_means_of_what_each_other_client_told_last_and_are_paid_for(
 
 def own_net(sim: Any, k: int) -> architectures.Net:
     """Client k's model; its own architecture where they differ."""
-    task = sim.setting.task
+    task = sim.setup.task
     if len(task.models) == 1:
         return client_net(sim, k).eval()
     net = architectures.build(task.models[k % len(task.models)], task.shape, task.classes, task.features).double()
@@ -225,7 +225,7 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
     sim = simulate(
         "feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1, momentum=0.0
     )
-    seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
+    seen, f, short = record_uploads(sim, monkeypatch), sim.setup.federation, 0
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)  # nobody has a target yet
     for k, net in enumerate(nets):

@@ -41,7 +41,7 @@ def test_rounds_by_hand() -> None:
     sim = simulate(
         "feddyn", DIGITS.override(participation=0.75), random_federation(rows), lr=eta, momentum=0.0, alpha_dyn=alpha
     )
-    f, net = sim.setting.federation, client_net(sim, 0)
+    f, net = sim.setup.federation, client_net(sim, 0)
     w = copied(sim.state.server["shared"])
     h = {n: torch.zeros_like(t) for n, t in w.items()}  # the paper's: -α times ours
     own = [dict(h) for _ in rows]
@@ -89,7 +89,7 @@ def test_it_rests_where_the_mean_loss_does_and_fedavg_does_not() -> None:
 @pytest.mark.parametrize("scored", ["server", "averaged"])
 def test_the_servers_model_and_the_clients_mean_are_logged_and_one_is_scored(scored: str) -> None:
     sim = simulate("feddyn", DIGITS, random_federation([24, 17, 9]), scored=scored, lr=0.3, local_epochs=3)
-    row, f = play(sim, 3)[-1], sim.setting.federation
+    row, f = play(sim, 3)[-1], sim.setup.federation
     for kind, model in (("server", "shared"), ("averaged", "averaged")):
         net, right = client_net(sim, 0), []
         net.load_state_dict(copied(sim.state.server[model]))

@@ -37,15 +37,15 @@ def data() -> Any:
 
 def scores(sim: Any, values: dict[str, Tensor], x: Tensor) -> np.ndarray:
     """A model's logits, by an ordinary module in eval mode."""
-    f, task = sim.setting.federation, sim.setting.task
-    net = architectures.build(sim.setting.scenario.model, f.shape, task.classes, task.features).double()
+    f, task = sim.setup.federation, sim.setup.task
+    net = architectures.build(sim.setup.scenario.model, f.shape, task.classes, task.features).double()
     net.load_state_dict({n: values[n] for n in net.state_dict()})
     return net.eval()(x).detach().numpy()
 
 
 def predicted(sim: Any, k: int, x: Tensor) -> dict[str, Tensor]:
     """What client k predicts now."""
-    alg, group = sim.setting.algorithm, sim.state.groups[0]
+    alg, group = sim.setup.algorithm, sim.state.groups[0]
     group.net.eval()
     down = alg.deployed(sim.state.server, torch.tensor([k]), next_task(sim))
     own = {n: t[k] for n, t in group.tensors.items()} | {n: t[0] for n, t in down["shared"].items()}
@@ -92,7 +92,7 @@ def test_the_prediction_is_the_mean_of_the_uploaded_models(
     for t in (1, 2):
         row = play(sim, 1)[0]
         up = seen[-1]["shared"]
-        assert seen[-1]["ids"].tolist() == engine.participants(sim.setting, t).tolist()
+        assert seen[-1]["ids"].tolist() == engine.participants(sim.setup, t).tolist()
         each = [scores(sim, {n: v[i] for n, v in up.items()}, x) for i in range(3)]
         want = np.mean(each, axis=0) if average == "logits" else np.log(np.mean([softmax(z) for z in each], axis=0))
         for k in range(4):  # who did not take part predicts with them too
@@ -173,5 +173,5 @@ def test_before_the_first_round_the_start_predicts_and_no_member_is_sent() -> No
     got = predicted(sim, 0, x)
     assert torch.equal(got["ensemble"], got["average"])
     play(sim, 1)
-    assert set(sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))) == {"shared"}
+    assert set(sim.setup.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))) == {"shared"}
     assert set(flat(sim.state.server["members"])) == set(flat(sim.state.server["shared"]))

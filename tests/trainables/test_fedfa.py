@@ -29,7 +29,7 @@ from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
-from trainables.fedfa import FedFA
+from fedtune.trainables.fedfa import FedFA
 
 C, D = 5, 12
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -75,7 +75,7 @@ def by_hand(
     sim: Any, t: int, k: int, net: architectures.Net, anchors: Tensor, swapped: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Train client k's net in place with torch.optim; its features as they were met, and their labels."""
-    alg, work, f = sim.setting.algorithm, sim.setting.scenario, sim.setting.federation
+    alg, work, f = sim.setup.algorithm, sim.setup.scenario, sim.setup.federation
     sgd = torch.optim.SGD(net.parameters(), lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay)
     adam = torch.optim.Adam(net.head.parameters(), lr=alg.head_lr)
     met, labels = [], []
@@ -109,7 +109,7 @@ def test_two_rounds_by_hand(executor: str, config: dict, monkeypatch: pytest.Mon
     sim = simulate("fedfa", DIGITS.override(participation=0.6), data, executor=executor, **config)
     seen, n = record_uploads(sim, monkeypatch), data.train.counts
     for t in (1, 2):
-        ids, old = engine.participants(sim.setting, t).tolist(), sim.state.server["anchors"]
+        ids, old = engine.participants(sim.setup, t).tolist(), sim.state.server["anchors"]
         nets = {k: client_net(sim, k).train() for k in ids}
         twins = {k: client_net(sim, k).train() for k in ids}
         play(sim, 1)

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Task
 from fedtune.experiment.experiment import Experiment
-from trainables.fedfomo import FedFomo
+from fedtune.trainables.fedfomo import FedFomo
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

@@ -35,16 +35,16 @@ from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.engine import engine
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import find, names
 from fedtune.experiment.scenario import Scenario
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedgen import FedGen
 from fedtune.tuning.options.options import ExperimentOptions
-from trainables.fedavg import FedAvg
-from trainables.fedgen import FedGen
 
 SMALL = EARLY["fedgen"]
 D, C = 12, 4
@@ -116,7 +116,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     server = sim.state.server
     law = server["counts"].sum(0).double()
     assert law.tolist() == [8, 8, 2, 2]
-    f, trained = sim.setting.federation, []
+    f, trained = sim.setup.federation, []
     for k in range(2):
         steps, net = client_draws(sim, 2, k), client_net(sim, k)
         assert steps.steps == [1] and set(steps.eps) == {"noise", "label", "latent"}
@@ -135,8 +135,8 @@ def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
     """A client with what it received in round 2 and one batch."""
     sim = simulate("fedgen", DIGITS, two(), **SMALL, **config)
     play(sim, 1)
-    alg, server, steps = sim.setting.algorithm, sim.state.server, client_draws(sim, 2, 1)
-    f, rows = sim.setting.federation, steps.rows[0, 0]
+    alg, server, steps = sim.setup.algorithm, sim.state.server, client_draws(sim, 2, 1)
+    f, rows = sim.setup.federation, steps.rows[0, 0]
     batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
     down = {
         n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0]
@@ -205,7 +205,7 @@ def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPa
 )
 def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedgen", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config)
-    alg, whole, seen = sim.setting.algorithm, module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
+    alg, whole, seen = sim.setup.algorithm, module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     share = np.array([[2, 2, 2, 2], [6, 6, 0, 0]]) / np.array([8, 8, 2, 2])
     law = {"histogram": [8, 8, 2, 2], "present": [1] * 4, "uniform": [1] * 4}[alg.label_law]
     mass, kind = np.cumsum(law), torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam
@@ -264,7 +264,7 @@ def test_counts_are_the_latest_that_each_client_told() -> None:
     held, told = np.array([[4, 4, 0, 0], [0, 3, 3, 0], [0, 0, 7, 0], [0, 0, 0, 5]]), np.zeros((4, 4), int)
     for t in range(1, 5):
         play(sim, 1)
-        here = engine.participants(sim.setting, t).tolist()
+        here = engine.participants(sim.setup, t).tolist()
         told[here] = held[here]
         assert sim.state.server["counts"].tolist() == told.tolist()
 
@@ -304,9 +304,9 @@ def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, preset: str) -> None:
-    known = Experiment(name, DIGITS).knobs()
-    for knob, value in find(name).presets[preset].items():
-        checked = known[knob].check(value)
+    known = Experiment(name, DIGITS).hyperparameters()
+    for hp, value in find(name).presets[preset].items():
+        checked = known[hp].check(value)
         assert checked == value and type(checked) is type(value)
 
 
@@ -319,7 +319,7 @@ def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset:
     pinned = Experiment(name, DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
     assert pinned.configuration({}) == plain | values | {"lr": 0.07, "momentum": 0.3}
     assert pinned.configuration({"lr": 0.02}) == plain | values | {"lr": 0.02, "momentum": 0.3}
-    own = [n for n in values if n in knobs(find(name))]
+    own = [n for n in values if n in hyperparameters(find(name))]
     for n in own:
         old = plain[n]
         assert Experiment(name, DIGITS, preset=preset, pinned={n: old}).configuration({}) == plain | values | {n: old}

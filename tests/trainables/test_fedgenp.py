@@ -37,8 +37,8 @@ from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import generators
-from trainables.fedavg import FedAvg
-from trainables.fedgenp import FedGenP
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedgenp import FedGenP
 
 SMALL = EARLY["fedgenp"]
 Z, C, D = 5, 4, 6  # of the nets made here; runs have D = 12
@@ -283,7 +283,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
         generated=generated,
     )
     play(sim, 1)
-    server, f, trained = sim.state.server, sim.setting.federation, []
+    server, f, trained = sim.state.server, sim.setup.federation, []
     assert not torch.equal(server["nets"]["out.weight"][0], server["nets"]["out.weight"][1])
     for k in range(2):
         steps, net = client_draws(sim, 2, k), client_net(sim, k)
@@ -302,7 +302,7 @@ def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
     """Client 1 with what it received in round 2 and one batch."""
     sim = simulate("fedgenp", DIGITS, two(), **SMALL, **config)
     play(sim, 1)
-    alg, steps, f = sim.setting.algorithm, client_draws(sim, 2, 1), sim.setting.federation
+    alg, steps, f = sim.setup.algorithm, client_draws(sim, 2, 1), sim.setup.federation
     batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
     down = take(alg.broadcast(sim.state.server, torch.tensor([1]), next_task(sim)), 0)
     return alg, Model(sim.state.groups[0].net, sim.state.server["shared"]), batch, down
@@ -376,7 +376,7 @@ def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch
         gen_lr_decay=0.9,
         **config,
     )
-    alg, seen = sim.setting.algorithm, record_uploads(sim, monkeypatch)
+    alg, seen = sim.setup.algorithm, record_uploads(sim, monkeypatch)
     wholes = [module(take(sim.state.server["nets"], k)) for k in range(2)]
     assert_same_numbers(as_net(wholes[0]), as_net(wholes[1]))  # one start for all
     kind = torch.optim.SGD if alg.gen_optimizer == "sgd" else torch.optim.Adam
@@ -416,7 +416,7 @@ def test_who_does_not_take_part_keeps_its_generator_and_its_memory() -> None:
     for t in range(1, 6):
         before = {n: copied(sim.state.server[n]) for n in ("nets", "memory")}
         play(sim, 1)
-        here = engine.participants(sim.setting, t).tolist()
+        here = engine.participants(sim.setup, t).tolist()
         played[here] += 10
         for k in range(5):
             for part in ("nets", "memory"):
@@ -445,7 +445,7 @@ def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() 
         (row,), (plain,) = play(sim, 1), play(avg, 1)
         assert row["down_floats"] - plain["down_floats"] == 2 * (net + C) * (t > 0)
         assert row["up_floats"] == plain["up_floats"] and row["up_ints"] - plain["up_ints"] == 2 * C
-    sent = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), next_task(sim))["generator"]
+    sent = sim.setup.algorithm.broadcast(sim.state.server, torch.tensor([1, 0]), next_task(sim))["generator"]
     assert_same_numbers({n: t.values[0] for n, t in sent.items()}, take(sim.state.server["nets"], 1))
     assert all(t.present.all() for t in sent.values())
 
@@ -455,9 +455,9 @@ def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg()
     net, been = (32 + 10) * 16 + 16 + 4 * 16 + 16 * 24 + 24, set()
     newcomers = 0
     for t in range(1, 6):
-        chosen = engine.participants(sim.setting, t).tolist()
+        chosen = engine.participants(sim.setup, t).tolist()
         assert set(sim.state.server["trained"].nonzero()[:, 0].tolist()) == been
-        down = sim.setting.algorithm.broadcast(sim.state.server, torch.tensor(chosen), next_task(sim))
+        down = sim.setup.algorithm.broadcast(sim.state.server, torch.tensor(chosen), next_task(sim))
         if t > 1:
             assert down["generator"]["out.bias"].present.tolist() == [k in been for k in chosen]
             assert size(down["generator"]).floats == net * len(been & set(chosen))

@@ -28,8 +28,8 @@ from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task, draw
 from fedtune.experiment.scenario import Scenario
-from trainables.fedavg import FedAvg
-from trainables.fedhkd import FedHKD
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedhkd import FedHKD
 
 C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -126,7 +126,7 @@ def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
         play(sim, 1)
         monkeypatch.undo()
         found[sigma] = seen[0]
-    wanted = sim.setting.algorithm.upload_noise(sim.setting.task)
+    wanted = sim.setup.algorithm.upload_noise(sim.setup.task)
     for k in range(3):
         eps = draw(wanted, randomness.stream(0, "upload", 1, k), (), torch.float64)["noise"]
         assert eps.shape == (C, D)
@@ -192,7 +192,7 @@ def test_a_class_that_nobody_told_keeps_its_knowledge(kind: str) -> None:
     for t in range(1, 6):
         before = {n: sim.state.server[n] for n in ("features", "soft")}
         row = play(sim, 1)[0]
-        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setting, t).tolist()]
+        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setup, t).tolist()]
         here, weights = set().union(*held), sum(v.numel() for v in sim.state.server["shared"].values())
         assert row["down_floats"] == 2 * weights + 2 * len(known) * (D + C)
         assert row["up_floats"] == 2 * weights + sum(map(len, held)) * (D + C)
@@ -222,7 +222,7 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
         noise=0.0,
         least_share=0.3,
     )
-    seen, f = record_uploads(sim, monkeypatch), sim.setting.federation
+    seen, f = record_uploads(sim, monkeypatch), sim.setup.federation
     enough = [[2], [0, 1]]  # 2, 2, 4 of 8 rows; 4, 8 of 12
     nets = [client_net(sim, k) for k in range(2)]
     play(sim, 1)

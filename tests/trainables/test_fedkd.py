@@ -34,7 +34,7 @@ from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
-from trainables.fedkd import FedKD, compress, pack, rank_of, unpack
+from fedtune.trainables.fedkd import FedKD, compress, pack, rank_of, unpack
 
 ALL = {"energy_start": 1.0, "energy_end": 1.0}
 
@@ -204,7 +204,7 @@ def test_a_round_uses_its_energy_both_ways(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(FedKD, "upload", lambda *args: keep("upload", upload(*args)))
     for t in (1, 2, 3, 4):
         wires["broadcast"].clear(), wires["upload"].clear()
-        sim.state, _ = engine.run_round(sim.setting, sim.state)
+        sim.state, _ = engine.run_round(sim.setup, sim.state)
         energy = 0.5 + t / 4 * 0.5
         (down,), up = wires["broadcast"], wires["upload"]
         assert down["clock"].tolist() == [[t, 4]] * 2 and len(up) == 2
@@ -285,9 +285,9 @@ def gradients(
 
 def three(sim: Simulation, k: int) -> tuple[architectures.Net, architectures.Net, Tensor]:
     """Client k's own net, mentee and W, as it has them."""
-    task, group = sim.setting.task, next(g for g in sim.state.groups if k in g.ids.tolist())
+    task, group = sim.setup.task, next(g for g in sim.state.groups if k in g.ids.tolist())
     tensors = {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
-    names = task.models[k % len(task.models)], sim.setting.algorithm.mentee or task.models[0]  # type: ignore[attr-defined]
+    names = task.models[k % len(task.models)], sim.setup.algorithm.mentee or task.models[0]  # type: ignore[attr-defined]
     own, mentee = (architectures.build(n, task.shape, task.classes, task.features) for n in names)
     w = tensors["align.weight"].clone().requires_grad_()
     return part_of(own, tensors), part_of(mentee, tensors, "mentee."), w
@@ -299,7 +299,7 @@ def test_the_loss_and_its_gradients_by_hand(coupled: bool, over: str) -> None:
     sim = simulate("fedkd", DIGITS, random_federation([6, 9]), coupled=coupled, kl_over=over, mentee="cnn8")
     group, (own, mentee, w), (x, y) = sim.state.groups[0], three(sim, 1), own_rows(sim, 1)
     leaves = {n: t[1].clone().requires_grad_() for n, t in group.tensors.items()}
-    loss = sim.setting.algorithm.loss(Model(group.net, leaves), Batch(x, y, {}), {})
+    loss = sim.setup.algorithm.loss(Model(group.net, leaves), Batch(x, y, {}), {})
     ce, ce2, hard, kl, kl2, apart = (t.item() for t in losses(own, mentee, w, x, y, over))
     assert_close(loss.item(), ce + (kl + apart) / hard + ce2 + (kl2 + apart) / hard, **TIGHT)
     if over == "rows":
@@ -322,14 +322,14 @@ def test_coupling_doubles_what_moves_w_and_nothing_divides_by_zero() -> None:
         sim = simulate("fedkd", DIGITS, random_federation([6]), coupled=coupled)
         group = sim.state.groups[0]
         leaves = {n: t[0].clone().requires_grad_() for n, t in group.tensors.items()}
-        loss = sim.setting.algorithm.loss(Model(group.net, leaves), Batch(*own_rows(sim, 0), {}), {})
+        loss = sim.setup.algorithm.loss(Model(group.net, leaves), Batch(*own_rows(sim, 0), {}), {})
         grads.append(torch.autograd.grad(loss, leaves["align.weight"])[0])
     assert_close(grads[1], 2 * grads[0], **TIGHT)
     sure = {n: torch.zeros_like(t[0]) for n, t in group.tensors.items()}
     for n in ("head.bias", "mentee.head.bias"):
         sure[n][2] = 1e4  # both nets say class 2 for certain, and it is
     x, y = own_rows(sim, 0)
-    assert sim.setting.algorithm.loss(Model(group.net, sure), Batch(x, torch.full_like(y, 2), {}), {}) == 0
+    assert sim.setup.algorithm.loss(Model(group.net, sure), Batch(x, torch.full_like(y, 2), {}), {}) == 0
 
 
 # ------------------------------------------------------------------------------------------------------- a round
@@ -389,7 +389,7 @@ def test_two_rounds_by_hand(executor: str, scenario: Scenario, coupled: bool) ->
 def test_the_mentee_starts_alike_on_the_server_and_at_every_client(mentee: str, want: str) -> None:
     sim = simulate("fedkd", MIXED, mentee=mentee)
     server = sim.state.server["mentee"]
-    form = architectures.build(want, (1, 8, 8), sim.setting.task.classes, 12)
+    form = architectures.build(want, (1, 8, 8), sim.setup.task.classes, 12)
     assert {n: t.shape for n, t in server.items()} == {n: t.shape for n, t in form.state_dict().items()}
     assert len(sim.state.groups) == 3
     for group in sim.state.groups:
@@ -403,11 +403,11 @@ def test_the_mentee_starts_alike_on_the_server_and_at_every_client(mentee: str, 
 def test_only_the_mentee_and_the_clock_are_sent_and_the_mentee_predicts_nothing() -> None:
     sim = simulate("fedkd", DIGITS, random_federation([5, 9, 6, 7]), lr=0.1)
     play(sim, 3)
-    down = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(4), next_task(sim))
+    down = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(4), next_task(sim))
     assert set(down) == {"mentee", "clock"} and all(t.shape[0] == 4 for t in flat(down).values())
-    before = evaluation.evaluate(sim.setting, sim.state)
+    before = evaluation.evaluate(sim.setup, sim.state)
     worse = sim.state.server | {"mentee": {n: torch.zeros_like(t) for n, t in sim.state.server["mentee"].items()}}
-    after = evaluation.evaluate(sim.setting, sim.state._replace(server=worse))
+    after = evaluation.evaluate(sim.setup, sim.state._replace(server=worse))
     apart = {n for n in before if before[n] != after[n]}
     assert apart and all(n.endswith("_mentee") for n in apart)
 
@@ -416,8 +416,8 @@ def test_an_evaluation_decomposes_nothing_and_scores_the_servers_mentee(monkeypa
     sim = simulate("fedkd", DIGITS, random_federation([5, 9, 6]), lr=0.1, energy_start=0.5, energy_end=0.5)
     play(sim, 3)
     monkeypatch.setattr(torch.linalg, "svd", None)
-    row = evaluation.evaluate(sim.setting, sim.state)
-    task = sim.setting.task
+    row = evaluation.evaluate(sim.setup, sim.state)
+    task = sim.setup.task
     net = part_of(
         architectures.build(task.models[0], task.shape, task.classes, task.features), sim.state.server["mentee"]
     )

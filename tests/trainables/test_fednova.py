@@ -55,7 +55,7 @@ def test_rounds_by_hand(momentum: float, monkeypatch: pytest.MonkeyPatch) -> Non
         momentum=momentum,
         server_momentum=beta,
     )
-    f, net, seen = sim.setting.federation, client_net(sim, 0), record_uploads(sim, monkeypatch)
+    f, net, seen = sim.setup.federation, client_net(sim, 0), record_uploads(sim, monkeypatch)
     w = copied(sim.state.server["shared"])
     moves = {n: torch.zeros_like(t) for n, t in w.items()}
     for t in (1, 2, 3):
@@ -93,7 +93,7 @@ def test_a_client_of_more_steps_does_not_pull_more() -> None:
     """
     data, rows = random_federation([4, 32], [[0, 1], [2, 3]]), torch.tensor([4.0, 32.0], dtype=torch.float64)
     sim = simulate("fednova", DIGITS, data, lr=1e-5, momentum=0.0, batch=4)
-    start, f = copied(sim.state.server["shared"]), sim.setting.federation
+    start, f = copied(sim.state.server["shared"]), sim.setup.federation
     net, draws = client_net(sim, 0), [client_draws(sim, 1, k).rows[0] for k in range(2)]
     assert [len(d) for d in draws] == [1, 8]
     slopes = []

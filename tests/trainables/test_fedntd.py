@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.scenario import Scenario
-from trainables.fedntd import FedNTD
+from fedtune.trainables.fedntd import FedNTD
 
 BETA, TAU = 0.7, 2.0
 

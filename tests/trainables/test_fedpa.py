@@ -35,8 +35,8 @@ from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generators import Net, generate
-from trainables.fedavg import FedAvg
-from trainables.fedpa import FedPA
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedpa import FedPA
 
 SMALL = EARLY["fedpa"]
 D, C = 12, 4
@@ -115,7 +115,7 @@ def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str, monkey
     sim = simulate("fedpa", DIGITS, two(), **SMALL, **config)
     seen, start = record_uploads(sim, monkeypatch), copied(flat(sim.state.server["nets"]))
     for t in range(3):
-        sent = sim.setting.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))
+        sent = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))
         assert set(sent) == (down if t else {"shared"})
         row = play(sim, 1)[0]
         assert set(seen[t]) - {"ids", "shared", "rows"} == up
@@ -218,7 +218,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
         po_decay=0.9,
     )
     play(sim, 1)
-    server, f, trained = sim.state.server, sim.setting.federation, []
+    server, f, trained = sim.state.server, sim.setup.federation, []
     g, mass = module(server["nets"]).eval(), np.cumsum([8, 8, 4, 0])
     for k in range(2):
         steps, net = client_draws(sim, 2, k), client_net(sim, k)
@@ -269,7 +269,7 @@ def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None
         momentum=0.0,
         **{"gen_hidden": 16},
     )
-    f, rows = sim.setting.federation, np.array([[2, 2, 4, 0], [4, 8, 0, 0]])
+    f, rows = sim.setup.federation, np.array([[2, 2, 4, 0], [4, 8, 0, 0]])
     means, weights = np.zeros((2, C, D)), np.zeros((2, C))
     for k in range(2):
         net, z, y = client_net(sim, k), [], []
@@ -299,7 +299,7 @@ def test_a_class_that_nobody_saw_keeps_its_prototype(prototypes: str) -> None:
     for t in range(1, 6):
         before = sim.state.server["protos"]
         play(sim, 1)
-        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setting, t).tolist()]
+        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setup, t).tolist()]
         here, after = set().union(*held), sim.state.server["protos"]
         for c in range(4):
             assert torch.equal(after.values[c], before.values[c]) == (c not in here)

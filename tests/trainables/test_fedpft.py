@@ -113,7 +113,7 @@ def test_who_takes_part_has_the_rounds_head_and_who_does_not_its_last(groups: li
     heads: dict[int, torch.Tensor] = {}
     for t in range(1, 8):
         play(sim, 1)
-        chosen = participants(sim.setting, t).tolist()
+        chosen = participants(sim.setup, t).tolist()
         heads |= dict.fromkeys(chosen, sim.state.server["head"]["bias"].clone())
         for k, want in heads.items():
             assert torch.equal(numbers(sim.state)[f"client {k}/head.bias"], want), (t, k)

@@ -25,7 +25,7 @@ from torch.testing import assert_close
 
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.divergences import mmd
-from trainables.fedphp import widths
+from fedtune.trainables.fedphp import widths
 
 MU, LAM = 0.8, 0.3
 

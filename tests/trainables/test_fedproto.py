@@ -22,7 +22,7 @@ from torch.testing import assert_close
 from fedtune.engine.engine import participants
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.nn.prototypes import class_means
-from trainables.fedproto import FedProto
+from fedtune.trainables.fedproto import FedProto
 
 TASK = Task(classes=4, features=12, clients=3, batch=4, seed=0)
 SEEN = torch.tensor([True, False, True, True])
@@ -148,7 +148,7 @@ def test_a_class_without_holders_keeps_its_prototype_and_is_not_sent() -> None:
     for t in range(1, 6):
         before = sim.state.server["protos"]
         row = sim.step()
-        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in participants(sim.setting, t).tolist()]
+        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in participants(sim.setup, t).tolist()]
         here = set().union(*held)
         after = sim.state.server["protos"]
         for c in range(4):

@@ -22,8 +22,8 @@ from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.scenario import Scenario
-from trainables.fedavg import FedAvg
-from trainables.fedprox import FedProx
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedprox import FedProx
 
 
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])

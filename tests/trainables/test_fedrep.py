@@ -56,7 +56,7 @@ def test_a_round_is_tau_epochs_of_the_head_and_then_the_local_work_of_the_body(e
 
 def test_the_local_work_is_the_bodys_and_tau_is_the_heads() -> None:
     sim = simulate("fedrep", head_epochs=4)
-    head, body = sim.setting.algorithm.phases(sim.setting.task)
+    head, body = sim.setup.algorithm.phases(sim.setup.task)
     assert (head.train, head.epochs) == (("head",), 4) and (body.train, body.epochs) == (("body",), None)
 
 
@@ -80,7 +80,7 @@ def test_the_head_is_a_linear_classifier_on_features_computed_once(model: str, e
 
 def test_the_heads_phase_moves_no_running_statistics_and_the_bodys_does(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedrep", Scenario(model="fedgen-cnn", features=8), random_federation([8, 5]))
-    cls = type(sim.setting.algorithm)
+    cls = type(sim.setup.algorithm)
     phases, before = cls.phases, copied(sim.state.server["shared"])
 
     def first(alg: Any, task: Any) -> tuple[Phase, ...]:

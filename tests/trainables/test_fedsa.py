@@ -30,8 +30,8 @@ from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
 from fedtune.experiment.scenario import Scenario
-from trainables.fedavg import FedAvg
-from trainables.fedsa import FedSA, embedded, mar
+from fedtune.trainables.fedavg import FedAvg
+from fedtune.trainables.fedsa import FedSA, embedded, mar
 
 C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -239,7 +239,7 @@ def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
         lam_cc=0.0,
         lam_r=2.0,
     )
-    seen, f, short = record_uploads(sim, monkeypatch), sim.setting.federation, 0
+    seen, f, short = record_uploads(sim, monkeypatch), sim.setup.federation, 0
     nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
     play(sim, 1)
     for k, net in enumerate(nets):
@@ -287,7 +287,7 @@ def test_everyone_is_sent_the_anchors_and_its_margin_from_what_it_told_last(
     seen, told, picked = record_uploads(sim, monkeypatch), {}, set()
     for t in range(1, 7):
         anchors, everyone = sim.state.server["anchors"], torch.tensor([3, 0, 4, 1, 2])
-        sent = sim.setting.algorithm.broadcast(sim.state.server, everyone, next_task(sim))
+        sent = sim.setup.algorithm.broadcast(sim.state.server, everyone, next_task(sim))
         common = margin_by_hand(dict(enumerate(anchors)))
         for row, k in enumerate(everyone.tolist()):
             own = own_margin(told.get(k, {}))
@@ -295,7 +295,7 @@ def test_everyone_is_sent_the_anchors_and_its_margin_from_what_it_told_last(
             assert_close(sent["margin"][row].item(), want, **TIGHT)
             assert torch.equal(sent["anchors"][row], anchors)
             picked.add((k in told, own > common))
-        ids = engine.participants(sim.setting, t).tolist()
+        ids = engine.participants(sim.setup, t).tolist()
         row = play(sim, 1)[0]
         assert row["down_floats"] == 3 * (C * D + 1) and row["down_ints"] == 0
         assert row["up_floats"] == D * sum(len(HELD[k]) for k in ids)

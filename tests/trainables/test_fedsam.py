@@ -50,7 +50,7 @@ def test_two_rounds_by_hand(executor: str) -> None:
     rho, eta, decay = 0.3, 0.1, 0.01
     config = {"rho": rho, "lr": eta, "momentum": 0.5, "weight_decay": decay, "batch": 4}
     sim = simulate("fedsam", DIGITS, random_federation([4, 11]), executor=executor, **config)
-    f, net = sim.setting.federation, client_net(sim, 0)
+    f, net = sim.setup.federation, client_net(sim, 0)
     w = copied(sim.state.server["shared"])
     for t in (1, 2):
         ends = []
@@ -74,7 +74,7 @@ def test_the_loss_uphill_is_the_loss_plus_rho_times_its_slope() -> None:
     data, errors = random_federation([6]), []
     for rho in (0.02, 0.01):
         sim = simulate("fedsam", DIGITS, data, rho=rho, batch=6, local_steps=1)
-        net, f = client_net(sim, 0), sim.setting.federation
+        net, f = client_net(sim, 0), sim.setup.federation
         x, y = f.x[f.train.rows[0, :6]], f.y[f.train.rows[0, :6]]
         loss = nn.functional.cross_entropy(net(x), y).item()
         flat = loss + rho * size(slope(net, dict(net.named_parameters()), x, y))
@@ -86,7 +86,7 @@ def test_the_loss_uphill_is_the_loss_plus_rho_times_its_slope() -> None:
 def test_a_frozen_body_is_not_moved_uphill() -> None:
     """Then the norm is the head's alone, and ρ along it."""
     sim = simulate("fedsam", DIGITS, random_federation([6]), rho=0.5, lr=0.1, momentum=0.0, batch=6, body_lr_scale=0.0)
-    net, f = client_net(sim, 0), sim.setting.federation
+    net, f = client_net(sim, 0), sim.setup.federation
     x, y = f.x[f.train.rows[0, :6]], f.y[f.train.rows[0, :6]]
     z, head = net.body(x).detach(), dict(net.head.named_parameters())
     for _ in range(2):  # two passes of one step

@@ -27,7 +27,7 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
-from trainables.fedtgp import FedTGP, prototypes
+from fedtune.trainables.fedtgp import FedTGP, prototypes
 
 C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=3, seed=0)
@@ -119,7 +119,7 @@ def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypa
     twin, seen, bounded = Twin(0), record_uploads(sim, monkeypatch), set()
     for t in (1, 2, 3):
         play(sim, 1)
-        (values, held), ids = seen[-1]["protos"], engine.participants(sim.setting, t).tolist()
+        (values, held), ids = seen[-1]["protos"], engine.participants(sim.setup, t).tolist()
         pairs = [(i, c) for i in range(len(ids)) for c in range(C) if held[i, c]]
         p, y = torch.stack([values[i, c] for i, c in pairs]), [c for _, c in pairs]
         q = {}
@@ -176,7 +176,7 @@ def test_all_classes_are_sent_and_rows_only_if_they_weigh(weighting: str) -> Non
     data = random_federation([8, 6, 7], HELD)
     sim = simulate("fedtgp", DIGITS.override(participation=0.7), data, weighting=weighting, **SMALL)
     for t in (1, 2, 3):
-        ids = engine.participants(sim.setting, t).tolist()
+        ids = engine.participants(sim.setup, t).tolist()
         row, told = play(sim, 1)[0], sum(len(HELD[k]) for k in ids)
         assert row["down_floats"] == (0 if t == 1 else 2 * C * D) and row["down_ints"] == 0
         assert row["up_floats"] == D * told and row["up_ints"] == (told if weighting == "rows" else 0)
@@ -188,7 +188,7 @@ def test_the_clients_loss_and_the_prediction_are_of_the_trained_prototypes() -> 
     group, server = sim.state.groups[0], sim.state.server
     m, (x, y) = Model(group.net, {n: t[0] for n, t in group.tensors.items()}), own_rows(sim, 0)
     made, z = prototypes(server["net"]), m.body(x)
-    alg, down = sim.setting.algorithm, {"protos": server["protos"]}
+    alg, down = sim.setup.algorithm, {"protos": server["protos"]}
     want = F.cross_entropy(m.head(z), y) + 7 * ((z - made[y]) ** 2).mean()
     assert_close(alg.loss(m, Batch(x, y, {}), down), want, **TIGHT)
     ways = alg.predict(m, x, down)
@@ -203,4 +203,4 @@ def test_before_the_first_exchange_there_is_no_target() -> None:
     m, (x, y) = Model(group.net, {n: t[0] for n, t in group.tensors.items()}), own_rows(sim, 0)
     down = {"protos": sim.state.server["protos"]}
     assert isinstance(down["protos"], Ragged) and not down["protos"].present.any()
-    assert_close(sim.setting.algorithm.loss(m, Batch(x, y, {}), down), F.cross_entropy(m.head(m.body(x)), y), **TIGHT)
+    assert_close(sim.setup.algorithm.loss(m, Batch(x, y, {}), down), F.cross_entropy(m.head(m.body(x)), y), **TIGHT)

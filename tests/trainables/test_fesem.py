@@ -29,7 +29,7 @@ from fedtune.engine import engine, evaluation
 from fedtune.experiment.algorithm import Task
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
+from fedtune.trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
 
 TASK = Task(classes=4, features=3, clients=6, batch=4, seed=0)
 
@@ -193,7 +193,7 @@ def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest
         assert kept == t
         up = seen[-1]
         ids, n = up["ids"].numpy(), up["rows"].numpy()
-        assert ids.tolist() == engine.participants(sim.setting, t).tolist()
+        assert ids.tolist() == engine.participants(sim.setup, t).tolist()
         moving = [name for name, _ in sim.state.groups[0].net.named_parameters()]
         points = np.concatenate([up["shared"][name].numpy().reshape(3, -1) for name in moving], 1)
         if t == 1:
@@ -212,7 +212,7 @@ def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest
         assert row["clusters_occupied"] == len({c for c in cluster if c >= 0})
         mean = np.average(points, axis=0, weights=n)
         assert_close(np.concatenate([server["shared"][name].numpy().ravel() for name in moving]), mean, **TIGHT)
-        received = sim.setting.algorithm.broadcast(server, torch.arange(6), next_task(sim))["shared"]
+        received = sim.setup.algorithm.broadcast(server, torch.arange(6), next_task(sim))["shared"]
         own = np.concatenate([received[name].numpy().reshape(6, -1) for name in moving], 1)
         assert_close(own, np.stack([mean if c < 0 else centres[c] for c in cluster]), **TIGHT)
     assert (cluster >= 0).any()
@@ -224,10 +224,10 @@ def test_clients_start_from_their_centre_and_are_scored_with_it() -> None:
     server = sim.state.server
     apart = {n: torch.stack([t[0], -t[0]]) for n, t in server["centres"].items()}
     sim.state = sim.state._replace(server=server | {"centres": apart, "cluster": torch.tensor([0, 1, 0, 1])})
-    scores = evaluation.evaluate(sim.setting, sim.state)
+    scores = evaluation.evaluate(sim.setup, sim.state)
     hits = []
     for k in range(4):
-        f, own = sim.setting.federation, {n: t[k % 2] for n, t in apart.items()}
+        f, own = sim.setup.federation, {n: t[k % 2] for n, t in apart.items()}
         rows = f.test.rows[k, : int(f.test.counts[k])]
         x = f.x[rows].flatten(1)
         for i in (1, 3):

@@ -32,12 +32,12 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.nn.divergences import imitate
-from trainables.fml import FML
+from fedtune.trainables.fml import FML
 
 
 def pair(sim: Simulation, k: int, small: str = "meme") -> tuple[architectures.Net, architectures.Net]:
     """Client k's own net, and the common one as the server has it, as ordinary modules."""
-    task, alg = sim.setting.task, sim.setting.algorithm
+    task, alg = sim.setup.task, sim.setup.algorithm
     group = next(g for g in sim.state.groups if k in g.ids.tolist())
     own = {n: t[group.ids.tolist().index(k)] for n, t in group.tensors.items()}
     names = task.models[k % len(task.models)], getattr(alg, small) or task.models[0]
@@ -105,7 +105,7 @@ def one_batch(**config: Any) -> tuple[FML, Model, Batch, architectures.Net, arch
     state, (own, meme) = sim.state, pair(sim, 1)
     tensors = {n: t[1] for n, t in state.groups[0].tensors.items()} | state.server["shared"]
     leaves = {n: t.clone().requires_grad_() for n, t in tensors.items()}
-    return sim.setting.algorithm, Model(state.groups[0].net, leaves), Batch(*own_rows(sim, 1), {}), own, meme
+    return sim.setup.algorithm, Model(state.groups[0].net, leaves), Batch(*own_rows(sim, 1), {}), own, meme
 
 
 @pytest.mark.parametrize("over", ["rows", "elements"])
@@ -183,10 +183,10 @@ def test_only_the_meme_is_sent_and_predicts_nothing() -> None:
     row = play(sim, 1)[0]
     size = sum(p.numel() for p in architectures.build("cnn8", (1, 8, 8), 4, 12).parameters())
     assert row["up_floats"] == row["down_floats"] == 4 * size and row["up_ints"] == 4
-    before = evaluation.evaluate(sim.setting, sim.state)
+    before = evaluation.evaluate(sim.setup, sim.state)
     worse = {n: torch.zeros_like(t) for n, t in sim.state.server["shared"].items()}
     worse["meme.head.bias"][3] = 1.0  # a class of which there are no test rows
-    after = evaluation.evaluate(sim.setting, sim.state._replace(server={"shared": worse}))
+    after = evaluation.evaluate(sim.setup, sim.state._replace(server={"shared": worse}))
     apart = {n for n in before if before[n] != after[n]}
     assert apart and all(n.endswith("_meme") for n in apart)
 
@@ -194,7 +194,7 @@ def test_only_the_meme_is_sent_and_predicts_nothing() -> None:
 @pytest.mark.parametrize(("meme", "want"), [("", "mlp"), ("cnn8-wide", "cnn8-wide")])
 def test_the_meme_is_the_scenarios_first_model_or_the_one_named_and_starts_alike(meme: str, want: str) -> None:
     sim = simulate("fml", MIXED, meme=meme)
-    form = architectures.build(want, (1, 8, 8), sim.setting.task.classes, 12)
+    form = architectures.build(want, (1, 8, 8), sim.setup.task.classes, 12)
     shared = sim.state.server["shared"]
     assert {n.removeprefix("meme."): t.shape for n, t in shared.items()} == {
         n: t.shape for n, t in form.state_dict().items()

@@ -30,7 +30,7 @@ from fedtune.experiment.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, 
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.fusion import bhattacharyya
 from fedtune.nn.mixtures import Mixtures
-from trainables.gfpl import GFPL, pack, unpack
+from fedtune.trainables.gfpl import GFPL, pack, unpack
 
 D, C = 12, 4
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -44,7 +44,7 @@ def data(sizes: tuple[int, ...] = (24, 17, 9)) -> Any:
 
 def sent_up(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     """The list that every upload will be added to."""
-    cls, seen = type(sim.setting.algorithm), []
+    cls, seen = type(sim.setup.algorithm), []
     aggregate = cls.aggregate
 
     def taken(alg: GFPL, server: dict, up: dict, task: Task) -> dict:
@@ -360,8 +360,8 @@ def moved_by_retraining(order: str, config: dict, rounds: int, model: str = "mlp
         sim = simulate("gfpl", scenario, data(), executor=executor, **(EVENTFUL | config | {"order": order}))
         play(sim, rounds - 1)
         if cut:
-            alg = sim.setting.algorithm
-            kept = tuple(a for a in alg.round(sim.setting.task_in(rounds)) if not (isinstance(a, Phase) and a.pool))
+            alg = sim.setup.algorithm
+            kept = tuple(a for a in alg.round(sim.setup.task_in(rounds)) if not (isinstance(a, Phase) and a.pool))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(type(alg), "round", lambda *_, kept=kept: kept)
                 play(sim, 1)

@@ -16,7 +16,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Phase, Task
 from fedtune.nn.fusion import fuse_classes
 from fedtune.nn.mixtures import Mixtures, pack, unpack
-from trainables.gfpl import GFPL
+from fedtune.trainables.gfpl import GFPL
 
 D, C = 12, 4
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -159,7 +159,7 @@ def test_who_missed_an_event_gets_its_p_g_once_when_it_next_takes_part() -> None
     _, never = run(8, scenario, catch_up=False)
     due, known, size = set(), 0, 2 * D + 1
     for t, row in enumerate(rows, 1):
-        here = set(participants(late.setting, t).tolist())
+        here = set(participants(late.setup, t).tolist())
         if t % 2 == 0:
             known = int(row["components_out"])
             assert row["down_floats"] == len(here) * known * size

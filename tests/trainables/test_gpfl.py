@@ -63,7 +63,7 @@ def test_three_rounds_by_hand(executor: str) -> None:
     rows, held = [4, 9], [[0, 0, 0, 1], [1, 2, 3]]
     config = {"lam": LAM, "mu": MU, "lr": 0.1, "momentum": 0.0, "executor": executor}
     sim = simulate("gpfl", DIGITS, random_federation(rows, held), **config)
-    f, nets = sim.setting.federation, [modules(sim, k) for k in range(2)]
+    f, nets = sim.setup.federation, [modules(sim, k) for k in range(2)]
     shares = [torch.tensor([3.0, 1, 0, 0]).double() / 4, torch.tensor([0.0, 3, 3, 3]).double() / 9]
     for t in (1, 2, 3):
         for k, net in enumerate(nets):

@@ -24,7 +24,7 @@ from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Data, Model
 from fedtune.experiment.scenario import Scenario
-from trainables.knnper import KNNPer
+from fedtune.trainables.knnper import KNNPer
 
 
 @pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])

@@ -55,7 +55,7 @@ def test_in_its_first_round_it_trains_as_fedavg_and_averages_the_head_alone() ->
 def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> None:
     rows = [4, 8, 6]
     sim = simulate("lgfedavg", scenario, random_federation(rows), batch=24, lr=0.1, momentum=0.0)
-    task = sim.setting.task
+    task = sim.setup.task
     nets = [
         architectures.build(task.models[k % len(task.models)], task.shape, 4, 12, randomness.number(0, "net")).double()
         for k in range(3)

@@ -13,7 +13,7 @@ def test_nothing_is_sent() -> None:
     for row in play(sim, 2):
         assert {row[n] for n in row if n.startswith(("up_", "down_"))} == {0} and row["comm_mb"] == 0
     assert sim.state.server == {}
-    actions = sim.setting.algorithm.round(sim.setting.task_in(1))
+    actions = sim.setup.algorithm.round(sim.setup.task_in(1))
     assert len(actions) == 1 and isinstance(actions[0], Phase)
 
 

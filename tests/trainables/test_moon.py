@@ -26,7 +26,7 @@ from torch.testing import assert_close
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Client, Model
 from fedtune.experiment.scenario import Scenario
-from trainables.moon import MOON
+from fedtune.trainables.moon import MOON
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

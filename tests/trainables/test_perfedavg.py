@@ -72,7 +72,7 @@ def test_two_rounds_by_hand(hessian: str, batches: str, executor: str) -> None:
     for t in (1, 2):
         ends = []
         for k in range(2):
-            net, f = client_net(sim, k), sim.setting.federation
+            net, f = client_net(sim, k), sim.setup.federation
             w = dict(net.named_parameters())
             drawn = client_draws(sim, t, k).rows[0]
             assert drawn.shape == (2, 3 * taken)

@@ -83,10 +83,8 @@ def server_of(args: argparse.Namespace, module: str, name: str, sim: Simulation,
     for used, has in list(sys.modules.items()):
         if used.startswith("flcore.") and hasattr(has, "read_client_data"):
             monkeypatch.setattr(has, "read_client_data", reads)
-    vars(args).update(
-        model=Split(client_net(sim, 0)), num_clients=k, num_classes=sim.setting.task.classes, batch_size=1
-    )
-    vars(args).update(local_learning_rate=LR, local_epochs=sim.setting.scenario.local_epochs, **more)
+    vars(args).update(model=Split(client_net(sim, 0)), num_clients=k, num_classes=sim.setup.task.classes, batch_size=1)
+    vars(args).update(local_learning_rate=LR, local_epochs=sim.setup.scenario.local_epochs, **more)
     np.random.seed(0)  # noqa: NPY002 - PFLlib draws from it
     server = kind(args, 0)
     for client in server.clients:

@@ -16,9 +16,9 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generator_losses import diversity
 from fedtune.studies.reproduction import plan as reproduction_plan
 from fedtune.studies.reproduction.paper_tables import GRIDS
-from trainables.fedgenp import FedGenP
-from trainables.fedhkd import FedHKD
-from trainables.fedproto import FedProto
+from fedtune.trainables.fedgenp import FedGenP
+from fedtune.trainables.fedhkd import FedHKD
+from fedtune.trainables.fedproto import FedProto
 
 C, D = 4, 6
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -113,7 +113,7 @@ def test_fedproto_asks_among_all_classes_or_among_the_clients_own() -> None:
     row = play(sim, 2)[-1]
     held = [[0, 1], [1, 2], [2, 3]]
     assert sim.state.server["own"].tolist() == [[c in own for c in range(4)] for own in held]
-    protos, f = sim.state.server["protos"].values, sim.setting.federation
+    protos, f = sim.state.server["protos"].values, sim.setup.federation
     right = []
     for k, own in enumerate(held):
         rows = f.test.rows[k][: f.test.counts[k]]
@@ -156,7 +156,7 @@ def test_emnist_s_columns_have_the_generators_rate_of_the_text() -> None:
         for (emnist, name), found in rates.items():
             wanted = {None} if name in ("fedavg", "fedprox", "fedensemble", "fedhkd") else {1e-4 if emnist else 3e-4}
             assert found == wanted, (table, name)
-    known = {n for name in registry.names() for n in Experiment(name, DIGITS).knobs()}
+    known = {n for name in registry.names() for n in Experiment(name, DIGITS).hyperparameters()}
     assert all(set(c.config) <= known for g in GRIDS.values() for p in g.panels for c in p.columns)
 
 

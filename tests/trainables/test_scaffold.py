@@ -58,7 +58,7 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
         body_lr_scale=pace,
         server_lr=eta_g,
     )
-    f, net = sim.setting.federation, client_net(sim, 0)
+    f, net = sim.setup.federation, client_net(sim, 0)
     w: dict[str, Tensor] = copied(sim.state.server["shared"])
     c = {n: torch.zeros_like(t) for n, t in w.items()}
     own = [dict(c) for _ in rows]

@@ -22,7 +22,7 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables as results
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.studies import extending
 from fedtune.tuning.trainable import FederatedTrainable, key
 
@@ -160,8 +160,8 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     simulation.step()
     simulation.save(sound)
     rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
-    assert extending.checkpoint(RunFolder(run), "a", rounds, saved_round) == (str(sound), 2.5)
-    assert extending.checkpoint(RunFolder(run), "c", rounds, saved_round) == (None, 0.0)
+    assert extending.checkpoint(StudyFolder(run), "a", rounds, saved_round) == (str(sound), 2.5)
+    assert extending.checkpoint(StudyFolder(run), "c", rounds, saved_round) == (None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.metrics import LOSS_CAP
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, parse
 from fedtune.runs import frames, logs, tables
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import messages, schedulers, searchers, verdict
 from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.optuna_searcher import OptunaSearcher
@@ -233,7 +233,7 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
 
 
 def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constraints(capsys: Any) -> None:
-    view = live_view.Lines("fedavg", 3, 9, ["lr"], goal=CONSTRAINED)
+    view = live_view.LineView("fedavg", 3, 9, ["lr"], goal=CONSTRAINED)
     for trial, loss, excess in (("a", 0.5, -0.1), ("b", 0.1, 0.3), ("c", 0.4, -0.2)):
         now = SimpleNamespace(
             trial_id=trial, config={"lr": 0.1}, status="TERMINATED", last_result={}, is_finished=lambda: True
@@ -263,7 +263,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> SimpleName
 def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNamespace) -> None:
     ended = found.trials[found.trials["status"] == "finished"]
     kept = ended[(ended["last_val_acc"] >= 0.3) & (ended["comm_mb"] <= 9)]
-    best = RunFolder(found.folder).best["found"]
+    best = StudyFolder(found.folder).best["found"]
     assert len(kept) and best["trial"] == kept.loc[kept["last_val_loss"].idxmin(), "trial"]
     assert best["val_loss"] == kept["last_val_loss"].min() and best["comm_mb"] <= 9
     assert (found.record["objectives"], found.record["constraints"]) == (["val_loss"], ["val_acc>=0.3", "comm_mb<=9"])
@@ -273,17 +273,17 @@ def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNa
 
 
 def test_its_study_minimises_and_holds_what_each_trial_broke(found: SimpleNamespace) -> None:
-    study = RunFolder(found.folder).study
+    study = StudyFolder(found.folder).study
     assert study is not None and study.direction.name == "MINIMIZE"
     for trial in study.trials:
         assert set(trial.constraints) == {"val_acc>=0.3", "comm_mb<=9"}
-    assert study.best_trial.user_attrs["trial"] == RunFolder(found.folder).best["found"]["trial"]
+    assert study.best_trial.user_attrs["trial"] == StudyFolder(found.folder).best["found"]["trial"]
 
 
 def test_its_final_check_keeps_the_objective_its_test_twin_and_the_clients(found: SimpleNamespace) -> None:
     checked = pd.DataFrame(found.record["final"])
     assert {"val_loss", "test_loss", "test_acc_lowest", "comm_mb", "test_acc"} <= set(checked)
-    clients = RunFolder(found.folder).clients
+    clients = StudyFolder(found.folder).clients
     last = clients[clients["scored"] == "last"].groupby(["configuration", "seed"])["test_acc"].mean()
     for row in found.record["final"]:
         assert last[row["configuration"], row["seed"]] == pytest.approx(row["test_acc"], abs=1e-12)

@@ -17,8 +17,8 @@ from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
 from fedtune.tuning.callbacks import live_view
-from fedtune.tuning.callbacks.live_view import Lines, Notebook, Terminal, View
-from fedtune.tuning.callbacks.recorder import Recorder
+from fedtune.tuning.callbacks.live_view import LineView, Notebook, Terminal, View
+from fedtune.tuning.callbacks.recorder import ResultRecorder
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:
@@ -74,7 +74,7 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
     loss = Goal(parse("val_loss"))
     before = {"c": [row(1, 0.5, val_loss=0.7), row(2, 0.1, val_loss=27.6, diverged=True)]}
-    with Lines("t", 3, 9, ["lam"], before, loss) as view:
+    with LineView("t", 3, 9, ["lam"], before, loss) as view:
         for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
             one = trial(name, lam=1.0)
             view.on_trial_start(0, [], one)
@@ -103,7 +103,7 @@ def test_a_resumed_search_knows_the_peak_of_before() -> None:
 
 
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines("t", 6, 5, ["lam"]) as view:
+    with LineView("t", 6, 5, ["lam"]) as view:
         follow(view)
     assert capsys.readouterr().err.splitlines() == [
         "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best round so far 0.7000 (a, round 1)",
@@ -132,15 +132,15 @@ def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
     assert live_view.fitting_view() is Terminal
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # `!fedtune search` in a cell, whose output has no cursor
-    assert live_view.fitting_view() is Lines
+    assert live_view.fitting_view() is LineView
     monkeypatch.delenv("JPY_PARENT_PID")
     monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
-    assert live_view.fitting_view() is Lines
+    assert live_view.fitting_view() is LineView
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
     assert live_view.fitting_view() is Notebook
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert live_view.fitting_view() is Lines
+    assert live_view.fitting_view() is LineView
 
 
 def test_names_and_values_of_the_users_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_what_goes_wrong_in_showing_does_not_end_the_search() -> None:
 
 
 def test_rows_are_kept_whoever_looks() -> None:
-    kept = Recorder({"old": [row(1, 0.3)]})
+    kept = ResultRecorder({"old": [row(1, 0.3)]})
     kept.on_trial_result(0, [], trial("a"), row(1, 0.5))
     kept.on_trial_result(0, [], trial("old"), row(2, 0.6))
     assert kept.rows == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}

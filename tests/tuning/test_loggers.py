@@ -21,7 +21,7 @@ from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs.tables import rounds_frame
 from fedtune.tuning.callbacks import loggers
-from fedtune.tuning.callbacks.logged_runs import About
+from fedtune.tuning.callbacks.logged_runs import SearchInfo
 from fedtune.tuning.callbacks.loggers import TrialLogger
 from fedtune.tuning.options.options import LOGGERS, SearchOptions
 
@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Fake:
     """A tool that keeps what it is told, and can be told to fail."""
 
-    def __init__(self, about: About | None = None) -> None:
+    def __init__(self, about: SearchInfo | None = None) -> None:
         self.told: list[tuple[Any, ...]] = []
         self.failures = 0
 
@@ -176,7 +176,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 
 def made(name: str, folder: Path, algorithm: str = "gfpl") -> loggers.Tool:
     with loggers._environment(loggers.KINDS[name].environment):
-        return loggers.KINDS[name].make(About("runs/run", algorithm, "digits-w4", 3, folder / "run"))
+        return loggers.KINDS[name].make(SearchInfo("runs/run", algorithm, "digits-w4", 3, folder / "run"))
 
 
 def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -313,7 +313,7 @@ def test_the_users_environment_says_where_mlflow_stores(
 @needs["mlflow"]
 def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "carrier-pigeon://roof")
-    about = About("runs/run", "gfpl", "digits-w4", 3, tmp_path / "run")
+    about = SearchInfo("runs/run", "gfpl", "digits-w4", 3, tmp_path / "run")
     with pytest.raises(UserError, match="--logger mlflow cannot be used: .*carrier-pigeon") as error:
         with loggers.opened(["mlflow"], about, dict):
             pass

@@ -8,16 +8,18 @@ import pytest
 
 from fedtune.commands import list as list_command
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import knobs
+from fedtune.core.hyper import hyperparameters
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.trainables.fedprox import FedProx
 from fedtune.tuning import shared, space, space_check
-from trainables.fedprox import FedProx
 
 FILES = [name for name in registry.names() if registry.spaces(name)]
 # (algorithm, hyperparameter) -> why its space lacks what all others search
-LEFT_OUT = {("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *shared.WIDE} & {*knobs(Scenario)}}
+LEFT_OUT = {
+    ("fedpft", name): "no client trains" for name in {*shared.DEFAULT, *shared.WIDE} & {*hyperparameters(Scenario)}
+}
 # algorithms whose `adapt` is no fine-tuning -> what it is
 MIXES = {
     "fedala": "it mixes models, by weights with a rate of their own",
@@ -57,7 +59,7 @@ def test_no_algorithm_has_a_range_of_its_own_for_what_all_share(which: str, opti
     said = {name: loaded(name, which, optimizer=optimizer).text() for name in FILES}
     found, lacking = {}, set()
     for name, texts in said.items():
-        has = [n for n in ranges if n in knobs(registry.find(name)) or n in knobs(Scenario)]
+        has = [n for n in ranges if n in hyperparameters(registry.find(name)) or n in hyperparameters(Scenario)]
         lacking |= {(name, n) for n in has if n not in texts}
         for n in has:
             found.setdefault(n, set()).add(texts.get(n, ""))
@@ -81,7 +83,7 @@ def test_whoever_adapts_before_scoring_tunes_its_rate_and_its_epochs() -> None:
     for name in FILES:
         cls = registry.find(name)
         adapts = any("adapt" in vars(c) for c in cls.__mro__[:-2]) and name not in MIXES
-        assert adapts == ({"tune_lr", "tune_epochs"} <= knobs(cls).keys()), name
+        assert adapts == ({"tune_lr", "tune_epochs"} <= hyperparameters(cls).keys()), name
         if adapts:
             assert {"tune_lr", "tune_epochs"} <= {*loaded(name, "default").names}, name
 

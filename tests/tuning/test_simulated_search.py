@@ -14,7 +14,7 @@ from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.tuning import plan, schedulers, searchers
 from fedtune.tuning.options.options import SearchOptions
-from fedtune.tuning.simulated_search import Reported, SimulatedSearch
+from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config, Space
 
 
@@ -35,7 +35,9 @@ class Listed:
         self.ended[trial_id] = result
 
 
-def simulated(scheduler: str, curves: np.ndarray, grace: int = 1, slots: int = 1) -> tuple[list[Reported], Listed]:
+def simulated(
+    scheduler: str, curves: np.ndarray, grace: int = 1, slots: int = 1
+) -> tuple[list[SimulatedRound], Listed]:
     """All curves [trial, round] as trials under a scheduler."""
     trials, rounds = curves.shape
     searcher = Listed()
@@ -48,7 +50,7 @@ def noise(trials: int, rounds: int) -> np.ndarray:
     return np.random.default_rng(trials).random((trials, rounds))
 
 
-def lengths(reports: list[Reported]) -> dict[int, int]:
+def lengths(reports: list[SimulatedRound]) -> dict[int, int]:
     return {r.trial: r.round for r in reports}
 
 

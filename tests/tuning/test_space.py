@@ -16,9 +16,9 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import first_round
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
+from fedtune.trainables.fedpa import FedPA
+from fedtune.trainables.gfpl import GFPL
 from fedtune.tuning import domains, schedulers, searchers, space
-from trainables.fedpa import FedPA
-from trainables.gfpl import GFPL
 
 
 def experiment(algo="gfpl", **pinned):
@@ -39,7 +39,7 @@ def test_every_space_loads_is_picklable_and_its_first_trial_plays(algo, name):
     pickle.loads(pickle.dumps(found))  # Ray's OptunaSearch saves it with plain pickle
     for point in found.points or [space.inside(found, e.configuration({}))[0]]:
         e.resolve(point)
-    assert found.names and set(found.names) <= set(e.knobs())
+    assert found.names and set(found.names) <= set(e.hyperparameters())
 
 
 def test_default_point_is_the_default_wherever_the_space_holds_it():
@@ -167,7 +167,7 @@ def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):
     for kind in ("random", "tpe", "cmaes", "gp", "nsga2", "grid", "pbt"):
         for config in suggested(kind, found, default):
             for name, value in config.items():
-                declared = e.knobs()[name].check(value)
+                declared = e.hyperparameters()[name].check(value)
                 assert declared == value and type(declared) is type(value), f"{kind} gives {value!r}"
 
 
@@ -236,7 +236,7 @@ def test_a_space_that_gives_something_else_is_refused_before_anything_starts(tmp
 
 def test_none_is_chosen_only_where_it_is_the_default():
     """A trial's table could not tell it from the value of a trial that did not have the hyperparameter."""
-    named = lambda default: replace(hyper.hyper(default, choices=("a", None)).metadata["knob"], name="kind")  # noqa: E731
+    named = lambda default: replace(hyper.hyper(default, choices=("a", None)).metadata["hp"], name="kind")  # noqa: E731
     assert domains.fitted(named(None), tune.choice(["a", None])).categories == ["a", None]
     with pytest.raises(UserError, match="kind .* but its choice has None"):
         domains.fitted(named("a"), tune.choice(["a", None]))
@@ -252,7 +252,7 @@ def test_domains_in_words():
 def without_files(monkeypatch):
     """No algorithm has a file in search_spaces/."""
     found = importlib.util.find_spec
-    hidden = lambda name, *rest: None if name.startswith("search_spaces.") else found(name, *rest)  # noqa: E731
+    hidden = lambda name, *rest: None if name.startswith("fedtune.search_spaces.") else found(name, *rest)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", hidden)
 
 
@@ -261,10 +261,10 @@ def without_files(monkeypatch):
 def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(algo):
     assert space.names(algo) == ["default"]
     found, cls = space.load("default", experiment(algo)), registry.find(algo)
-    late = {n for n, knob in hyper.knobs(cls).items() if knob.late}
+    late = {n for n, hp in hyper.hyperparameters(cls).items() if hp.late}
     assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
     own = [n for n in found.names if n not in ("lr", "momentum", "local_epochs")]
-    assert all(hyper.knobs(cls)[n].low is not None for n in own)
+    assert all(hyper.hyperparameters(cls)[n].low is not None for n in own)
     alike = {"lr": "0.001 … 0.3 (log)", "momentum": "0 … 0.95", "local_epochs": "1 … 5"}
     assert {n: t for n, t in found.text().items() if n not in own} == alike
     with pytest.raises(UserError, match="unknown search space .* 'paper'"):

@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from ray import tune
 
-from analysis import plots
+from fedtune.analysis import plots
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse, worst
 from fedtune.runs import logs

@@ -26,7 +26,7 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
 from fedtune.runs.files import RunFiles
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.studies import resuming
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.space import Space
@@ -103,7 +103,7 @@ def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.Captu
 
 
 def made_up(run: Path, state: str, how: dict[str, str], rows: dict[str, list[dict]]) -> None:
-    """A run's folder with so much as its status reads."""
+    """A study's folder with so much as its status reads."""
     record = {
         "format": FORMAT,
         "state": state,
@@ -231,7 +231,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "is not a run folder: run.json is missing or damaged"),
+        (None, "is not a study folder: run.json is missing or damaged"),
         ("{", "run.json is missing or damaged"),
         ("[]", "run.json is missing or damaged"),
         (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was started"),
@@ -255,8 +255,8 @@ def test_another_users_run_is_not_resumed_without_trust(tmp_path: Path, monkeypa
     (tmp_path / "run.json").write_text(BEGUN % '"state": "running"')
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(Exception, match="belongs to another user; give --trust"):
-        resuming.record_of(RunFolder(tmp_path), trust=False)
-    assert resuming.record_of(RunFolder(tmp_path), trust=True)["state"] == "running"
+        resuming.record_of(StudyFolder(tmp_path), trust=False)
+    assert resuming.record_of(StudyFolder(tmp_path), trust=True)["state"] == "running"
 
 
 def test_cut_off_lines_of_a_log_are_left_out(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from support.searches import QUICK, searched
 
 from fedtune.commands import report
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Knob, knobs
+from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.objectives import constraints
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import plan, unkeepable
 from fedtune.tuning.options.options import SearchOptions
 
@@ -30,7 +30,7 @@ def sends_alike(name: str, searched: list[str]) -> bool:
 AVERAGING = [n for n in registry.names() if sends_alike(n, [])]
 
 
-def made(**options: Any) -> plan.Plan:
+def made(**options: Any) -> plan.SearchPlan:
     return plan.make(SearchOptions(**{"algo": "fedavg", "scenario": "digits-w4", "fields": {"rounds": 10}} | options))
 
 
@@ -114,7 +114,7 @@ def test_which_searches_send_alike(algorithm: str, searched: str, alike: bool) -
 
 
 OWN = """
-from trainables.fedavg import FedAvg
+from fedtune.trainables.fedavg import FedAvg
 class Half(FedAvg):
     def {hook}
 """
@@ -133,17 +133,17 @@ def test_of_an_own_algorithm_only_what_is_sure_is_taken_as_such(hook: str, tmp_p
     assert p.workload.sends_alike(["lr"]) is HOOKS[hook]
 
 
-def two(knob: Knob) -> list[Any]:
+def two(hp: Hyperparameter) -> list[Any]:
     """Two values of a hyperparameter, far apart where that costs nothing."""
-    if knob.choices:
-        return [knob.choices[0], knob.choices[-1]]
-    assert knob.low is not None and knob.high is not None
-    return [knob.check(knob.low), knob.check(min(knob.high, knob.low + 2) if knob.integer else knob.high)]
+    if hp.choices:
+        return [hp.choices[0], hp.choices[-1]]
+    assert hp.low is not None and hp.high is not None
+    return [hp.check(hp.low), hp.check(min(hp.high, hp.low + 2) if hp.integer else hp.high)]
 
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_what_sends_alike_does(name: str) -> None:
-    declared = knobs(Scenario) | knobs(registry.find(name))
+    declared = hyperparameters(Scenario) | hyperparameters(registry.find(name))
     alike = {n: two(k) for n, k in declared.items() if k.searchable and sends_alike(name, [n])} | {"lr": [0.01, 0.02]}
     scenario = replace(DIGITS, local_steps=1, participation=0.6)
     sent = []
@@ -185,7 +185,7 @@ def test_the_search_ends_at_once_and_page_and_terminal_say_why(
     assert said.startswith("comm_mb<=0.5 cannot be satisfied: whatever the configuration, fedavg sends and receives ")
     assert len(found.rounds) < 40 and not (found.trials["status"] == "finished").any()
     assert (found.record["state"], found.record["reason"]) == ("nothing found", said)
-    assert not RunFolder(found.folder).best_file.exists()
+    assert not StudyFolder(found.folder).best_file.exists()
     assert report.main([str(found.folder)]) == 0
     page = (found.folder / "report.html").read_text()
     assert f"Nothing was found: {said}.".replace("<", "&lt;") in page and "0 of" not in page.split("Figures")[0]

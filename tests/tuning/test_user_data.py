@@ -15,7 +15,7 @@ from support.user_data import saved, wards
 from fedtune.commands import replay, search
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs.files import RunFiles
-from fedtune.runs.folder import RunFolder
+from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import driver
 
 QUICK = "--algo fedavg --rounds 2 --trials 1 --scheduler none --max-concurrent 1 --final-seeds 0 --no-dashboard"
@@ -54,7 +54,7 @@ def test_workers_and_a_replay_need_no_file_and_a_changed_one_is_refused(
     line = refusal(replay.main, f"{run} --name other", capsys)
     assert f"was made with another version of {partition}, which has changed since; restore it" in line
     data.unlink()
-    assert RunFolder(run).scenario.clients == 4  # whoever only reads needs no file
+    assert StudyFolder(run).scenario.clients == 4  # whoever only reads needs no file
 
 
 def test_a_record_of_elsewhere_is_read_without_the_files() -> None:

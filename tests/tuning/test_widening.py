@@ -14,7 +14,7 @@ from fedtune.tuning.domains import domain_text
 NAMES = ("fedprox", "fedavg", "fedbabu", "fedgen", "fedpa", "fedpft")
 WORKLOADS = {name: Experiment(name, Scenario()) for name in NAMES}
 SPACES = {name: space.load("default", w) for name, w in WORKLOADS.items()}
-KNOBS = WORKLOADS["fedprox"].knobs()
+HYPERPARAMETERS = WORKLOADS["fedprox"].hyperparameters()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ KNOBS = WORKLOADS["fedprox"].knobs()
     ],
 )
 def test_a_range_grows_once_as_far_as_is_declared(name: str, domain, sides: set[str], text: str | None) -> None:
-    wider = widening.wider(domain, KNOBS[name], frozenset(sides))
+    wider = widening.wider(domain, HYPERPARAMETERS[name], frozenset(sides))
     assert (wider and domain_text(wider)) == text
 
 

@@ -139,7 +139,7 @@ def test_the_modules_of_two_folders_do_not_hide_each_other_or_what_is_installed(
 
 
 def test_a_folder_may_have_a_module_called_as_one_of_our_packages(tmp_path):
-    file = write(tmp_path, main="import analysis, trainables\nx = analysis.x", analysis="x = 3")
+    file = write(tmp_path, main="import analysis, fedtune.trainables\nx = analysis.x", analysis="x = 3")
     _, files = user_files.take(str(file))
     assert {f.name for f in files} == {"main.py", "analysis.py"} and user_files.load("main.py", "algorithm").x == 3
 

@@ -175,7 +175,7 @@ def main() -> None:
 
 def _mattered(run: str) -> dict[str, Any]:
     """Which hyperparameters mattered, under that name; empty on an error, which the one that draws meets and tells."""
-    from analysis import importances
+    from fedtune.analysis import importances
 
     try:
         found = importances.mattered(importances.study(run))
@@ -205,7 +205,7 @@ def _answer(request: dict[str, Any]) -> dict[str, str]:
 
 def _of_one(run: Path, request: dict[str, Any]) -> str:
     """A run's part of a report.  links: where the trials' logs are.  mattered: which hyperparameters did, if known."""
-    from analysis.importances import Importance
+    from fedtune.analysis.importances import Importance
     from fedtune.reporting import sections, templates
 
     links, known = request["links"], {}
@@ -213,7 +213,7 @@ def _of_one(run: Path, request: dict[str, Any]) -> str:
         importance = Importance(**request["mattered"]) if request["mattered"] else None
         known = {"mattered": lambda _: importance}
     part = sections.read(run, "run", with_searches=False, **known)
-    if isinstance(part, sections.Search):
+    if isinstance(part, sections.SearchSection):
         table = json.loads(part.table)
         table["links"] = [links.get(row[0]) for row in table["rows"]]
         part = dataclasses.replace(part, table=templates.embedded_json(table))

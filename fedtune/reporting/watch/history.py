@@ -15,7 +15,7 @@ from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import GONE, ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status, state_of
 
 
-class Row(NamedTuple):
+class HistoryRow(NamedTuple):
     """A run's row in the history."""
 
     name: str  # in addresses
@@ -95,17 +95,26 @@ class History:
     def __init__(self, runs: Runs, reader: Reader) -> None:
         """reader: of runs that go on."""
         self._runs, self._reader = runs, reader
-        self._over: dict[str, tuple[Any, Row]] = {}
+        self._over: dict[str, tuple[Any, HistoryRow]] = {}
 
-    def rows(self, at_once: bool = False) -> Iterator[Row]:
+    def rows(self, at_once: bool = False) -> Iterator[HistoryRow]:
         """The rows, in the order of the folders' names.  at_once: without what stands only in trials' logs."""
         for name, run in self._runs.all().items():
             try:
                 yield self._row(name, run, at_once)
             except (UserError, OSError, KeyError, TypeError, ValueError) as error:  # a damaged folder hides no other
-                yield Row(name, "damaged", None, "", "", " ".join(str(error).split())[:200], "", None)
+                yield HistoryRow(
+                    name=name,
+                    state="damaged",
+                    best=None,
+                    metric="",
+                    done="",
+                    what=" ".join(str(error).split())[:200],
+                    started="",
+                    minutes=None,
+                )
 
-    def _row(self, name: str, run: Path, at_once: bool) -> Row:
+    def _row(self, name: str, run: Path, at_once: bool) -> HistoryRow:
         files = RunFiles(run, kind_of(run) or COMPARISON)
         stat = files.record_file.stat()
         known, row = self._over.get(name, (None, None))
@@ -119,7 +128,7 @@ class History:
         return row
 
 
-def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader | None) -> Row:
+def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader | None) -> HistoryRow:
     """A run's row; without a reader, one that goes on has no figures."""
     state, over = state_of(files, record)
     state = GONE if state.startswith(GONE) else state
@@ -131,18 +140,54 @@ def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reade
         what = f"reproduction of {record['grid'].get('table')}" if kind == REPRODUCTION else _compared(record)
         status = reader.read(run) if reader else None
         assert status is None or isinstance(status, ComparisonStatus | ReproductionStatus)
-        return Row(name, state, None, "", status.counted if status else "", what, started, minutes)
+        return HistoryRow(
+            name=name,
+            state=state,
+            best=None,
+            metric="",
+            done=status.counted if status else "",
+            what=what,
+            started=started,
+            minutes=minutes,
+        )
     goal = Goal.from_record(record)
     metric = goal.first.name
     if over and state != GONE:
         ended = sum(record.get("status", {}).values())
         done = f"{ended} of {record['trials']} trials" if "trials" in record else ""
-        return Row(name, state, _found(files, metric), metric, done, _searched(record), started, minutes)
+        return HistoryRow(
+            name=name,
+            state=state,
+            best=_found(files, metric),
+            metric=metric,
+            done=done,
+            what=_searched(record),
+            started=started,
+            minutes=minutes,
+        )
     if reader is None:
-        return Row(name, state, None, metric, "", _searched(record), started, minutes)
+        return HistoryRow(
+            name=name,
+            state=state,
+            best=None,
+            metric=metric,
+            done="",
+            what=_searched(record),
+            started=started,
+            minutes=minutes,
+        )
     search = reader.search(run)
     done = f"{search.begun} of {search.planned} trials"
-    return Row(name, state, _so_far(search, metric), metric, done, _searched(record), started, minutes)
+    return HistoryRow(
+        name=name,
+        state=state,
+        best=_so_far(search, metric),
+        metric=metric,
+        done=done,
+        what=_searched(record),
+        started=started,
+        minutes=minutes,
+    )
 
 
 def _compared(record: Mapping[str, Any]) -> str:

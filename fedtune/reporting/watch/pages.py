@@ -15,7 +15,7 @@ from markupsafe import Markup
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.watch import history, trial_log
-from fedtune.reporting.watch.history import History, Row, Runs
+from fedtune.reporting.watch.history import History, HistoryRow, Runs
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
@@ -67,7 +67,7 @@ class HistoryPage(Page):
         """The same without what stands only in trials' logs."""
         return self._table(list(self._history.rows(at_once=True)))
 
-    def _table(self, rows: list[Row]) -> str:
+    def _table(self, rows: list[HistoryRow]) -> str:
         columns = ["run", "status", "best", "metric", "done", "what", "started", "minutes"]
         numeric = {"best": 4, "minutes": None}
         content = {

@@ -106,7 +106,7 @@ class Drawings:
         return self._drawn[key][2]
 
 
-class Watch:
+class WatchPages:
     """The pages' routes."""
 
     def __init__(self, runs: Runs, ends: Callable[[], bool] = lambda: False) -> None:
@@ -281,7 +281,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
 def serve(runs: Runs, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
     server: uvicorn.Server | None = None
-    watch = Watch(runs, lambda: bool(server and server.should_exit))
+    watch = WatchPages(runs, lambda: bool(server and server.should_exit))
     app: Any = watch.app(token, listening.getsockname()[1])
     settings: dict[str, Any] = {
         "lifespan": "off",

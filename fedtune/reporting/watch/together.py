@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import plots
+from fedtune.analysis import plots
 from fedtune.core.terminal import short
 from fedtune.reporting import figures, provenance, sections, templates
 from fedtune.reporting.findings import Findings
-from fedtune.reporting.sections import Search, TextColumn, TextTable
+from fedtune.reporting.sections import SearchSection, TextColumn, TextTable
 from fedtune.reporting.watch import history
 from fedtune.runs.files import COMPARISON, kind_of
 
@@ -35,9 +35,17 @@ def _searches(runs: dict[str, Path]) -> dict[str, Path]:
     return each
 
 
-def _glance(f: Findings, name: str) -> Search:
+def _glance(f: Findings, name: str) -> SearchSection:
     """A search's part without its figures and tables."""
-    return Search(f"/run/{name}", f, [], "", provenance.of(f.record, f), "", [])
+    return SearchSection(
+        anchor=f"/run/{name}",
+        found=f,
+        figures=[],
+        table="",
+        provenance=provenance.of(f.record, f),
+        mattered="",
+        advice=[],
+    )
 
 
 def _figures(found: dict[str, Findings]) -> list[figures.Shown]:

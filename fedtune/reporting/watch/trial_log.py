@@ -1,4 +1,4 @@
-"""A trial's log, as far as the run's folder has one: its rounds, configuration, error, and what its program printed."""
+"""A trial's log, as far as the study has one: its rounds, configuration, error, and what its program printed."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def read(run: Path, trial: str) -> TrialLog:
     ]
     before = int(rows[0]["training_iteration"]) - 1 if rows else 0
     return TrialLog(
-        trial,
-        [(name, short(value)) for name, value in (last.get("config") or {}).items()],
-        str(last.get("reason") or ""),
-        ["round", *names],
-        lines[::-1],
-        before,
-        list(_texts(run, folder, trial)),
+        trial=trial,
+        config=[(name, short(value)) for name, value in (last.get("config") or {}).items()],
+        reason=str(last.get("reason") or ""),
+        columns=["round", *names],
+        rounds=lines[::-1],
+        left_out=before,
+        texts=list(_texts(run, folder, trial)),
     )
 
 
@@ -80,5 +80,5 @@ def _texts(run: Path, folder: Path, trial: str) -> Iterator[tuple[str, list[str]
 
 
 def _inside(file: Path, run: Path) -> bool:
-    """Whether this is a plain file of the run's folder, and no link that leads out of it."""
+    """Whether this is a plain file of the study's folder, and no link that leads out of it."""
     return file.is_file() and file.resolve().is_relative_to(run.resolve())

@@ -32,7 +32,7 @@ from fedtune.core.objectives import Objective
 from fedtune.runs import frames, tables
 
 if TYPE_CHECKING:  # a reader of these tables needs neither PyTorch nor Ray
-    from fedtune.tuning.plan import Plan
+    from fedtune.tuning.plan import SearchPlan
 
 # column of budget.csv -> what it is
 COLUMNS: dict[str, str] = {
@@ -47,19 +47,19 @@ COLUMNS: dict[str, str] = {
 }
 
 
-def averaged(p: Plan) -> bool:
+def averaged(p: SearchPlan) -> bool:
     """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
     whole = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
     return bool(whole) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
 
 
-def _begun(p: Plan) -> pd.DataFrame:
+def _begun(p: SearchPlan) -> pd.DataFrame:
     """The trials that a search began, in their order."""
     trials = frames.trials_table(p.files)
     return trials[trials["status"] != "not started"]
 
 
-def table(searches: Sequence[Mapping[str, Plan]]) -> pd.DataFrame:
+def table(searches: Sequence[Mapping[str, SearchPlan]]) -> pd.DataFrame:
     """A row per algorithm and number of trials, up to the most that every search began; columns COLUMNS.
 
     searches: the plans of the algorithms' first searches by the algorithms' names, of their second ones, …
@@ -79,7 +79,7 @@ def table(searches: Sequence[Mapping[str, Plan]]) -> pd.DataFrame:
     return frame[list(COLUMNS)]
 
 
-def _of_search(p: Plan) -> pd.DataFrame:
+def _of_search(p: SearchPlan) -> pd.DataFrame:
     """What a search would have chosen after each number of trials: columns score (NaN where nothing), rounds."""
     trials = _begun(p)
     scores = [_chosen(trials[:n], p) for n in range(1, len(trials) + 1)]
@@ -91,7 +91,7 @@ def _of_search(p: Plan) -> pd.DataFrame:
     return pd.DataFrame({"score": np.array(scores, float), "rounds": trials["rounds"].cumsum().to_numpy(float)})
 
 
-def _chosen(trials: pd.DataFrame, p: Plan) -> float:
+def _chosen(trials: pd.DataFrame, p: SearchPlan) -> float:
     """The score of a search's best trial if these were all; NaN if none of them could be chosen."""
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     return math.nan if best is None else float(best[p.goal.first.column])

@@ -22,7 +22,7 @@ from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import saved_state, widening
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
 
 OVER = ("finished", "nothing found")  # states of a search that is not resumed
@@ -41,9 +41,17 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             held.enter_context(files.lock())
         data = _data(c)
         disk.require_room(c.folder)
-        shown = p.options.dashboard, p.options.dashboard_host
         fits = held.enter_context(
-            ray_start.connected(p.address, p.cpus, p.gpus, *shown, p.at_once, files.ray_log_file, c.folder)
+            ray_start.connected(
+                p.address,
+                cpus=p.cpus,
+                gpus=p.gpus,
+                dashboard=p.options.dashboard,
+                host=p.options.dashboard_host,
+                trials=p.at_once,
+                log=files.ray_log_file,
+                storage=c.folder,
+            )
         )
         files.add(**provenance.of_setting(c.to_record()) | dict(record or {}))
         if not begun:
@@ -132,7 +140,7 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     return again
 
 
-def _search(p: Plan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
+def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
     before = p.files.record if p.files.record_file.exists() else None
     if before and before["state"] in OVER:

@@ -35,7 +35,7 @@ def by_budget(run: str | Path) -> pd.DataFrame:
 
     It is the score that searches select by, as a rule of validation rows.  UserError for a folder without such a table.
 
-    >>> from analysis import frames
+    >>> from fedtune.analysis import frames
     >>> found = frames.by_budget("runs/COMPARISON")
     >>> list(found)
     ['algorithm', 'trials', 'score', 'half', 'rank', 'rounds', 'searches', 'metric']

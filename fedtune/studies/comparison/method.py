@@ -15,7 +15,7 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.terminal import one_line, printable, several
 from fedtune.programs.naming import is_program
 from fedtune.runs.choice import TOP
-from fedtune.runs.overview import Rung
+from fedtune.runs.overview import RungCount
 from fedtune.runs.reading import commits_of
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
@@ -23,7 +23,7 @@ from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.comparison.text import listed
 from fedtune.tuning import caveats, schedulers, searchers
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 
 SEARCHERS = {
     "tpe": ("a tree-structured Parzen estimator", "bergstra2011tpe"),
@@ -61,7 +61,7 @@ class Tested:
     unequal: Sequence[str]
     record: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
-    rungs: Sequence[Rung] = ()
+    rungs: Sequence[RungCount] = ()
 
 
 def sentences(c: ComparisonPlan, tested: Tested) -> list[str]:
@@ -122,13 +122,13 @@ def _unguided(startup: int, trials: int) -> str:
     return f", {whole}."
 
 
-def _most(p: Plan) -> str:
+def _most(p: SearchPlan) -> str:
     """A trial's largest budget, in words."""
     unit = {"mb": "megabytes sent and received", "seconds": "seconds"}.get(p.budget.unit)
     return f"{p.budget.limit:g} {unit}" if unit else several(int(p.budget.limit), "round")
 
 
-def _stopped(p: Plan, rungs: Sequence[Rung]) -> str:
+def _stopped(p: SearchPlan, rungs: Sequence[RungCount]) -> str:
     """What stops trials early, and how many went on from each rung.  rungs: of all searches together."""
     if p.scheduler not in SCHEDULERS or p.unjudged:
         return "No trial is stopped early."

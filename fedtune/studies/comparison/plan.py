@@ -22,7 +22,7 @@ from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import AUTO, SearchOptions, canonical
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.searchers import EXTENDABLE
 from fedtune.tuning.space import also_text
 from fedtune.tuning.widening import Widened
@@ -45,30 +45,30 @@ class ComparisonPlan:
 
     options: ComparisonOptions
     folder: Path
-    plans: dict[str, Plan]
-    again: tuple[dict[str, Plan], ...] = ()
+    plans: dict[str, SearchPlan]
+    again: tuple[dict[str, SearchPlan], ...] = ()
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # those of them that others are tested against
     before: int = 0  # trials of each search before its ranges were widened
     widened: tuple[str, ...] = ()  # which ranges were, in words
 
     @property
-    def first(self) -> Plan:
+    def first(self) -> SearchPlan:
         """The first search's plan, for everything that all share."""
         return next(iter(self.plans.values()))
 
     @property
-    def searches(self) -> tuple[dict[str, Plan], ...]:
+    def searches(self) -> tuple[dict[str, SearchPlan], ...]:
         """The plans of all searches: of each number, by algorithm."""
         return self.plans, *self.again
 
     @property
-    def every(self) -> list[Plan]:
+    def every(self) -> list[SearchPlan]:
         """The plans of all searches, in the order in which they run."""
         return [p for of in self.searches for p in of.values()]
 
     @property
-    def compared(self) -> dict[str, Plan]:
+    def compared(self) -> dict[str, SearchPlan]:
         """The plans of every algorithm's first search, without the control's."""
         return {n: p for n, p in self.plans.items() if n not in self.control[1:]}
 
@@ -197,7 +197,7 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
     """
     before = c.first.trials
 
-    def wider(name: str, p: Plan) -> Plan:
+    def wider(name: str, p: SearchPlan) -> SearchPlan:
         of = found.ranges[name if name in found.ranges else c.control[0]]  # a control's are its algorithm's
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
@@ -260,7 +260,7 @@ def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, s
     return {n: names.get(n, typed) for n, typed in _named(options.baselines, "--baselines").items()}
 
 
-def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> Plan | None:
+def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | None:
     """The search of an automatic baseline; None, with a line that says why, if it cannot join."""
     try:
         with terminal.silent():
@@ -304,7 +304,7 @@ def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 
     search = options.of_search(typed, folder, number, called)
     if not is_program(typed):
         return search
-    own = dataclasses.replace(search, set={}, ranges=None).workload().knobs()
+    own = dataclasses.replace(search, set={}, ranges=None).workload().hyperparameters()
     ranges = ",".join(text for text in (search.ranges or "").split(",") if text.partition("=")[0] in own)
     return dataclasses.replace(
         search, set={n: value for n, value in search.set.items() if n in own}, ranges=ranges or None
@@ -328,7 +328,7 @@ def _ranged(options: SearchOptions) -> list[str]:
     return [text.partition("=")[0] for text in (options.ranges or "").split(",") if text]
 
 
-def _planned(search: SearchOptions) -> Plan:
+def _planned(search: SearchOptions) -> SearchPlan:
     """A search's plan; one that has begun is planned as it was."""
     run = Path(search.storage_path) / str(search.name)
     if RunFiles(run).record_file.exists():
@@ -337,7 +337,7 @@ def _planned(search: SearchOptions) -> Plan:
     return plan.make(search, resumed=run.exists())
 
 
-def _again(first: Plan, search: SearchOptions) -> Plan:
+def _again(first: SearchPlan, search: SearchOptions) -> SearchPlan:
     """The plan of one of an algorithm's other searches: as its first, on other seeds."""
     p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
     return dataclasses.replace(p, grace=first.grace, budget=first.budget)
@@ -350,7 +350,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
         return c  # a grid has no draws that could differ
     name = f"{plainest}{AGAIN}"
 
-    def twice(k: int, of: dict[str, Plan]) -> dict[str, Plan]:
+    def twice(k: int, of: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
         return {**of, name: dataclasses.replace(_again(of[plainest], search), draws=OTHER_DRAWS)}
 
@@ -373,7 +373,7 @@ def _also(
     return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 
-def _require_alike(plans: Mapping[str, Plan], options: ComparisonOptions) -> None:
+def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:
     """UserError unless all have the same number of trials and of rounds, one objective, and one figure."""
     if len({p.trials for p in plans.values()}) > 1:
         raise UserError(
@@ -398,7 +398,7 @@ def _require_alike(plans: Mapping[str, Plan], options: ComparisonOptions) -> Non
         )
 
 
-def _with_common_grace(plans: dict[str, Plan]) -> dict[str, Plan]:
+def _with_common_grace(plans: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
     """The same plans, with a grace period until the slowest hyperparameter of any of them has had an effect."""
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
     if all(p.budget.unit == "rounds" for p in plans.values()):

@@ -24,7 +24,7 @@ from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.tuning.plan import Plan
+from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code.user_files import plain_name
 
 PACKAGES = "for a paper; needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}"
@@ -74,7 +74,16 @@ def report(
     made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
     _write(c, titled, said, [*warnings, *notes, *caveats], made)
     reported, every = objective.reported(evaluations), [RunFiles(run).record for run in each.values()]
-    tested = method.Tested(pairs, against, twice, reported, unequal, record, every, overview.rungs(each.values()))
+    tested = method.Tested(
+        pairs=pairs,
+        against=against,
+        control=twice,
+        reported=reported,
+        unequal=unequal,
+        record=record,
+        records=every,
+        rungs=overview.rungs(each.values()),
+    )
     _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)
@@ -164,13 +173,13 @@ def _titled(
     return [(title, text) for title, text in titled if not text.empty]
 
 
-def _most(p: Plan) -> str:
+def _most(p: SearchPlan) -> str:
     """A trial's largest budget."""
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
     return f"{p.budget.limit:g} {unit}"
 
 
-def _choice(p: Plan) -> str:
+def _choice(p: SearchPlan) -> str:
     """How many seeds each search's choice cost."""
     more = several(len(p.choosing), f"more {p.run_word}")
     return f", and trained the best {TOP} on {more}" if p.choosing else ""

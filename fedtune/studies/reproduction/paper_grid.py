@@ -36,7 +36,7 @@ RULES: dict[str, tuple[str, Callable[[list[float]], float]]] = {
 }
 
 
-class Row(NamedTuple):
+class GridRow(NamedTuple):
     """An algorithm, with its hyperparameters where they are not the defaults."""
 
     label: str
@@ -69,7 +69,7 @@ class Panel(NamedTuple):
     """A part of a table or figure: every row on every column."""
 
     label: str
-    rows: tuple[Row, ...]  # none: every algorithm that runs on a column's architectures, the best first
+    rows: tuple[GridRow, ...]  # none: every algorithm that runs on a column's architectures, the best first
     columns: tuple[Column, ...]
     measures: tuple[str, ...] = ("accuracy",)
     quick: int = 20  # rounds of the quick version: enough for what is varied to have an effect
@@ -87,7 +87,7 @@ class Panel(NamedTuple):
         return whole if {"all_classes", "foreign"} & set(self.measures) else whole.override(all_classes=0)
 
 
-class Grid(NamedTuple):
+class PaperGrid(NamedTuple):
     """A table or a figure of a paper."""
 
     paper: str

@@ -10,12 +10,12 @@ from typing import Any
 
 from fedtune.experiment.registry import find
 from fedtune.experiment.scenario import Scenario
-from fedtune.studies.reproduction.paper_grid import Column, Grid, Panel, Row
+from fedtune.studies.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
 
 
-def _all(*names: str) -> tuple[Row, ...]:
+def _all(*names: str) -> tuple[GridRow, ...]:
     ours = {"LG-FedAvg": "lgfedavg"}
-    return tuple(Row(name, ours.get(name, name.lower())) for name in names)
+    return tuple(GridRow(name, ours.get(name, name.lower())) for name in names)
 
 
 # GFPL ------------------------------------------------------------------------------------------------------------
@@ -36,11 +36,11 @@ _GFPL: dict[str, tuple[str, dict[str, Any], str]] = {  # data set -> scenario, f
     "CIFAR10": ("gfpl-cifar10-w4", {}, ""),
     "CIFAR100": ("gfpl-cifar10-w4", {"dataset": "cifar100", "ways_spread": 2, "shots_spread": 2}, ""),
 }
-_BASELINES = _all("Local", "FeSEM", "FedProx", "FedPer", "FedAvg", "FedRep", "FedProto", "FedFA", "FedPA")
+_BASELINES = _all(*"Local FeSEM FedProx FedPer FedAvg FedRep FedProto FedFA FedPA".split())
 _PARTS = (
-    Row("GFPL w/o DCS and PFG", "gfpl", {"dcs": False, "pfg": False}),
-    Row("GFPL w/o DCS", "gfpl", {"dcs": False}),
-    Row("GFPL w/o PFG", "gfpl", {"pfg": False}),
+    GridRow("GFPL w/o DCS and PFG", "gfpl", {"dcs": False, "pfg": False}),
+    GridRow("GFPL w/o DCS", "gfpl", {"dcs": False}),
+    GridRow("GFPL w/o PFG", "gfpl", {"pfg": False}),
     *_all("GFPL"),
 )
 
@@ -75,20 +75,20 @@ _DOSED: dict[str, dict[str, Any]] = {
     "Local with equal head steps": {"dcs": False, "retrain_on": "own"},
 }
 _AT_DOSES = tuple(
-    Row(f"{label}, dose {d}", "gfpl", config | {"retrain_epochs": d})
+    GridRow(f"{label}, dose {d}", "gfpl", config | {"retrain_epochs": d})
     for d in (1, 10, 50)
     for label, config in _DOSED.items()
 )
-_FRAME_ALONE = Row("GFPL w/o PFG", "gfpl", {"pfg": False})
+_FRAME_ALONE = GridRow("GFPL w/o PFG", "gfpl", {"pfg": False})
 
 # FedPA and FedGenP ---------------------------------------------------------------------------------------------------
 
 _OFF = {"gamma_ad": 0.0, "lam_ge": 0.0, "lam_po": 0.0}
 
 
-def _parts(label: str, *on: str) -> Row:
+def _parts(label: str, *on: str) -> GridRow:
     """FedPA with some of its three parts."""
-    return Row(label, "fedpa", {name: value for name, value in _OFF.items() if name not in on})
+    return GridRow(label, "fedpa", {name: value for name, value in _OFF.items() if name not in on})
 
 
 _FEDPA_PARTS = (
@@ -131,59 +131,59 @@ _HTFL: dict[str, dict[str, Any]] = {name: dict(find(name).presets["htfllib"]) fo
 _ONE: dict[str, dict[str, Any]] = {"fedsa": {"lam_cc": 0.0}}
 _FEDSA_ROWS = tuple(
     r._replace(config=_HTFL.get(r.algorithm, {}))
-    for r in _all("LG-FedAvg", "FedGen", "FML", "FedKD", "FedDistill", "FedProto", "FedTGP", "FedSA")
+    for r in _all(*"LG-FedAvg FedGen FML FedKD FedDistill FedProto FedTGP FedSA".split())
 )
 _ONE_FORM = tuple(r._replace(config=_ONE.get(r.algorithm, r.config)) for r in _FEDSA_ROWS)
 _FEDSA_DATA = {"Cifar10": "cifar10", "Cifar100": "cifar100", "Tiny-ImageNet": "tinyimagenet"}
 _HTFE8 = "fedsa-cifar100-device-htfe8"
 _DEVICE = "fedsa-fmnist-device"
 _FEDSA_PARTS = (
-    Row("EMA and R", "fedsa", {"embed": False, "lam_m": 0.0, "lam_cc": 0.0}),
-    Row("EMA, R and embedding", "fedsa", {"lam_m": 0.0, "lam_cc": 0.0}),
-    Row("EMA, R, embedding and CC", "fedsa", {"lam_m": 0.0}),
-    Row("EMA, R, embedding and M", "fedsa", {"lam_cc": 0.0}),
-    Row("all parts", "fedsa"),
+    GridRow("EMA and R", "fedsa", {"embed": False, "lam_m": 0.0, "lam_cc": 0.0}),
+    GridRow("EMA, R and embedding", "fedsa", {"lam_m": 0.0, "lam_cc": 0.0}),
+    GridRow("EMA, R, embedding and CC", "fedsa", {"lam_m": 0.0}),
+    GridRow("EMA, R, embedding and M", "fedsa", {"lam_cc": 0.0}),
+    GridRow("all parts", "fedsa"),
 )
 _WEIGHTS = (0.1, 1, 5, 10)
 _FEDSA_NOTE = "FedGen and FedProto are those of HtFLlib, on which FedSA builds"
 
-GRIDS: dict[str, Grid] = {
-    "gfpl-table1": Grid(
+GRIDS: dict[str, PaperGrid] = {
+    "gfpl-table1": PaperGrid(
         "GFPL", "table 1", "classes a client", tuple(
             Panel(d, (*_BASELINES, *_GFPL_ONLY), tuple(_of(d, f"w̄ = {w}", {"ways": w}) for w in (3, 4, 5)),
                   ("accuracy", "rounds", "parameters"))
             for d in _GFPL
         ), 5,
     ),
-    "gfpl-table2": Grid(
+    "gfpl-table2": PaperGrid(
         "GFPL", "table 2", "parts of GFPL, and spread of the rows a class", tuple(
             Panel(d, _PARTS, tuple(_of(d, f"ŝ = {s}", {"ways_spread": 1, "shots": 100, "shots_spread": s})
                                    for s in (1, 20)))
             for d in ("CIFAR10", "FEMNIST", "CIFAR100")
         ), 5,
     ),
-    "gfpl-fig3": Grid(
+    "gfpl-fig3": PaperGrid(
         "GFPL", "figure 3", "weight of the dot regression, Gaussians a class, and rows a class", (
             Panel("a: λ", _GFPL_ONLY, _LAMBDA),
             Panel("b: n", _GFPL_ONLY, _swept("n", "components", (1, 2, 4, 8, 16))),
             Panel("c: s̄", (*_GFPL_ONLY, *_all("FedProto", "FedAvg")), _swept("s̄", "shots", (5, 10, 20, 60, 100))),
         ), 5, f"{_OURS}; a has w̄ = 3, whose figures table 1 repeats",
     ),
-    "gfpl-fig4": Grid(
+    "gfpl-fig4": PaperGrid(
         "GFPL", "figure 4", "spread of the classes, rounds between events, and first event", (
             Panel("a: ŵ", (*_GFPL_ONLY, *_all("FedProto")), _swept("ŵ", "ways_spread", (0, 1, 2, 3))),
             Panel("b: S_T", _GFPL_ONLY, _swept("S_T", "every", (1, 2, 5, 10, 20)), _COST),
             Panel("c: t1", _GFPL_ONLY, _swept("t1", "start", (5, 10, 20, 30, 40), every=5), _COST, quick=45),
         ), 5, f"{_OURS}; c has S_T = 5, as at 10 every t1 up to 10 is the same schedule",
     ),
-    "gfpl-fig6": Grid(
+    "gfpl-fig6": PaperGrid(
         "GFPL", "figure 6", "fusion threshold S_C", (
             # algorithm 1, line 5, fuses all within S_C of the seed; ours all within S_C of one another
-            Panel("S_C", (*_GFPL_ONLY, Row("GFPL, ball", "gfpl", {"linkage": "ball"})),
+            Panel("S_C", (*_GFPL_ONLY, GridRow("GFPL, ball", "gfpl", {"linkage": "ball"})),
                   _swept("S_C", "threshold", (0.1, 1, 3, 10, 30, 100, 300)), _COST),
         ), 5, _OURS,
     ),
-    "gfpl-fig7": Grid(
+    "gfpl-fig7": PaperGrid(
         "GFPL", "figure 7", "what a client's communication grows with", (
             # ŵ = 0: with the scenario's ±2 classes w̄ = 2 and 3 are cut off below and their clients hold 3 and 3.5
             Panel("a: n", _GFPL_ONLY, _swept("n", "components", (1, 2, 4, 8, 16), ways_spread=0), ("mb",)),
@@ -191,42 +191,42 @@ GRIDS: dict[str, Grid] = {
             Panel("c: w̄", _GFPL_ONLY, _swept("w̄", "ways", (2, 3, 4, 5), ways_spread=0), ("mb",)),
         ), 5, _OURS + "; ŵ = 0, so that w̄ is what a client holds",
     ),
-    "fedpa-table2": Grid(
+    "fedpa-table2": PaperGrid(
         "FedPA", "table II", "data set and label skew α",
         tuple(p._replace(rows=_FEDPA_ROWS, measures=("accuracy", "val", "total_mb")) for p in _FEDPA_DATA),
         note="FashionMNIST9 is without class 0, as in the released script; the paper's figures are those of its one "
         "row of FashionMNIST",
     ),
-    "fedpa-table3": Grid(
+    "fedpa-table3": PaperGrid(
         "FedPA", "table III", "share C of the clients that take part in a round", (
             Panel("EMNIST, α = 0.1", _all("FedAvg", "FedGen", "FedHKD", "FedPA"), tuple(
                 Column(f"EMNIST, C = {c}", "fedpa-emnist-a0.1", {"participation": c}, _EMNIST) for c in (0.1, 0.5, 0.8)
             )),
         ),
     ),
-    "fedpa-table4": Grid(
+    "fedpa-table4": PaperGrid(
         "FedPA", "table IV", "parts of FedPA", (
             Panel("EMNIST", _FEDPA_PARTS, (Column("EMNIST, α = 0.1", "fedpa-emnist-a0.1", config=_EMNIST),)),
         ),
     ),
-    "fedgenp-table3": Grid(
+    "fedgenp-table3": PaperGrid(
         "FedGenP", "table 3", "share of the training rows, active clients and label skew α", _fedgenp("MNIST", tuple(
             Column(f"MNIST, {_SHARES[s]}, α = {a}", f"fedgenp-mnist-{s}-a{a}")
             for s, both in (("100pct", ("0.1", "1")), ("10pct", ("1", "10")), ("5pct", ("1", "10"))) for a in both
         )),
     ),
-    "fedgenp-table4": Grid(
+    "fedgenp-table4": PaperGrid(
         "FedGenP", "table 4", "share of the training rows and label skew α", _fedgenp("EMNIST", tuple(
             Column(f"EMNIST, {s.removesuffix('pct')} %, α = {a}", f"fedgenp-emnist-{s}-a{a}")
             for s, a in (("100pct", "0.1"), ("100pct", "1"), ("10pct", "0.01"), ("10pct", "1"))
         )),
     ),
-    "fedgenp-table5": Grid(
+    "fedgenp-table5": PaperGrid(
         "FedGenP", "table 5", "share r of the clients that are active", _fedgenp("CelebA", tuple(
             Column(f"CelebA, r = {r}", f"fedgenp-celeba-r{r}") for r in ("0.2", "0.4", "0.6", "0.8", "1")
         )),
     ),
-    "fedgenp-table6": Grid(
+    "fedgenp-table6": PaperGrid(
         "FedGenP", "table 6", "local epochs E, mini-batches in the code", (
             Panel("MNIST", _all("FedGenP"), tuple(
                 Column(f"MNIST, E = {e}", "fedgenp-mnist-5pct-a10", {"local_steps": e, "rounds": 50})
@@ -234,21 +234,21 @@ GRIDS: dict[str, Grid] = {
             )),
         ),
     ),
-    "fedsa-table1": Grid(
+    "fedsa-table1": PaperGrid(
         "FedSA", "table 1", "all clients, or 10 of 100, in a round", tuple(
             Panel(d, _ONE_FORM, tuple(Column(f"{d}, cross-{kind}", f"fedsa-{name}-{kind}")
                                       for kind in ("silo", "device")))
             for d, name in _FEDSA_DATA.items()
         ), note=f"{_FEDSA_NOTE}; λ_CC is 0, as in the scripts of one architecture",
     ),
-    "fedsa-table2": Grid(
+    "fedsa-table2": PaperGrid(
         "FedSA", "table 2", "architectures", (
             Panel("Cifar100", _FEDSA_ROWS, tuple(
                 Column(f"Cifar100, HtFE{n}", _HTFE8, {"model": f"htfe{n}"}) for n in (2, 3, 5, 8)
             )),
         ), note=_FEDSA_NOTE,
     ),
-    "fedsa-table3": Grid(
+    "fedsa-table3": PaperGrid(
         "FedSA", "table 3", "local epochs E, with fewer rounds as they grow", (
             Panel("Cifar100", _FEDSA_ROWS, tuple(
                 Column(f"Cifar100, E = {e}", _HTFE8, {"local_epochs": e, "rounds": t})
@@ -256,11 +256,11 @@ GRIDS: dict[str, Grid] = {
             )),
         ), note=_FEDSA_NOTE,
     ),
-    "fedsa-table4": Grid(
+    "fedsa-table4": PaperGrid(
         "FedSA", "table 4", "parts of FedSA", (Panel("Cifar100", _FEDSA_PARTS, (Column("Cifar100, HtFE8", _HTFE8),)),),
         note="two of the paper's rows are not shown: which parts they are of is lost",
     ),
-    "fedsa-table5": Grid(
+    "fedsa-table5": PaperGrid(
         "FedSA", "table 5", "weights of the margin and of the classifiers' calibration", tuple(
             Panel(symbol, _all("FedSA"), tuple(
                 Column(f"Cifar100, {symbol} = {v:g}", _HTFE8, {}, {name: float(v)}) for v in _WEIGHTS
@@ -268,14 +268,14 @@ GRIDS: dict[str, Grid] = {
             for symbol, name in (("λ_M", "lam_m"), ("λ_CC", "lam_cc"))
         ),
     ),
-    "gfpl-few": Grid(
+    "gfpl-few": PaperGrid(
         "GFPL's claims", "few shots, at three doses, beside as many steps on own features", "classes a client", (
             Panel("FashionMNIST", (*_all("Local", "FedProto"), _FRAME_ALONE, *_AT_DOSES), (
                 Column("FashionMNIST, w̄ = 6", "gfpl-fmnist-few"), Column("FashionMNIST, w̄ = 8", "gfpl-fmnist-few-w8"),
             ), ("accuracy", "all_classes", "foreign", "val")),
         ), 10, note="no paper has this table; a dose is the passes over the pseudo-features of an event",
     ),
-    "gfpl-common": Grid(
+    "gfpl-common": PaperGrid(
         "GFPL's claims", "bodies that start from one extractor, at three doses", "the rate of the bodies", (
             Panel("FashionMNIST", (*_all("Local", "FedAvg", "FedProto", "FedPFT"), _FRAME_ALONE, *_AT_DOSES), (
                 Column("FashionMNIST, frozen bodies", "gfpl-fmnist-common-frozen"),
@@ -284,7 +284,7 @@ GRIDS: dict[str, Grid] = {
         ), 10, note="no paper has this table; clients hold about three of the five classes that the extractor never "
         "saw; a dose is the passes over the pseudo-features of an event",
     ),
-    "fedsa-device": Grid(
+    "fedsa-device": PaperGrid(
         "FedSA's setting", "cross-device, every algorithm on Fashion-MNIST", "one architecture, or three", tuple(
             Panel(label, (), (Column(f"FashionMNIST, {label}", name),),
                   ("accuracy", "spread", "all_classes", "foreign", "val", "total_mb"), values=values)

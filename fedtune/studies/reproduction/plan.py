@@ -12,14 +12,14 @@ from fedtune.data import datasets
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.studies.options import OURS, ReproductionOptions
-from fedtune.studies.ray_tasks import SeededRun
+from fedtune.studies.ray_tasks import RunTask
 from fedtune.studies.reproduction import substitution
-from fedtune.studies.reproduction.paper_grid import Column, Grid, Panel, Row
+from fedtune.studies.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
 from fedtune.studies.reproduction.paper_tables import GRIDS
 from fedtune.user_code import user_files
 
 
-def requested(options: ReproductionOptions) -> Grid:
+def requested(options: ReproductionOptions) -> PaperGrid:
     """The table that the options ask for; UserError for a table or data set that does not exist."""
     if options.table not in GRIDS:
         raise unknown("table", options.table, GRIDS, "fedtune reproduce --list")
@@ -45,7 +45,7 @@ def requested(options: ReproductionOptions) -> Grid:
     return grid._replace(seeds=options.seeds or grid.seeds)
 
 
-def _of_algorithms(grid: Grid, names: Sequence[str]) -> Grid:
+def _of_algorithms(grid: PaperGrid, names: Sequence[str]) -> PaperGrid:
     """The rows of these algorithms alone; UserError for one that has none."""
     there = {row.algorithm for panel in grid.panels for column in panel.columns for row in rows_of(panel, column)}
     for name in names:
@@ -63,12 +63,14 @@ class Spot(NamedTuple):
     """One place in a table: a row (under its preset) on a column, with its runs, one per seed."""
 
     panel: Panel
-    row: Row
+    row: GridRow
     column: Column
-    runs: tuple[SeededRun, ...]
+    runs: tuple[RunTask, ...]
 
 
-def planned(grid: Grid, presets: str, device: str, test_every: int = 1, all_classes: bool = False) -> Iterator[Spot]:
+def planned(
+    grid: PaperGrid, presets: str, device: str, test_every: int = 1, all_classes: bool = False
+) -> Iterator[Spot]:
     """Every row on every column of every part; the same configuration under two names is one run.
 
     test_every: the rounds in which test rows are scored, where the grid needs no others.
@@ -77,12 +79,12 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1, all_clas
     """
     names, every = _presets(presets), 1 if grid.needs_every_round else test_every
     checked: set[Any] = set()
-    runs: dict[Any, SeededRun] = {}
+    runs: dict[Any, RunTask] = {}
     for panel in grid.panels:
         for column in panel.columns:
             scenario = column.setting() if all_classes else panel.setting(column)
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
-                known = Experiment(row.algorithm, scenario).knobs()
+                known = Experiment(row.algorithm, scenario).hyperparameters()
                 config = {n: v for n, v in column.config.items() if n in known} | row.config
                 first = Experiment(row.algorithm, scenario, 0, device=device, preset=row.preset, test_every=every)
                 _check(first, config, column, checked)
@@ -90,18 +92,20 @@ def planned(grid: Grid, presets: str, device: str, test_every: int = 1, all_clas
                 of_seeds = []
                 for seed in range(grid.seeds):
                     key = (row.algorithm, row.preset, scenario, json.dumps(config, sort_keys=True), seed)
-                    run = SeededRun(f"{name}, {column.label}, seed {seed}", first.with_seed(seed), config)
+                    run = RunTask(f"{name}, {column.label}, seed {seed}", first.with_seed(seed), config)
                     of_seeds.append(runs.setdefault(key, run))
                 yield Spot(panel, row, column, tuple(of_seeds))
 
 
-def rows_of(panel: Panel, column: Column) -> tuple[Row, ...]:
+def rows_of(panel: Panel, column: Column) -> tuple[GridRow, ...]:
     """The part's own rows, or all algorithms that run on the column's architectures, as they do; of those asked for."""
     if panel.rows:
         return tuple(row for row in panel.rows if row.algorithm in (panel.algorithms or (row.algorithm,)))
     fits = (line.split(" ") for line in fitting(column.setting()))
     mixed = {name: dict(registry.find(name).for_mixed_models) if changes else {} for name, *changes in fits}
-    return tuple(Row(n, n, v | panel.values.get(n, {})) for n, v in mixed.items() if n in (panel.algorithms or mixed))
+    return tuple(
+        GridRow(n, n, v | panel.values.get(n, {})) for n, v in mixed.items() if n in (panel.algorithms or mixed)
+    )
 
 
 def _presets(text: str) -> list[str]:
@@ -114,7 +118,7 @@ def _presets(text: str) -> list[str]:
     return names
 
 
-def _under(row: Row, presets: Sequence[str]) -> list[Row]:
+def _under(row: GridRow, presets: Sequence[str]) -> list[GridRow]:
     """The row under each preset; if its algorithm lacks one, the defaults take its place, once."""
     own = registry.find(row.algorithm).presets
     return [row._replace(preset=p) for p in dict.fromkeys(p if p in own else "" for p in presets)]

@@ -19,7 +19,7 @@ from fedtune.runs.provenance import provenance_line
 from fedtune.studies import published
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.studies.reproduction.paper_grid import BESIDE, MEASURES, RULES, Grid
+from fedtune.studies.reproduction.paper_grid import BESIDE, MEASURES, RULES, PaperGrid
 from fedtune.studies.reproduction.plan import Spot
 from fedtune.studies.reproduction.table import frame
 
@@ -64,7 +64,7 @@ class Report:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: PaperGrid,
         spots: Sequence[Spot],
         outcomes: Mapping[str, Outcome],
         origin: Mapping[str, Any],

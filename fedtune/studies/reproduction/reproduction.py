@@ -20,7 +20,7 @@ from fedtune.runs import provenance
 from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import ComparisonOptions, ReproductionOptions
-from fedtune.studies.reproduction.paper_grid import Grid
+from fedtune.studies.reproduction.paper_grid import PaperGrid
 from fedtune.studies.reproduction.plan import Spot, planned, requested, rows_of
 from fedtune.studies.reproduction.report import Report
 from fedtune.tuning import plan
@@ -52,7 +52,7 @@ def run(options: ReproductionOptions) -> int:
     return 0
 
 
-def next_command(grid: Grid, options: ReproductionOptions) -> str:
+def next_command(grid: PaperGrid, options: ReproductionOptions) -> str:
     """The next command: the whole table after a quick version; after that, a comparison with tuned algorithms."""
     if options.quick:
         whole = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
@@ -72,7 +72,7 @@ def _given(options: ReproductionOptions) -> dict[str, Any]:
 
 
 def _outcomes(
-    grid: Grid,
+    grid: PaperGrid,
     spots: Sequence[Spot],
     data: dict[str, datasets.Dataset],
     folder: Path,

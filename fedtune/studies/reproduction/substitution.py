@@ -9,7 +9,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.data import datasets
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
-from fedtune.studies.reproduction.paper_grid import Column, Grid, Panel
+from fedtune.studies.reproduction.paper_grid import Column, Panel, PaperGrid
 
 SEEDS = 2  # of a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows
@@ -20,7 +20,7 @@ FEW: dict[str, tuple[float, dict[str, int]]] = {
 }
 
 
-def on(grid: Grid, dataset: str) -> Grid:
+def on(grid: PaperGrid, dataset: str) -> PaperGrid:
     """The table on one data set: its own columns of it, or else those of its first data set with this in its place.
 
     Settings that are the same on the new data set become one column, without published figures.  UserError for a table
@@ -42,7 +42,7 @@ def on(grid: Grid, dataset: str) -> Grid:
     return grid._replace(panels=tuple(placed), note="; ".join(filter(None, notes)))
 
 
-def quick(grid: Grid, every_column: bool = False) -> Grid:
+def quick(grid: PaperGrid, every_column: bool = False) -> PaperGrid:
     """A small version with real runs: few rounds, two seeds; the first, middle and last column of each part, or all."""
     panels = []
     for p in grid.panels:
@@ -52,7 +52,7 @@ def quick(grid: Grid, every_column: bool = False) -> Grid:
     return grid._replace(panels=tuple(panels), seeds=min(SEEDS, grid.seeds))
 
 
-def parts(grid: Grid, names: Sequence[str]) -> Grid:
+def parts(grid: PaperGrid, names: Sequence[str]) -> PaperGrid:
     """The parts with these names (a figure's letters, a table's data sets); UserError for one that does not exist."""
     there = [p.label.partition(":")[0] for p in grid.panels]
     for name in names:

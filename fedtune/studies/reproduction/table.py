@@ -14,8 +14,8 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.studies import published
 from fedtune.studies.fresh_seeds import run_summary
 from fedtune.studies.options import OURS
-from fedtune.studies.ray_tasks import Outcome, SeededRun
-from fedtune.studies.reproduction.paper_grid import RULES, Grid
+from fedtune.studies.ray_tasks import Outcome, RunTask
+from fedtune.studies.reproduction.paper_grid import RULES, PaperGrid
 from fedtune.studies.reproduction.plan import Spot
 
 # column of table.csv -> what it is
@@ -41,7 +41,7 @@ COLUMNS = {
 }
 
 
-def printed(grid: Grid, spot: Spot, measure: str) -> published.Cell | None:
+def printed(grid: PaperGrid, spot: Spot, measure: str) -> published.Cell | None:
     """The figure that the paper prints for a row, a column and a measure."""
     tables = (grid.table, grid.table + spot.panel.label[0])  # parts of a figure have a letter
     wanted = (measure, spot.row.label, spot.column.paper_column(measure))
@@ -71,7 +71,7 @@ def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
     }[measure]()
 
 
-def frame(grid: Grid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
+def frame(grid: PaperGrid, spots: Sequence[Spot], outcomes: Mapping[str, Outcome]) -> pd.DataFrame:
     """A row for every row, column and measure of a grid that has been run; columns COLUMNS.
 
     outcomes: by the runs' labels.
@@ -106,7 +106,7 @@ def _is_shown(spot: Spot, measure: str) -> bool:
     return measure not in ("rounds", "parameters") or bool(spot.column.paper_column(measure))
 
 
-def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """One row of the table of figures."""
     scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
     ours = statistics.mean([measured(measure, o, scenario) for o in outcomes])
@@ -137,5 +137,5 @@ def _cell(grid: Grid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> 
     }
 
 
-def _scenario(run: SeededRun) -> Scenario:
+def _scenario(run: RunTask) -> Scenario:
     return built_in(run.workload, "fedtune reproduce").scenario

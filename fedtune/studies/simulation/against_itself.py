@@ -40,7 +40,7 @@ class Procedure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pool:
+class ChosenPlaces:
     """What simulated searches of a table choose.
 
     places   of their choices, a list for each seed that they select on; None where all of a search's trials diverged
@@ -107,7 +107,7 @@ def p_value(d: np.ndarray) -> float:
 
 
 def judge(
-    pool: Pool, plans: Sequence[Procedure], shifts: Sequence[float], budget: float, played: int = PLAYED
+    pool: ChosenPlaces, plans: Sequence[Procedure], shifts: Sequence[float], budget: float, played: int = PLAYED
 ) -> pd.DataFrame:
     """For each procedure how often it calls a difference significant: a row each, shares of the comparisons.
 
@@ -134,7 +134,11 @@ def judge(
 
 
 def judge_equals(
-    pools: Sequence[Pool], plans: Sequence[Procedure], shifts: Sequence[float], margin: float, played: int = PLAYED
+    pools: Sequence[ChosenPlaces],
+    plans: Sequence[Procedure],
+    shifts: Sequence[float],
+    margin: float,
+    played: int = PLAYED,
 ) -> pd.DataFrame:
     """For each procedure how often algorithms that are equal on average are called different in one comparison.
 

@@ -24,7 +24,7 @@ from fedtune.core.terminal import progress, several
 from fedtune.runs.choice import TOP, standing, usual_runs
 from fedtune.studies.simulation.tabulated import Place, Tabulated
 from fedtune.tuning import schedulers, searchers
-from fedtune.tuning.simulated_search import Reported, SimulatedSearch
+from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
 SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
@@ -146,7 +146,7 @@ class _Ledger:
         self.table, self.strategy = table, strategy
         self.first, self.more = used[: strategy.seeds], used[strategy.seeds :]
         self.spent = 0.0  # rounds of single runs
-        self.last: dict[int, Reported] = {}  # by trial
+        self.last: dict[int, SimulatedRound] = {}  # by trial
 
     @property
     def reserved(self) -> float:
@@ -157,11 +157,11 @@ class _Ledger:
         """What a trial reports."""
         return self.table.curve(config, self.first)
 
-    def spent_with(self, report: Reported) -> float:
+    def spent_with(self, report: SimulatedRound) -> float:
         """Rounds until now with one more."""
         return self.spent + self.strategy.seeds
 
-    def take(self, report: Reported) -> None:
+    def take(self, report: SimulatedRound) -> None:
         """Note a round."""
         self.spent += self.strategy.seeds
         self.last[report.trial] = report
@@ -177,7 +177,7 @@ class _Ledger:
             return best and best.config
         return among[0].config if among else None
 
-    def _mean(self, report: Reported) -> float:
+    def _mean(self, report: SimulatedRound) -> float:
         """A finished trial's figure over all seeds that select; not a number if it diverged on one of them."""
         several = [*self.first, *self.more]
         return float(self.table.values[self.table.place(report.config)][several, -1].mean())

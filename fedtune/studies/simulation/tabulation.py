@@ -20,7 +20,7 @@ from fedtune.runs import provenance, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import TabulationOptions
-from fedtune.studies.ray_tasks import SeededRun
+from fedtune.studies.ray_tasks import RunTask
 from fedtune.studies.simulation import tabulated
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
@@ -153,7 +153,7 @@ def _outcomes(
     files = RunFiles(options.folder)
     files.path.mkdir(parents=True, exist_ok=True)
     labels = {f"{i:05d} seed {s}": (p, s) for i, p in enumerate(points) for s in seeds}
-    runs = [SeededRun(label, workload.with_seed(s), p) for label, (p, s) in labels.items()]
+    runs = [RunTask(label, workload.with_seed(s), p) for label, (p, s) in labels.items()]
     size = f"{several(len(points), 'configuration')} on {several(len(seeds), 'seed')}"
     say(f"{size}.  After an interruption the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial

@@ -162,7 +162,7 @@ class View(Callback):
         table.add_row(name, at, "" if value is None else f"{value:.4f}", *shown, style=style)
 
 
-class Lines(View):
+class LineView(View):
     """A line per ended trial, on the standard error: for logs."""
 
     def ended_one(self, trial: str) -> None:
@@ -241,7 +241,7 @@ def fitting_view() -> type[View]:
     """How to show a search here: in a notebook's cell, in a terminal, or as lines."""
     if in_notebook():
         return Notebook
-    return Terminal if watched() else Lines
+    return Terminal if watched() else LineView
 
 
 def _how(trial: Any) -> str:

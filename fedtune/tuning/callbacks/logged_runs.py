@@ -17,7 +17,7 @@ AT_ONCE = 1000  # metrics that MLflow takes in one call
 LONGEST = 128  # letters of a run's id that W&B takes
 
 
-class About(NamedTuple):
+class SearchInfo(NamedTuple):
     """The description of a search for a tracker; `search` is its folder's name with that of the parent."""
 
     search: str
@@ -44,12 +44,12 @@ class Tool(Protocol):
 
 
 class MLflow:
-    """Runs in an MLflow store: that of MLFLOW_TRACKING_URI, or mlflow.db beside the run's folder.
+    """Runs in an MLflow store: that of MLFLOW_TRACKING_URI, or mlflow.db beside the study's folder.
 
     Each is written to in batches of whole rounds, so that what a kill leaves is whole, and says how far it has come.
     """
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: SearchInfo) -> None:
         """Open the store, which is made where there is none."""
         from mlflow import MlflowClient
 
@@ -133,12 +133,12 @@ class MLflow:
 
 
 class WandB:
-    """Runs of Weights & Biases, offline in the run's folder (`wandb sync` uploads them), or as WANDB_MODE says.
+    """Runs of Weights & Biases, offline in the study's folder (`wandb sync` uploads them), or as WANDB_MODE says.
 
     A resumed search writes offline runs again, because runs of a killed process cannot be continued.
     """
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: SearchInfo) -> None:
         """Set up the state; nothing is written yet."""
         import wandb
 

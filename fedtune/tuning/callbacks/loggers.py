@@ -6,7 +6,7 @@ starts two processes for every trial (58 s).  Both begin a second run for a tria
 a thread of the driver logs to the tracker once a second, by its public API, and a resumed search continues the same
 runs.
 
-Nothing is sent out: MLflow's store is a file beside the run's folder and W&B is offline, unless the user's environment
+Nothing is sent out: MLflow's store is a file beside the folder and W&B is offline, unless the user's environment
 says otherwise.
 """
 
@@ -31,7 +31,7 @@ from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, ended, reason, status
 from fedtune.tuning.callbacks.logged_runs import TIME, MLflow, Tool, WandB
-from fedtune.tuning.callbacks.logged_runs import About as About
+from fedtune.tuning.callbacks.logged_runs import SearchInfo as About
 from fedtune.tuning.options.options import LOGGERS
 from fedtune.tuning.space_types import Config
 
@@ -41,7 +41,7 @@ TRIES = 5  # failures in a row after which logging stops
 LAST = 60.0  # seconds that a search waits at its end for pending logs
 
 
-class Kind(NamedTuple):
+class TrackerKind(NamedTuple):
     """A tool by its name: the package that it needs, and what it is made by."""
 
     package: str
@@ -50,8 +50,8 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "mlflow": Kind("mlflow", MLflow, {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}),
-    "wandb": Kind("wandb", WandB, {"WANDB_ERROR_REPORTING": "false"}),
+    "mlflow": TrackerKind("mlflow", MLflow, {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}),
+    "wandb": TrackerKind("wandb", WandB, {"WANDB_ERROR_REPORTING": "false"}),
 }
 assert tuple(KINDS) == LOGGERS
 

@@ -14,7 +14,7 @@ from fedtune.cluster import ray_optional
 Row = dict[str, Any]
 
 
-class Reported(Mapping[str, list[Row]]):
+class TrialRows(Mapping[str, list[Row]]):
     """The rows of each trial, packed where it has ended: sixty rounds as dictionaries are 240 kB, packed 17 kB."""
 
     def __init__(self, rows: Mapping[str, list[Row]]) -> None:
@@ -46,7 +46,7 @@ class Reported(Mapping[str, list[Row]]):
             del self._open[trial]
 
 
-class Recorder(Callback):
+class ResultRecorder(Callback):
     """Keeps every result of every trial as the driver receives it, and lets Tune forget the rest of an ended trial.
 
     Tune's own log of a trial is no substitute: population based training rewrites it from a stale copy.
@@ -54,7 +54,7 @@ class Recorder(Callback):
 
     def __init__(self, before: Mapping[str, list[Row]] | None = None, goal: Collection[str] = ()) -> None:
         """before: results that an earlier driver received, by trial.  goal: the objectives and constraints."""
-        self.rows, self._goal = Reported(before or {}), goal
+        self.rows, self._goal = TrialRows(before or {}), goal
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """Keep a result that a trial reported."""

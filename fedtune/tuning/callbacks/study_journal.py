@@ -112,7 +112,7 @@ def in_file(trial: FrozenTrial) -> FrozenTrial:
 
 
 class StudyJournal(Callback):
-    """Keeps a searcher's study in the run's folder: once a second while rounds come in, and when a trial ends.
+    """Keeps a searcher's study in the study's folder: once a second while rounds come in, and when a trial ends.
 
     Rounds cost nothing: their reports are looked up when something is written.  Errors meanwhile are swallowed, because
     Tune would end the search over them; `close` then writes the whole file again.

@@ -186,7 +186,7 @@ class ExperimentOptions:
 
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
-        from fedtune.core.hyper import knobs
+        from fedtune.core.hyper import hyperparameters
         from fedtune.engine.executors import require_device
         from fedtune.experiment import initial_weights, registry, user_metrics, user_scenario
         from fedtune.experiment.experiment import Experiment
@@ -211,26 +211,26 @@ class ExperimentOptions:
             own = user_files.merged(own, [file])
         metrics, files = user_metrics.take(self.metric)
         own = user_files.merged(own, files)
-        known = {**fields, **knobs(type(scenario))}  # hyperparameters stand among the defaults
+        known = {**fields, **hyperparameters(type(scenario))}  # hyperparameters stand among the defaults
         then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in known}
         experiment = Experiment(
-            algo,
-            scenario.override(**then),
-            self.seed,
-            self.executor,
-            self.device,
-            pinned,
-            self.preset,
-            given,
-            self.start,
-            start_from,
-            metrics,
-            own,
-            self.test_every,
-            self.recorded.get("defaults", {}),
+            algorithm=algo,
+            scenario=scenario.override(**then),
+            seed=self.seed,
+            executor=self.executor,
+            device=self.device,
+            pinned=pinned,
+            preset=self.preset,
+            given=given,
+            start=self.start,
+            start_from=start_from,
+            metrics=metrics,
+            own=own,
+            test_every=self.test_every,
+            defaults=self.recorded.get("defaults", {}),
         )
         experiment.check()
-        known = knobs(type(scenario)) | knobs(cls)
+        known = hyperparameters(type(scenario)) | hyperparameters(cls)
         return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
 
     def workload(self) -> Workload:
@@ -389,9 +389,9 @@ class SearchOptions(ExperimentOptions):
         0.0, "GPUs of a trial, or auto to measure (default 0); may be a fraction", "N", gpus, group=WHERE
     )
     name: str | None = option(
-        None, "name of the run's folder; default: algorithm, scenario and time", "NAME", group=WHERE
+        None, "name of the study's folder; default: algorithm, scenario and time", "NAME", group=WHERE
     )
-    storage_path: str = option("runs", "where the run's folder goes (default runs)", "DIR", group=WHERE)
+    storage_path: str = option("runs", "where the study's folder goes (default runs)", "DIR", group=WHERE)
     address: str | None = option(
         None,
         "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",

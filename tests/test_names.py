@@ -1,0 +1,39 @@
+"""One name, one class; and no call that nobody can review."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("fedtune", "trainables", "search_spaces", "analysis")
+MOST = 6  # values by position
+
+
+def trees(*packages: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every file with its syntax; what is reached by a symbolic link once, under its own folder."""
+    for package in packages:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            if file.resolve() == file:
+                yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    where = defaultdict(set)
+    for file, tree in trees(*PACKAGES):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].add(file)
+    assert len(where) > 300
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}
+
+
+def test_no_call_passes_more_than_six_values_by_position() -> None:
+    """But for layers of a net in their order."""
+    wrong = [
+        f"{file}:{node.lineno}: {ast.unparse(node.func)}, {len(node.args)}"
+        for file, tree in trees("fedtune")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and len(node.args) > MOST and not ast.unparse(node.func).endswith("Sequential")
+    ]
+    assert wrong == []
