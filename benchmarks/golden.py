@@ -76,7 +76,7 @@ def command(case: Case, *words: str) -> None:
     words += ("--scenario", case["scenario"]) if case["scenario"] else ()
     done = subprocess.run([sys.executable, "-m", "fedtune", *words], capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{case['name']}: fedtune {' '.join(words)}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"status {done.returncode} of fedtune {' '.join(words)}\n{done.stdout}{done.stderr}")
 
 
 def run(case: Case) -> Tables:
@@ -198,12 +198,17 @@ def users_folder() -> Iterator[None]:
 
 
 def verify(group: str, cases: list[Case], made: dict[str, str]) -> int:
-    """Train the cases anew; how many differ."""
+    """Train the cases anew; how many differ or fail."""
     wrong, here = 0, machine()
     other = [f"{name} {value}, was {made[name]}" for name, value in here.items() if made.get(name) != value]
     for case in cases:
         for how in case["how"]:
-            now = gives(case, how)
+            try:
+                now = gives(case, how)
+            except Exception as error:  # the other cases are told of nevertheless
+                wrong += 1
+                print(f"{group}/{case['name']}, {how}: FAILED, {type(error).__name__}: {error}", flush=True)
+                continue
             differ, by = list(differences(case["tables"], now, equal)), "bit by bit"
             if differ and other:
                 to = case.get("close", CLOSE)
