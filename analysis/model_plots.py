@@ -88,7 +88,7 @@ def embedding(sets: Mapping[str, Points], together: bool = True, seed: int = 0, 
     >>> import numpy as np
     >>> from fedtune.analysis import models, plots
     >>> draws = np.random.default_rng(0).normal(size=(20, 5))
-    >>> rows = models.Rows(draws, labels=np.arange(20) % 2, owners=np.zeros(20, int))
+    >>> rows = models.Points(draws, labels=np.arange(20) % 2, owners=np.zeros(20, int))
     >>> figure = plots.embedding({"features": rows})
     >>> len(figure.data[0].x)
     20

@@ -12,7 +12,7 @@ from support.time_limit import time_limit
 
 WAITS = {
     "a lock": lambda: threading.Lock().__enter__() and threading.Event().wait(),
-    "a process": lambda: subprocess.run([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE),
+    "a process": lambda: subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(1000)"]),
     "a loop": lambda: [None for _ in iter(int, 1)],
 }
 

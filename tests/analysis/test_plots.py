@@ -821,7 +821,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     both.save(folder)
     opened = [models.of_trial(tmp_path, "ab12", seed) for seed in (0, 1)]
     assert np.mean([m.evaluate()["test_acc"] for m in opened]) == pytest.approx(row["test_acc"], abs=1e-12)
-    assert opened[1].setting.algorithm.lam == 3.0 and opened[1].experiment.seed == 1
+    assert opened[1].setup.algorithm.lam == 3.0 and opened[1].experiment.seed == 1
 
 
 def test_a_file_that_is_no_saved_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -95,7 +95,7 @@ def test_a_client_that_comes_for_the_first_time_is_not_aligned() -> None:
     came = runs[0].state.groups[0].kept["seen"]
     assert sorted(came.tolist()) == [0, 0, 1, 1]
     with torch.no_grad():
-        one = runs[1].setting.algorithm
+        one = runs[1].setup.algorithm
         m = type("M", (), {"kept": {"protos": torch.ones(4, 12), "seen": torch.zeros(())}, "body": lambda self, x: x})()
         batch = type("B", (), {"x": torch.zeros(3, 12), "y": torch.tensor([0, 1, 1])})()
         assert one.aligned(m, batch, {}) == 0
