@@ -125,5 +125,5 @@ def test_a_folder_that_is_no_run_is_refused(content: str | None, tmp_path: Path)
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match="run.json is missing or damaged"):
         frames.load(tmp_path)
-    with pytest.raises(UserError, match="at least one run"):
+    with pytest.raises(UserError, match="at least one study folder"):
         frames.load()
