@@ -11,7 +11,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 10.0  # for a request to come whole
 MOST = 256  # connections at once; a browser holds six
-BACKLOG = 64  # that are accepted before one of them is looked at
 SHARE = 4  # one file of so many that the process may open is a connection
 
 
@@ -23,6 +22,11 @@ def most() -> int:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return MOST if files == resource.RLIM_INFINITY else max(1, min(MOST, files // SHARE))
     return MOST
+
+
+def backlog() -> int:
+    """The connections that are accepted before one of them is looked at; closing one takes three such turns more."""
+    return max(1, most() // 4)
 
 
 class Connection(H11Protocol):

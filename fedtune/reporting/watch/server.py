@@ -27,9 +27,8 @@ from starlette.routing import Route
 
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
-from fedtune.reporting.watch import pages
+from fedtune.reporting.watch import connection, pages
 from fedtune.reporting.watch.access import Access
-from fedtune.reporting.watch.connection import BACKLOG, Connection
 from fedtune.reporting.watch.drawing import Artist
 from fedtune.reporting.watch.history import Runs
 from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPage, TrialPage
@@ -270,7 +269,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     for number in (port,) if given else (port, 0):
         try:
             made.bind((host, number))
-            made.listen(BACKLOG)
+            made.listen(connection.backlog())
             return made
         except OSError as error:
             why = error.strerror or str(error)
@@ -286,7 +285,7 @@ def serve(runs: Runs, listening: socket.socket, token: str) -> None:
     settings: dict[str, Any] = {
         "lifespan": "off",
         "ws": "none",
-        "http": Connection,
+        "http": connection.Connection,
         "loop": "asyncio",
         "access_log": False,
     }
@@ -294,7 +293,7 @@ def serve(runs: Runs, listening: socket.socket, token: str) -> None:
         uvicorn.Config(
             app,
             **settings,
-            backlog=BACKLOG,
+            backlog=connection.backlog(),
             log_config=None,
             server_header=False,
             proxy_headers=False,
