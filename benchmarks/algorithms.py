@@ -49,7 +49,9 @@ def play(sim: Simulation, rounds: int) -> None:
 def work(scenario: Scenario, name: str, config: dict[str, Any]) -> int:
     """Multiply-adds of a round of two clients, as PyTorch counts those of matrix products and convolutions."""
     two = scenario.override(clients=2)
-    sim = Simulation(Experiment(name, two, executor="loop", pinned=config), {}, partitioning.make(two, 0))
+    sim = Simulation(
+        Experiment(algorithm=name, scenario=two, executor="loop", pinned=config), {}, partitioning.make(two, 0)
+    )
     play(sim, 1)
     with FlopCounterMode(display=False) as counter:
         play(sim, 1)
@@ -64,7 +66,9 @@ def measure(scenario: Scenario, algorithms: list[str], rounds: int, turns: int) 
         config = parsed((values or "").replace(" ", ""))
         works.append(work(scenario, name, config))
         for executor in ("stack", "loop"):
-            runs.append(Simulation(Experiment(name, scenario, executor=executor, pinned=config), {}, data))
+            runs.append(
+                Simulation(Experiment(algorithm=name, scenario=scenario, executor=executor, pinned=config), {}, data)
+            )
             play(runs[-1], WARM_UP)
     seconds = best_of([partial(play, sim, rounds) for sim in runs], turns)
     return [[*(s / rounds for s in seconds[2 * i : 2 * i + 2]), float(many)] for i, many in enumerate(works)]

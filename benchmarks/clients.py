@@ -75,7 +75,7 @@ def simulation(algorithm: str, dataset: str, model: str, clients: int, rows: int
         momentum=0.0,
         all_classes=0,
     )
-    return Simulation(Experiment(algorithm, scenario), {}, Federation(x, y, 10, split, split, split))
+    return Simulation(Experiment(algorithm=algorithm, scenario=scenario), {}, Federation(x, y, 10, split, split, split))
 
 
 def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def memory(device: str) -> int:
     for name, setting in MEMORY:
         scenario = scenarios.find(setting)
         data = [partitioning.make(scenario, 0)]
-        experiment = Experiment(name, scenario, device=device)
+        experiment = Experiment(algorithm=name, scenario=scenario, device=device)
         gpu_share.measure(experiment, data)  # what is made once
         found = gpu_share.measure(experiment, data)
         share = gpu_share.share(found.peak, found.total, 1000)
@@ -96,7 +96,7 @@ def twice(device: str) -> int:
     for label, name, setting in cases:
         data = partitioning.make(setting, 0)
         for executor in ("stack", "loop") if name in ("fedavg", "fedproto", "fedpa") else ("stack",):
-            experiment = Experiment(name, setting, device=device, executor=executor)
+            experiment = Experiment(algorithm=name, scenario=setting, device=device, executor=executor)
             one, other = ([*simulation.train(experiment, {}, data)] for _ in range(2))
             differ = sorted({n for a, b in zip(one, other, strict=True) for n in a if n not in CLOCK and a[n] != b[n]})
             print(

@@ -56,7 +56,7 @@ def rows(way: str, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         script = f"{HEAD}for i in range(1, {rounds} + 1):\n    {line}\n"
-        run = ProgramRun(program(folder, more, script, rounds), {}, 0, folder / "trial")
+        run = ProgramRun(program=program(folder, more, script, rounds), config={}, seed=0, folder=folder / "trial")
         run.step()
         began, used = time.perf_counter(), time.process_time()
         while run.round < rounds:
@@ -73,7 +73,7 @@ def whole(runs: int) -> dict[str, float]:
         ours, alone = [], []
         for i in range(runs):
             began = time.perf_counter()
-            ProgramRun(made, {}, 0, folder / f"trial-{i}").step()
+            ProgramRun(program=made, config={}, seed=0, folder=folder / f"trial-{i}").step()
             middle = time.perf_counter()
             subprocess.run([sys.executable, "own.py", place], cwd=folder, capture_output=True, check=True)
             ours.append(middle - began)

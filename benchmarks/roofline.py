@@ -96,7 +96,7 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
     calls = [(line.func, *recorder.filled((line.args, line.kwargs))) for line in lines]
     moving = [i for i, t in enumerate(fixed) if t.requires_grad]
     with torch.inference_mode():
-        replay = Tape(recorder, len(fixed), 2, moving, results).bind(fixed)
+        replay = Tape(recorder=recorder, fixed=len(fixed), fresh=2, moving=moving, results=results).bind(fixed)
         kernels = sum(least(lambda c=call: c[0](*c[1], **c[2]), repeats) for call in calls)
         tape = least(lambda: replay(x, y), repeats)
     eager, plain = least(stacked, repeats), least(loop, repeats)
@@ -137,7 +137,9 @@ class Kernels(TorchDispatchMode):
 def rounds(case: str, turns: int) -> dict[str, Any]:
     """Milliseconds of a round, and of the operations in one."""
     algorithm, scenario, config = ROUNDS[case]
-    experiment = Experiment(algorithm, find(scenario).override(rounds=2 * turns), test_every=2 * turns)
+    experiment = Experiment(
+        algorithm=algorithm, scenario=find(scenario).override(rounds=2 * turns), test_every=2 * turns
+    )
     rows = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
     took, inside = [], []
     for _ in range(turns):

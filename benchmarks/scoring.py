@@ -89,7 +89,9 @@ def row(
     found: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
     for _ in range(turns):
         for every, turn in found.items():
-            turn.append(share(Simulation(Experiment(algorithm, setting, test_every=every), {}, data), rounds))
+            turn.append(
+                share(Simulation(Experiment(algorithm=algorithm, scenario=setting, test_every=every), {}, data), rounds)
+            )
     out = []
     for every, turn in found.items():
         middle = statistics.median_low(one["share"] for one in turn)

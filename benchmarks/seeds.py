@@ -95,7 +95,9 @@ def main() -> int:
     scenario, found = scenarios.find(args.scenario), []
     for algo in list(TUNED) if args.candidates else args.algos.split(","):
         for config, times in ((given, 1), (TUNED.get(algo, {}) | given, 2))[: 1 + args.candidates]:
-            case = Experiment(algo, scenario, executor="rule", device=args.device, test_every=10)  # as the commands do
+            case = Experiment(
+                algorithm=algo, scenario=scenario, executor="rule", device=args.device, test_every=10
+            )  # as the commands do
             row = {"algorithm": algo, "config": config, "times": times}
             row |= measure(case, config, args.seeds, args.rounds, args.turns)
             found.append(row)

@@ -75,7 +75,7 @@ def _figures(experiment: Experiment, config: dict[str, Any], data: Federation, r
 def case(algorithm: str, setting: str, rounds: int, trials: int, turns: int) -> dict[str, Any]:
     """One case: both ways in turns, checked to be the same."""
     scenario = scenarios.find(setting)
-    experiment = Experiment(algorithm, scenario, executor="stack", test_every=rounds)
+    experiment = Experiment(algorithm=algorithm, scenario=scenario, executor="stack", test_every=rounds)
     data, configs = partitioning.make(scenario, 0), drawn(experiment, trials + 1)
     trained(experiment, configs[:2], data, 2, share=False)  # a process's first rounds take longer
     took = [0.0, 0.0]

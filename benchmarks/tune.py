@@ -72,7 +72,7 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
 
 def without(rounds: int, processes: int) -> tuple[float, float]:
     """Mean seconds of a trial, and seconds of all."""
-    experiment = Experiment("fedavg", scenarios.find("digits-w4").override(rounds=rounds))
+    experiment = Experiment(algorithm="fedavg", scenario=scenarios.find("digits-w4").override(rounds=rounds))
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(processes, _begin, (experiment,)) as pool:
         lasted = pool.map(_train, CONFIGS, chunksize=1)

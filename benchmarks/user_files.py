@@ -72,7 +72,7 @@ def case(
     with tempfile.TemporaryDirectory() as folder:
         names = ((algorithm, model), (own_algorithm(algorithm, Path(folder)), own_model(model, Path(folder))))
         runs = [
-            Simulation(Experiment(a, scenario.override(model=m), executor=executor), {}, data)
+            Simulation(Experiment(algorithm=a, scenario=scenario.override(model=m), executor=executor), {}, data)
             for a, m in (names[0], names[1], names[0])
         ]
         times: list[list[float]] = []

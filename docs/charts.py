@@ -453,8 +453,8 @@ def asha() -> Picture:
     space, slots = table.space(), 4
     judge = schedulers.scheduler("asha", Budget("rounds", table.rounds), table.grace, space)
     search = SimulatedSearch(
-        searchers.searcher("random", space, [table.first()], [{}], 0, "asha"),  # type: ignore[arg-type]
-        judge, lambda config: table.curve(config, [0]), table.rounds, 27, slots,  # type: ignore[arg-type]
+        searcher=searchers.searcher("random", space, [table.first()], [{}], 0, "asha"),  # type: ignore[arg-type]
+        scheduler=judge, curve=lambda config: table.curve(config, [0]), rounds=table.rounds, trials=27, slots=slots,  # type: ignore[arg-type]
     )  # fmt: skip
     seen = pd.DataFrame(list(search.run()))
     ends = seen.groupby("trial").last()

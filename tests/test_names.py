@@ -37,3 +37,25 @@ def test_no_call_passes_more_than_six_values_by_position() -> None:
         if isinstance(node, ast.Call) and len(node.args) > MOST and not ast.unparse(node.func).endswith("Sequential")
     ]
     assert wrong == []
+
+
+def test_constructors_of_more_than_four_values_take_them_by_name() -> None:
+    """But for `DatasetSource`, whose table of data sets is read by columns."""
+    wrong = [
+        f"{file}:{node.lineno}: {node.name}"
+        for file, tree in trees("fedtune")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name != "DatasetSource" and _by_position(node) > 4
+    ]
+    assert wrong == []
+
+
+def _by_position(node: ast.ClassDef) -> int:
+    """How many values the class's own constructor takes by position."""
+    declared = [d for d in map(ast.unparse, node.decorator_list) if "dataclass" in d]
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            return len(method.args.args) - 1
+    if not declared or "kw_only" in declared[0]:
+        return 0
+    return sum(isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation) for line in node.body)

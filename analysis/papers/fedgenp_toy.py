@@ -118,7 +118,7 @@ def run(rounds: Sequence[int], seed: int) -> list[Snapshot]:
     """Both algorithms' global models after each of these numbers of rounds."""
     data, out = draw(seed), []
     for name, config in PLAYED.items():
-        sim = Simulation(Experiment(name, scenario(max(rounds)), seed), config, data)
+        sim = Simulation(Experiment(algorithm=name, scenario=scenario(max(rounds)), seed=seed), config, data)
         for t in range(1, max(rounds) + 1):
             row = sim.step()
             if t in rounds:

@@ -50,7 +50,7 @@ def kinds(names: list[str]) -> dict[str, str]:
 
     def kind(name: str) -> str:
         try:
-            Experiment(name, scenario).check()
+            Experiment(algorithm=name, scenario=scenario).check()
         except UserError:
             return "own models"
         return "one model"

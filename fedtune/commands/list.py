@@ -89,7 +89,7 @@ def _algorithm(console: Console, name: str) -> None:
     if left := beside_text(cls):
         console.print(f"  {left}")
     for space in spaces.names(name):
-        found = spaces.load(space, Experiment(name, Scenario()))
+        found = spaces.load(space, Experiment(algorithm=name, scenario=Scenario()))
         what = f"{terminal.several(len(found.points), 'point')}: " if found.is_grid else ""
         line = ", ".join(f"{n} {t}" for n, t in found.text().items())
         console.print(f"  space {space}: {what}{line}")
@@ -108,7 +108,7 @@ def _spaces(pair: str, scenario: str) -> Table:
     texts = []
     for name, _, space in chosen:
         registry.find(name)
-        texts.append(spaces.load(space or "default", Experiment(name, chosen_scenario)).text())
+        texts.append(spaces.load(space or "default", Experiment(algorithm=name, scenario=chosen_scenario)).text())
     table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
     both = dict.fromkeys([*texts[0], *texts[1]])
     alike = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]

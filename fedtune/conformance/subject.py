@@ -36,7 +36,7 @@ CLOCK = ("seconds", "eval_seconds")
 Groups = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OfClass(Experiment):
     """An experiment whose algorithm is given as a class, so that it need not be registered under a name."""
 
@@ -98,6 +98,7 @@ class Subject:
 
     def __init__(
         self,
+        *,
         cls: type[Algorithm],
         name: str = "",
         base: Scenario | None = None,
@@ -134,7 +135,7 @@ class Subject:
         data = setting.make(setting.scenario, seed)
         scenario = replace(setting.scenario, clients=data.clients)
         how = executor or self.executor
-        experiment = OfClass(self.name, scenario, seed, how, cls=cls)
+        experiment = OfClass(algorithm=self.name, scenario=scenario, seed=seed, executor=how, cls=cls)
         sim = Simulation(experiment, values, data, dtype or self.dtype)
         if groups or setting.dropout:
             s, how = sim.setup, sim.state.groups[0].executor

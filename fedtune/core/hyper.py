@@ -23,7 +23,7 @@ NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparame
 BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Hyperparameter:
     """A hyperparameter's declaration; made by `hyper`."""
 

@@ -33,7 +33,7 @@ class Pictures:
     """
 
     def __init__(
-        self, name: str, read: Callable[[int], Any], order: np.ndarray, source: DatasetSource, folder: Path
+        self, name: str, read: Callable[[int], Any], *, order: np.ndarray, source: DatasetSource, folder: Path
     ) -> None:
         """read: returns a Pillow image by its number; order [rows]: the image number of each row."""
         self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
@@ -233,7 +233,7 @@ def _celeba(source: DatasetSource, root: Path, download: bool) -> Dataset:
         if not len(reader.filename) == len(split) == len(smiles) == len(owner):
             raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
     order = np.argsort(split, kind="stable")
-    faces = Pictures("celeba", lambda i: reader[i][0], order, source, folder)
+    faces = Pictures("celeba", lambda i: reader[i][0], order=order, source=source, folder=folder)
     return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
 
 
@@ -252,7 +252,9 @@ def _tiny_imagenet(source: DatasetSource, root: Path, download: bool) -> Dataset
         y = np.array([c for _, c in train.samples] + [number[name] for _, name in listed], dtype=np.int64)
         if len(number) != source.classes:
             raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
-    pictures = Pictures("tiny-imagenet", lambda i: train.loader(files[i]), np.arange(len(files)), source, folder)
+    pictures = Pictures(
+        "tiny-imagenet", lambda i: train.loader(files[i]), order=np.arange(len(files)), source=source, folder=folder
+    )
     return Dataset("tiny-imagenet", pictures, y, source.classes, len(train.samples))
 
 

@@ -26,7 +26,9 @@ PICTURES = "pictures"  # the kind of the rows
 class OwnPictures:
     """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`)."""
 
-    def __init__(self, files: Sequence[Any], channels: int, depth: str, size: tuple[int, int], side: int = 0) -> None:
+    def __init__(
+        self, *, files: Sequence[Any], channels: int, depth: str, size: tuple[int, int], side: int = 0
+    ) -> None:
         """size: (height, width) of all, (0, 0) if they differ.  side: the side they are resized to; 0: not resized."""
         self.files, self.channels, self.depth, self.size, self.side = files, channels, depth, size, side
 
@@ -41,7 +43,7 @@ class OwnPictures:
 
     def sized(self, side: int) -> OwnPictures:
         """The same pictures resized to squares of this side; 0: not resized."""
-        return OwnPictures(self.files, self.channels, self.depth, self.size, side)
+        return OwnPictures(files=self.files, channels=self.channels, depth=self.depth, size=self.size, side=side)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows; UserError for a file that cannot be read."""
@@ -178,4 +180,6 @@ def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
             )
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}
-    return OwnPictures(files, 4 if alpha else 3, forms[0].depth, sizes.pop() if len(sizes) == 1 else (0, 0))
+    return OwnPictures(
+        files=files, channels=4 if alpha else 3, depth=forms[0].depth, size=sizes.pop() if len(sizes) == 1 else (0, 0)
+    )

@@ -23,6 +23,7 @@ class BetweenSteps:
 
     def __init__(
         self,
+        *,
         net: nn.Module,
         phase: Phase,
         trained: Collection[str],

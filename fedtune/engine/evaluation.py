@@ -199,7 +199,7 @@ def _of_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split: st
         return found | ({"scores": scores} if s.metrics else {})
 
     what = "scores, too" if s.metrics else "what was said"
-    of_rows = StackedRows(g.net, g.executor, one, s.algorithm.predict, what, draws)
+    of_rows = StackedRows(net=g.net, executor=g.executor, of_one=one, code=s.algorithm.predict, what=what, draws=draws)
 
     def run(part: Part, data: Data, longest: int) -> dict[str, Any]:
         ids = g.ids[part]

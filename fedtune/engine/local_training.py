@@ -162,7 +162,9 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
                 optimizers.cut(leaves)
             for code in filter(None, (run, run_again)):
                 code.turn_to(now, leaves, received)
-        optimizers = optimizers or Optimizers(phase, job.work, job.cooled, moving, leaves, 1)
+        optimizers = optimizers or Optimizers(
+            phase=phase, work=job.work, cooled=job.cooled, names=moving, leaves=leaves, lead=1
+        )
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
@@ -215,7 +217,7 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
         leaves = [mine[n].detach().requires_grad_() for n in moving]
         now = mine | dict(zip(moving, leaves, strict=True))
         model = Model(net, now, client.kept)
-        optimizers = Optimizers(phase, job.work, job.cooled, moving, leaves, 0)
+        optimizers = Optimizers(phase=phase, work=job.work, cooled=job.cooled, names=moving, leaves=leaves, lead=0)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)

@@ -24,7 +24,7 @@ class Optimizers:
     """
 
     def __init__(
-        self, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
+        self, *, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
     ) -> None:
         """names: of the leaves, as in `trained_names`.  cooled: the decay factor of the clients' learning rate."""
         self.phase, self.lead = phase, lead

@@ -23,6 +23,7 @@ class StackedRows(Calls[Tree]):
 
     def __init__(
         self,
+        *,
         net: nn.Module,
         executor: Executor,
         of_one: Callable[..., Tree],

@@ -52,7 +52,7 @@ def uploads(s: RunSetup, g: Group, known: Known, t: int) -> dict[str, Tree]:
     stacked = g.executor == "stack" and all(is_known(type(m).__module__) for m in g.net.modules())
 
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree], z: dict[str, Tensor]) -> dict[str, Tree]:
-        m = _Looked(g.net, tensors, data.client.kept, data.x, z)
+        m = _Looked(net=g.net, tensors=tensors, kept=data.client.kept, rows=data.x, features=z)
         up = alg.upload(m, data, received) if type(alg).upload is not Algorithm.upload else {}
         kept = alg.remember(m, data, received) if remembers else {}
         hooks.tree(alg, "upload", up, "what a client sends")
@@ -117,7 +117,7 @@ _ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether clie
 class _Looked(Model):
     """A client's model that records whether the features of all rows are used, or returns those computed in advance."""
 
-    def __init__(self, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
+    def __init__(self, *, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
         super().__init__(net, tensors, kept)
         self.rows, self.features, self.asked = rows, features.get("z"), False
 
@@ -141,7 +141,10 @@ def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
         return _body(Model(g.net, tensors), rows["x"])
 
-    run, whole = StackedRows(g.net, g.executor, of_one, _body, "features", draws), torch.empty(0)
+    run, whole = (
+        StackedRows(net=g.net, executor=g.executor, of_one=of_one, code=_body, what="features", draws=draws),
+        torch.empty(0),
+    )
     for band, n, longest in bands_of(table.counts[g.ids], part):
         x = rows_of(s, table, g, band, n).x
         at = torch.searchsorted(places, _places(g)[band])

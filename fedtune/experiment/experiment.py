@@ -37,7 +37,7 @@ from fedtune.nn.net import layer_of, rule_of
 from fedtune.user_code import user_files
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters: a `Workload` of the engine's."""
 

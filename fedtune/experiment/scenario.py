@@ -64,7 +64,7 @@ def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario:
     """One setting.  A partition ignores the fields that it does not use."""
 

@@ -64,7 +64,7 @@ class ViT(nn.Module):
     Its tensors have the names of torchvision's VisionTransformer.
     """
 
-    def __init__(self, shape: Shape, patch: int, width: int, depth: int, heads: int) -> None:
+    def __init__(self, *, shape: Shape, patch: int, width: int, depth: int, heads: int) -> None:
         """shape: of an image, (channels, height, width)."""
         super().__init__()
         self.conv_proj = nn.Conv2d(shape[0], width, patch, stride=patch)
@@ -89,4 +89,4 @@ def vit(shape: Shape, features: int, patch: int, width: int, depth: int, heads: 
         raise ValueError(f"patches of {patch}×{patch} do not cover it; give a `patch` that divides both sides")
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width}; give a `width` that is a multiple of `heads`")
-    return with_width([ViT(shape, patch, width, depth, heads)], width, features)
+    return with_width([ViT(shape=shape, patch=patch, width=width, depth=depth, heads=heads)], width, features)

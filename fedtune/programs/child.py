@@ -54,6 +54,7 @@ class Child:
 
     def __init__(
         self,
+        *,
         command: Sequence[str],
         folder: Path,
         environment: Mapping[str, str],

@@ -402,7 +402,7 @@ class _TunedServer:
     """The app's server with the trial's run config, which starts when all nodes are there."""
 
     def __init__(
-        self, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: RoundRows, tolerant: bool
+        self, *, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: RoundRows, tolerant: bool
     ) -> None:
         self.server, self.config, self.seed = server, config, seed
         self.nodes, self.rows, self.tolerant = nodes, rows, tolerant
@@ -642,7 +642,14 @@ def main() -> int:
     backend["init_args"] = own_ray(backend["init_args"], folder)
     try:
         run_simulation(
-            server_app=_TunedServer(server, config, asked.seed, nodes, rows, asked.tolerate_failed_clients),
+            server_app=_TunedServer(
+                server=server,
+                config=config,
+                seed=asked.seed,
+                nodes=nodes,
+                rows=rows,
+                tolerant=asked.tolerate_failed_clients,
+            ),
             client_app=_TunedClient(app, config, asked.seed),
             num_supernodes=nodes,
             backend_config=backend,

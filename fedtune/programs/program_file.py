@@ -34,7 +34,7 @@ CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A program that trains: how it is run, what it may be given, and what its output means."""
 

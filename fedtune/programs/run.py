@@ -41,12 +41,12 @@ class ProgramRun:
 
     def __init__(
         self,
+        *,
         program: Program,
         config: Mapping[str, Any],
         seed: int,
         folder: Path,
         gpus: Sequence[str] = (),
-        *,
         gpu_share: float | None = None,
         threads: int = 1,
         trial: str = "",
@@ -248,7 +248,13 @@ class ProgramRun:
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
         if written:
             isolation.put_aside(written)
-        self._feed = _Feed(self.program, self._selects, self.folder / REPORTED, written, self._resumes)
+        self._feed = _Feed(
+            program=self.program,
+            selects=self._selects,
+            reported=self.folder / REPORTED,
+            written=written,
+            anywhere=self._resumes,
+        )
         self._last = time.monotonic()
         environment = self._environment(values)
         if self.program.reuse:
@@ -421,7 +427,7 @@ class _Feed:
     """Hears what the program prints and writes, and keeps rows and errors until they are asked for."""
 
     def __init__(
-        self, program: Program, selects: Collection[str], reported: Path, written: Path | None, anywhere: bool
+        self, *, program: Program, selects: Collection[str], reported: Path, written: Path | None, anywhere: bool
     ) -> None:
         # each a row (its round, its values, when it came), an error, or None: the program ended
         self.events: queue.SimpleQueue[tuple[int, dict[str, float], float] | BaseException | None] = queue.SimpleQueue()

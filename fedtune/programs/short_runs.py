@@ -70,7 +70,13 @@ class ShortRuns:
         self._number += 1
         self._tell(f"run {self._number}: {what}")
         values = {**(config or {}), **self._pinned}
-        return ProgramRun(program, values, seed, self._root / f"check-{self._number}", selects=program.selectable())
+        return ProgramRun(
+            program=program,
+            config=values,
+            seed=seed,
+            folder=self._root / f"check-{self._number}",
+            selects=program.selectable(),
+        )
 
     def run(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> Trial:
         """A run's first rows."""

@@ -138,4 +138,6 @@ def _which(hp: Hyperparameter) -> str:
 
 def _knob(name: str, default: Any, **more: Any) -> Hyperparameter:
     declared = {"low": None, "high": None, "log": False, "choices": ()} | more
-    return Hyperparameter(name, default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared)
+    return Hyperparameter(
+        name=name, default=default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared
+    )

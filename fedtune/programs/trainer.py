@@ -82,11 +82,11 @@ def _run(
     folder = at.folder or Path(tempfile.mkdtemp(prefix="fedtune-"))
     selects = program.selectable(workload.selects_on_test)
     return ProgramRun(
-        program,
-        workload.pinned | dict(config),
-        seed,
-        folder / name,
-        at.gpu_ids,
+        program=program,
+        config=workload.pinned | dict(config),
+        seed=seed,
+        folder=folder / name,
+        gpus=at.gpu_ids,
         gpu_share=at.gpus or None,
         threads=max(1, int(at.cpus)),
         selects=selects,

@@ -18,7 +18,7 @@ from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProgramWorkload:
     """A program with a first seed, fixed hyperparameters, and what may select."""
 
@@ -293,4 +293,4 @@ def of_program(
         if name not in known:
             raise unknown(f"hyperparameter of {program.name}", name, known)
     fixed = {name: known[name].check(value) for name, value in (pinned or {}).items()}
-    return ProgramWorkload(program, seed, fixed, on_test, own)
+    return ProgramWorkload(program=program, seed=seed, pinned=fixed, selects_on_test=on_test, own=own)

@@ -32,7 +32,7 @@ from fedtune.tuning.options.options import SearchOptions
 OPEN = ("running", "abandoned")  # states of what has not ended
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Findings:
     """The contents of a search's folder: its record, its trials, the best one, and statements about them."""
 

@@ -55,7 +55,7 @@ class TextTable:
     anchors: Sequence[str] = ()  # where each row's first cell leads to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchSection:
     """A search's part of the page."""
 
@@ -111,7 +111,7 @@ class SearchSection:
         return self.found.state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A comparison's part of the page."""
 

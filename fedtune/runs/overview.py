@@ -88,7 +88,7 @@ class Status:
         return [] if self.left is None else [f"about {datetime.timedelta(seconds=max(1, round(self.left)))} left"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchStatus(Status):
     """How a search stands."""
 
@@ -130,7 +130,7 @@ class SearchStatus(Status):
         ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparisonStatus(Status):
     """How a comparison stands."""
 
@@ -153,7 +153,7 @@ class ComparisonStatus(Status):
         return [f"comparison of {', '.join(self.algorithms)}: {self.state}; {self.counted}", *self.time_left]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReproductionStatus(Status):
     """How a reproduction stands."""
 

@@ -52,7 +52,7 @@ class Check:
         fields = {**fields, **({"model": model} if model else {})}
         self.base = _scenario(scenario, fields) if scenario or fields else None
         self._cls = registry.find(what) if what else None
-        self._subject = Subject(self._cls, what, self.base, set) if self._cls else None
+        self._subject = Subject(cls=self._cls, name=what, base=self.base, values=set) if self._cls else None
 
     def judge(self) -> Iterator[CheckResult]:
         """The result of each check as soon as it is known: first the model's, then the algorithm's."""

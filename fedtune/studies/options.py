@@ -36,7 +36,7 @@ CHOSEN_BY = 3  # so many seeds in a comparison; a search alone has its own defau
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(SearchOptions):
     """A comparison: the options that all its searches share, and how their findings are tested."""
 
@@ -131,7 +131,7 @@ class ComparisonOptions(SearchOptions):
         return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReproductionOptions:
     """A reproduction: which part of a paper's table is run, how long, and on what machine."""
 
@@ -221,7 +221,7 @@ class ReproductionOptions:
         return cls(**{"preset" if name == "presets" else name: value for name, value in grid.items()})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TabulationOptions(ExperimentOptions):
     """A table: an experiment, its grid, and the machine that it is trained on."""
 

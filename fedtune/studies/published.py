@@ -51,7 +51,7 @@ class Defect(NamedTuple):
     source: str  # how it is known: a paper and its table, or a released code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One figure of a printed table; COLUMNS says what the fields are."""
 

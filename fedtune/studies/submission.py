@@ -31,7 +31,7 @@ GIVEN = "given"  # the folder of the user's files in the job's, where they hide 
 PROGRAMS = f"{GIVEN}/programs"  # of programs' folders
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Submission:
     """What is sent to a cluster, and the line that runs it there.
 
@@ -92,7 +92,9 @@ def prepare(
     else:
         folder, arguments = _continued(arguments, run, data, package)
         default = f"{command}-{folder.name}-{_now()}"
-    return Submission(name or default, folder, command, arguments, package, programs)
+    return Submission(
+        name=name or default, run=folder, command=command, arguments=arguments, package=package, programs=programs
+    )
 
 
 def _search(

@@ -198,7 +198,9 @@ class Calls(ABC, Generic[Found]):
         with (recorder := OperationRecorder([*fixed, *fresh])):
             found = run()
         try:
-            entry.tape = Tape(recorder, len(fixed), len(fresh), moving, self.flat(found))
+            entry.tape = Tape(
+                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(found)
+            )
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None

@@ -40,6 +40,7 @@ class Tape:
 
     def __init__(
         self,
+        *,
         recorder: OperationRecorder,
         fixed: int,
         fresh: int,

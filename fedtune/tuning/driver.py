@@ -112,9 +112,9 @@ def drive(
         else:
             tuner = _new(p, trainable, concurrent)
         recorder = ResultRecorder(before, [o.attribute for o in p.goal.objectives])
-        title = p.title
-        rounds = p.workload.rounds
-        view = live_view.fitting_view()(title, p.trials, rounds, p.space.names, before, p.goal)
+        view = live_view.fitting_view()(
+            title=p.title, trials=p.trials, rounds=p.workload.rounds, names=p.space.names, before=before, goal=p.goal
+        )
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [

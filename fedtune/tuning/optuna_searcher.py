@@ -55,6 +55,7 @@ class OptunaSearcher(Searcher):
 
     def __init__(
         self,
+        *,
         domains: Mapping[str, Domain],
         conditions: Mapping[str, Condition],
         sampler: BaseSampler,

@@ -38,7 +38,7 @@ class EarlierTrial(NamedTuple):
     seconds: float = 0.0  # that its rounds up to that checkpoint took
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchPlan:
     """A search that has been checked and can start."""
 

@@ -132,6 +132,7 @@ class Promotion(TrialScheduler):
 
     def __init__(
         self,
+        *,
         time_attr: str,
         max_t: float,
         grace_period: float,

@@ -20,7 +20,7 @@ Reached = Iterable[tuple[str, float, float]]  # trial, used budget and metric, i
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SchedulerKind:
     """A kind of scheduler, and what the rest of fedtune needs to know of it.
 
@@ -110,28 +110,30 @@ def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
 
 KINDS = {
     "asha": SchedulerKind(
-        _asha,
-        "asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)",
+        make=_asha,
+        help="asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)",
         has_rungs=True,
         remember=_tell_rungs,
     ),
     "promote": SchedulerKind(
-        _promote,
-        "the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
+        make=_promote,
+        help="the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
         pauses=True,
         remember=_tell_promotion,
     ),
-    "hyperband": SchedulerKind(_hyperband, "asha in three brackets with different first rungs", has_rungs=True),
-    "median": SchedulerKind(_median, "stops trials that are worse than the median of the running means"),
+    "hyperband": SchedulerKind(
+        make=_hyperband, help="asha in three brackets with different first rungs", has_rungs=True
+    ),
+    "median": SchedulerKind(make=_median, help="stops trials that are worse than the median of the running means"),
     "pbt": SchedulerKind(
-        _population,
-        "population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
+        make=_population,
+        help="population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
         moves_hyperparameters=True,
         takes_conditions=False,
         takes_constraints=False,
     ),
-    "none": SchedulerKind(_none, "no early stopping", remember=_tell_nobody),
+    "none": SchedulerKind(make=_none, help="no early stopping", remember=_tell_nobody),
 }
 SCHEDULERS = tuple(KINDS)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search 
     from fedtune.tuning.space_types import Config, Space
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearcherKind:
     """A kind of searcher.
 
@@ -67,17 +67,17 @@ def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler
 
 
 KINDS = {
-    "tpe": SearcherKind(_sampler("TPESampler"), startup=10),
-    "random": SearcherKind(_sampler("RandomSampler")),
-    "gp": SearcherKind(_gaussian_process, startup=10),
+    "tpe": SearcherKind(sampler=_sampler("TPESampler"), startup=10),
+    "random": SearcherKind(sampler=_sampler("RandomSampler")),
+    "gp": SearcherKind(sampler=_gaussian_process, startup=10),
     "cmaes": SearcherKind(
-        _sampler("CmaEsSampler", warn_independent_sampling=False),
+        sampler=_sampler("CmaEsSampler", warn_independent_sampling=False),
         objectives=1,
         takes_conditions=False,
         takes_constraints=False,
     ),
-    "nsga2": SearcherKind(_sampler("NSGAIISampler"), startup=50),
-    "grid": SearcherKind(_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
+    "nsga2": SearcherKind(sampler=_sampler("NSGAIISampler"), startup=50),
+    "grid": SearcherKind(sampler=_sampler("RandomSampler"), takes_conditions=False, is_grid=True),
 }
 SEARCHERS = tuple(KINDS)
 EXTENDABLE = tuple(name for name, kind in KINDS.items() if not kind.is_grid)  # a grid has no more points

@@ -53,6 +53,7 @@ class SimulatedSearch:
 
     def __init__(
         self,
+        *,
         searcher: Searcher,
         scheduler: TrialScheduler,
         curve: Callable[[Config], Curve],

@@ -18,7 +18,7 @@ def spaces(s: Subject) -> Violation | Note | None:
     try:
         for name in (names := space.names(s.name)):
             for preset in ("", *s.cls.presets):
-                space.load(name, Experiment(s.name, Scenario(), preset=preset))
+                space.load(name, Experiment(algorithm=s.name, scenario=Scenario(), preset=preset))
     except UserError as error:
         return Violation(
             sources.of_name(s.cls, "SPACES"), str(error), "see docs/reference/your-code.md on search spaces"

@@ -176,7 +176,7 @@ def test_the_labels_of_claims_are_those_of_the_grids():
 def leave_figure_7(folder: Path, parts: str, dataset: str = "digits") -> None:
     """What `fedtune reproduce` leaves of parts of the figure: a cost linear in n, and quadratic in w̄."""
     arguments = ["gfpl-fig7", "--dataset", dataset, "--quick", "--parts", parts, "--seeds", "2"]
-    options = ReproductionOptions("gfpl-fig7", dataset=dataset, quick=True, parts=parts, seeds=2)
+    options = ReproductionOptions(table="gfpl-fig7", dataset=dataset, quick=True, parts=parts, seeds=2)
     for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu", options.test_every):
         given = {"components": 1, "ways": 2} | spot.column.config | spot.column.fields
         cost = given["components"] if spot.panel.label.startswith("a") else given["ways"] ** 2
@@ -204,7 +204,7 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_table_that_no_claim_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    options = ReproductionOptions("gfpl-few", quick=True, seeds=1)
+    options = ReproductionOptions(table="gfpl-few", quick=True, seeds=1)
     said = {"command": [], "device": "cpu", "grid": options.grid, "format": FORMAT}
     (tmp_path / "reproduce.json").write_text(json.dumps(said))
     assert claims.main([str(tmp_path), "--write", str(tmp_path / "out")]) == 2
@@ -228,7 +228,7 @@ def test_parts_of_a_table_may_lie_in_several_folders_each_once(tmp_path: Path, c
 
 @pytest.mark.parametrize("test_every", [1, 10])  # runs are found again whatever rounds were tested
 def test_the_same_setting_on_several_data_sets_is_several_columns(test_every: int, tmp_path: Path):
-    options = ReproductionOptions("gfpl-table2", quick=True, seeds=1, test_every=test_every)
+    options = ReproductionOptions(table="gfpl-table2", quick=True, seeds=1, test_every=test_every)
     spots = list(reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cuda", test_every))
     for i, spot in enumerate(spots):
         file = ray_tasks.outcome_file(tmp_path / "runs", spot.runs[0], None)

@@ -811,7 +811,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     RunFiles(tmp_path).suggestions_file.write_text(json.dumps({"trial": "ab12", "config": {"lam": 3.0}}) + "\n")
     names = ("model", "features", "clients", "ways", "shots", "rounds", "all_classes")
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
-    experiment = Experiment("fedproto", scenario)
+    experiment = Experiment(algorithm="fedproto", scenario=scenario)
     data = [models.partitioning.make(scenario, seed) for seed in (0, 1)]
     both = MultiSeedSimulation(experiment, {"lam": 3.0}, data)
     row = [both.step() for _ in range(2)][-1]
@@ -856,14 +856,16 @@ def test_measured_costs_are_the_formulas_where_nothing_fuses() -> None:
         all_classes=0,
     )
     told = gfpl_costs.measured(
-        Experiment("gfpl", scenario),
+        Experiment(algorithm="gfpl", scenario=scenario),
         {"n": [1, 2], "m": [2], "ways": [2]},
         {"start": 2, "every": 2, "components": 1, "threshold": 0.1},
     )
     # events in 2 of 4 rounds; a client sends 3 classes of n components of 25 numbers and receives all 4 clients'
     want = [2 / 4 * (1 + 4) * 3 * 25, 2 / 4 * (1 + 4) * 3 * 2 * 25, 2 / 4 * (1 + 2) * 3 * 25, 2 / 4 * (1 + 4) * 2 * 25]
     assert told["measured"].tolist() == pytest.approx(want) and told["formula"].tolist() == pytest.approx(want)
-    fused = gfpl_costs.measured(Experiment("gfpl", scenario), {"n": [1]}, {"start": 2, "every": 2, "threshold": 300.0})
+    fused = gfpl_costs.measured(
+        Experiment(algorithm="gfpl", scenario=scenario), {"n": [1]}, {"start": 2, "every": 2, "threshold": 300.0}
+    )
     assert fused["measured"].item() < want[0]
 
 

@@ -28,7 +28,7 @@ def quiet():
 
 def test_play_gives_the_rows_of_the_configuration_that_is_named():
     rows = fedtune.train("fedprox", "digits-w4", {"mu": 0.5, "lr": 0.05}, seed=3, momentum=0.0, **SMALL)
-    experiment = Experiment("fedprox", Scenario(momentum=0.0, **SMALL), seed=3, test_every=10)
+    experiment = Experiment(algorithm="fedprox", scenario=Scenario(momentum=0.0, **SMALL), seed=3, test_every=10)
     expected = pd.DataFrame(simulation.train(experiment, {"mu": 0.5, "lr": 0.05}))
     timed = ["seconds", "eval_seconds"]
     pd.testing.assert_frame_equal(rows.drop(columns=timed), expected.drop(columns=timed))

@@ -59,7 +59,9 @@ def test_run_gives_the_rounds_of_play(tmp_path, capsys):
     arguments = "run --algo fedproto --scenario digits-w4 --set lam=1.5 --lr 0.05 --clients 4 --rounds 3 --seed 2"
     assert console.main([*arguments.split(), "--output", str(rows)]) == 0
     there = [json.loads(line) for line in rows.read_text().splitlines()]
-    experiment = Experiment("fedproto", Scenario(clients=4, rounds=3, lr=0.05), seed=2, test_every=10)
+    experiment = Experiment(
+        algorithm="fedproto", scenario=Scenario(clients=4, rounds=3, lr=0.05), seed=2, test_every=10
+    )
     here = list(train(experiment, {"lam": 1.5}))
     clocks = {"seconds", "eval_seconds"}
     assert [{k: v for k, v in r.items() if k not in clocks} for r in there] == [

@@ -245,7 +245,7 @@ def test_a_package_offers_an_algorithm_beside_the_built_ins(folder, monkeypatch)
     (folder / "offering_package.py").write_text(GOOD)
     offered(monkeypatch, mine="offering_package:Mine", broken="offering_package:Nobody", gfpl="offering_package:Mine")
     assert "mine" in registry.names() and registry.find("mine").__name__ == "Mine"
-    assert Experiment("mine", Scenario()).resolve({"lam": 0.5})[0].lam == 0.5
+    assert Experiment(algorithm="mine", scenario=Scenario()).resolve({"lam": 0.5})[0].lam == 0.5
     with pytest.raises(UserError, match="'gfpl' is offered by fedtune and offering_package:Mine; rename"):
         registry.find("gfpl")
     with pytest.raises(UserError, match="the algorithm 'broken' of .* cannot be loaded: AttributeError"):

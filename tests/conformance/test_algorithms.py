@@ -34,7 +34,7 @@ def subject(name: str) -> Subject:
     own tests hold it to them, test_checks_pass_in_every_setting and `fedtune check` each algorithm to all.  And clients
     have half as many rows: a round is two or three steps.
     """
-    s, mine = Subject(find(name), name, rtol=0.0), OF_THE_ENGINE[ALL.index(name) % len(OF_THE_ENGINE)]
+    s, mine = Subject(cls=find(name), name=name, rtol=0.0), OF_THE_ENGINE[ALL.index(name) % len(OF_THE_ENGINE)]
     few = s.settings.few._replace(scenario=s.settings.few.scenario.override(shots=4, shots_spread=2))
     s.settings = s.settings._replace(few=few, **dict.fromkeys({*OF_THE_ENGINE} - {mine}, few))
     return s
@@ -54,7 +54,7 @@ def test_check_passes(name: str, check: ConformanceCheck[Subject]) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_checks_pass_in_every_setting(name: str) -> None:
     """Those of numbers, as `fedtune check` has them."""
-    s = Subject(find(name), name, rtol=0.0)
+    s = Subject(cls=find(name), name=name, rtol=0.0)
     for check in (exactness.recorded_steps, exactness.stack_equals_loop, exactness.grouping, exactness.checkpoint):
         found = check(s)
         assert not isinstance(found, Violation), str(found)
@@ -74,12 +74,12 @@ def test_which_algorithms_run_on_mixed_architectures() -> None:
     assert mixed
     fit = {line.split(" ")[0] for line in fitting(mixed.scenario)}
     assert fit >= {"local", "fedproto", "gfpl", "fedgen"} and not fit & {"fedavg", "fedper", "fedpa"}
-    assert fit == {name for name in ALL if Subject(find(name), name).fits_mixed()}
+    assert fit == {name for name in ALL if Subject(cls=find(name), name=name).fits_mixed()}
 
 
 def test_the_checks_run_what_they_say() -> None:
     """Each setting is what its words say, and an executor or a grouping is no other by accident."""
-    s = Subject(find("fedavg"), "fedavg")
+    s = Subject(cls=find("fedavg"), name="fedavg")
     assert all(setting.rounds >= 2 and setting.atol <= 1e-12 for setting in s.settings if setting)
     for name in ("few", "adam", "skewed", "averaged", "holders"):  # clients that sit out, optimisers, BatchNorm
         assert getattr(s.settings, name).rounds >= 3, "what the server has averaged twice is trained on"

@@ -51,7 +51,12 @@ def test_a_trial_is_the_mean_of_its_seeds(two) -> None:
     rows = two.rounds[two.rounds["trial"] == first["trial"]].to_dict("records")
     pinned = {"local_epochs": 1}
     alone = [
-        list(train(Experiment("fedavg", SMALL.override(rounds=20), seed, pinned=pinned), configuration(first)))
+        list(
+            train(
+                Experiment(algorithm="fedavg", scenario=SMALL.override(rounds=20), seed=seed, pinned=pinned),
+                configuration(first),
+            )
+        )
         for seed in (0, 1)
     ]
     assert 1 < len(rows) < 20
@@ -123,7 +128,7 @@ def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
 
 def test_the_final_check_has_the_budget_of_the_search() -> None:
     """A trial of so many megabytes is checked over so many."""
-    data, experiment = partitioning.make(SMALL, 0), Experiment("fedavg", SMALL)
+    data, experiment = partitioning.make(SMALL, 0), Experiment(algorithm="fedavg", scenario=SMALL)
     rows = list(train(experiment, {}, data))
     limit = rows[2]["comm_mb"]
     got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)), BY_ACCURACY)
@@ -172,7 +177,9 @@ def test_over_seeds_in_closed_form() -> None:
 
 def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:
     data = [partitioning.make(SMALL, seed) for seed in (0, 1)]
-    one, other = (simulation.MultiSeedSimulation(Experiment("fedproto", SMALL), {}, data) for _ in range(2))
+    one, other = (
+        simulation.MultiSeedSimulation(Experiment(algorithm="fedproto", scenario=SMALL), {}, data) for _ in range(2)
+    )
     for _ in range(2):
         one.step()
     one.save(tmp_path)
@@ -203,10 +210,10 @@ CONDITIONAL: dict = {
 
 
 def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() -> None:
-    made = checked("x", CONDITIONAL, Experiment("fedavg", SMALL))
+    made = checked("x", CONDITIONAL, Experiment(algorithm="fedavg", scenario=SMALL))
     assert made.names == ["optimizer", "lr", "momentum"]
     assert made.text()["momentum"] == "0.1 … 0.9 where optimizer is sgd"
-    point, outside = space.inside(made, Experiment("fedavg", SMALL).configuration({}))
+    point, outside = space.inside(made, Experiment(algorithm="fedavg", scenario=SMALL).configuration({}))
     searcher = searchers.searcher("tpe", made, [point], [outside], 3, "s")
     searcher = pickle.loads(pickle.dumps(searcher))
     seen = [searcher.suggest(str(i)) for i in range(30)]
@@ -219,8 +226,10 @@ def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() ->
 
 def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
     raw = {"momentum": CONDITIONAL["momentum"], "lr": CONDITIONAL["lr"]}
-    assert checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "adam"})).names == ["lr"]
-    kept = checked("x", raw, Experiment("fedavg", SMALL, pinned={"optimizer": "sgd"}))
+    assert checked("x", raw, Experiment(algorithm="fedavg", scenario=SMALL, pinned={"optimizer": "adam"})).names == [
+        "lr"
+    ]
+    kept = checked("x", raw, Experiment(algorithm="fedavg", scenario=SMALL, pinned={"optimizer": "sgd"}))
     assert kept.names == ["momentum", "lr"] and not kept.conditions
 
 
@@ -238,7 +247,7 @@ def test_a_condition_on_what_is_pinned_is_decided_at_once() -> None:
 )
 def test_unusable_conditions_are_refused(raw: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        checked("x", raw, Experiment("fedavg", SMALL))
+        checked("x", raw, Experiment(algorithm="fedavg", scenario=SMALL))
 
 
 def test_a_search_of_a_space_with_conditions(tmp_path: Path) -> None:

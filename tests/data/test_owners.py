@@ -106,7 +106,7 @@ def test_table_picture_and_clients_parquet_say_the_owner_and_the_class_by_name(t
 @pytest.mark.parametrize("some", [1, 2, 7])
 def test_who_diverged_is_said_by_name(some: int, tmp_path: Path) -> None:
     scenario = taken(clinics(tmp_path / "clinics.npz"), rounds=1, momentum=0.0)
-    simulation = Simulation(Experiment("local", scenario), {}, made(scenario))
+    simulation = Simulation(Experiment(algorithm="local", scenario=scenario), {}, made(scenario))
     f = simulation.setup.federation
     for k in range(some):
         f.x[f.train.rows[k, : f.train.counts[k]]] *= 1e30

@@ -47,6 +47,6 @@ def test_the_example_of_all_methods_trains(executor: str, tmp_path: Path) -> Non
 def test_the_space_is_read_from_any_file(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / "reference" / "your-code.md").read_text(), re.M | re.S)
     (tmp_path / "spaces.py").write_text(code)
-    loaded = space.load(str(tmp_path / "spaces.py"), Experiment("fedproto", Scenario()))
+    loaded = space.load(str(tmp_path / "spaces.py"), Experiment(algorithm="fedproto", scenario=Scenario()))
     assert sorted(loaded.names) == ["lam", "momentum", "optimizer"]
     assert loaded.conditions == {"momentum": {"optimizer": ("sgd",)}}

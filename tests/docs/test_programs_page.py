@@ -42,7 +42,7 @@ def test_its_first_example_runs(tmp_path: Path) -> None:
     example = blocks("toml")[0].replace("python train.py", f"{sys.executable} -S train.py")
     program = program_file.parse(example, "own.toml", tmp_path, "own")
     assert program.selectable() == {"val_acc": "max"} and program.reported == ("test_acc",)
-    run = ProgramRun(program, {"lr": 0.1}, 3, tmp_path / "trial")
+    run = ProgramRun(program=program, config={"lr": 0.1}, seed=3, folder=tmp_path / "trial")
     rows = [run.step() for _ in range(program.rounds)]
     assert rows[-1]["val_acc"] > rows[0]["val_acc"] and rows[-1]["test_acc"] > 0.8
 

@@ -67,7 +67,7 @@ def model_of(kind: str) -> str:
 
 def trained(kind: str, executor: str) -> Simulation:
     scenario = SMALL.override(model=model_of(kind), features=0)
-    simulation = Simulation(Experiment("fedavg", scenario, executor=executor), {}, DATA)  # type: ignore[arg-type]
+    simulation = Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor=executor), {}, DATA)  # type: ignore[arg-type]
     for _ in range(3):
         simulation.step()
     return simulation

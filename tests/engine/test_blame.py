@@ -121,7 +121,9 @@ def tokens(bad: int, row: int) -> Federation:
 def error_of(algo: str, model: str, data: Federation, executor: str, **config: Any) -> str:
     scenario = DIGITS.override(model=model, features=0, clients=3, batch=config.pop("batch", 4), all_classes=0)
     with pytest.raises(UserError) as told:
-        simulation = Simulation(Experiment(algo, scenario, executor=executor), config | {"local_epochs": 3}, data)
+        simulation = Simulation(
+            Experiment(algorithm=algo, scenario=scenario, executor=executor), config | {"local_epochs": 3}, data
+        )
         for _ in range(2):
             simulation.step()
     assert "\n" not in str(told.value)
@@ -185,7 +187,9 @@ def test_a_stack_of_several_seeds_names_the_run_s_own_client() -> None:
     other = tokens(5000, int(data.train.rows[2, 1]))._replace(owners=(), row=None)
     model = f"{Path(__file__).parents[1] / 'support' / 'user_nets.py'}:tokens"
     scenario = DIGITS.override(model=user_files.take(model)[0], features=0, clients=3, all_classes=0)
-    simulation = MultiSeedSimulation(Experiment("fedavg", scenario, executor="stack"), {}, [data, other])
+    simulation = MultiSeedSimulation(
+        Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, [data, other]
+    )
     with pytest.raises(UserError, match=r"IndexError: index out of range in self \(client 2, row \d+\)$"):
         simulation.step()
 
@@ -219,7 +223,7 @@ def test_what_fails_in_training_only_names_the_layer_and_no_client_as_all_fail(
 @pytest.mark.parametrize("model", ["normed", "resnet18"])
 def test_a_batch_of_one_is_refused_beforehand_where_the_net_cannot_be_trained_on_it(model: str, tmp_path: Path) -> None:
     name = taken(tmp_path, model) if model in NETS else model
-    experiment = Experiment("fedavg", DIGITS.override(model=name, features=0))
+    experiment = Experiment(algorithm="fedavg", scenario=DIGITS.override(model=name, features=0))
     experiment.check({"batch": 2})
     with pytest.raises(UserError, match=rf"^BatchNorm needs two rows .* layer body\.\S+ \(BatchNorm.d\) of {name}$"):
         experiment.check({"batch": 1})
@@ -227,7 +231,7 @@ def test_a_batch_of_one_is_refused_beforehand_where_the_net_cannot_be_trained_on
 
 def test_a_batch_of_one_is_taken_where_it_can_be_trained_on(tmp_path: Path) -> None:
     for fields in ({"model": "fedgen-cnn"}, {"model": taken(tmp_path, "normed"), "body_lr_scale": 0.0}):
-        Experiment("fedavg", DIGITS.override(features=0, **fields)).check({"batch": 1})
+        Experiment(algorithm="fedavg", scenario=DIGITS.override(features=0, **fields)).check({"batch": 1})
 
 
 def test_an_error_of_ours_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +242,9 @@ def test_an_error_of_ours_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for executor in ("stack", "loop"):
         scenario = DIGITS.override(clients=3)
         with pytest.raises(KeyError, match="odd"):
-            Simulation(Experiment("fedavg", scenario, executor=executor), {}, random_federation([5, 9, 2])).step()
+            Simulation(
+                Experiment(algorithm="fedavg", scenario=scenario, executor=executor), {}, random_federation([5, 9, 2])
+            ).step()
 
 
 def test_a_net_of_ours_that_fails_inside_pytorch_names_its_layer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +252,6 @@ def test_a_net_of_ours_that_fails_inside_pytorch_names_its_layer(monkeypatch: py
         architectures.BODIES, "cnn8", lambda shape, d: nn.Sequential(nn.Flatten(), nn.Linear(64, d), nn.BatchNorm1d(d))
     )
     scenario = DIGITS.override(clients=3, batch=1, model="cnn8")
-    simulation = Simulation(Experiment("fedavg", scenario), {}, random_federation([5, 9, 2]))
+    simulation = Simulation(Experiment(algorithm="fedavg", scenario=scenario), {}, random_federation([5, 9, 2]))
     with pytest.raises(UserError, match=r"^BatchNorm needs two rows .*; layer body.2 \(BatchNorm1d\)$"):
         simulation.step()

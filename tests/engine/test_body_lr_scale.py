@@ -147,8 +147,8 @@ def test_a_frozen_part_is_in_the_checkpoint_once_and_resumes_bit_for_bit(tmp_pat
 def test_unlike_bodies_may_be_frozen_under_an_algorithm_that_would_average_them() -> None:
     mixed = DIGITS.override(model="htmini3", features=12)
     with pytest.raises(UserError, match="averages body and head"):
-        Experiment("fedavg", mixed).check()
-    experiment = Experiment("fedavg", mixed, pinned={"body_lr_scale": 0.0})
+        Experiment(algorithm="fedavg", scenario=mixed).check()
+    experiment = Experiment(algorithm="fedavg", scenario=mixed, pinned={"body_lr_scale": 0.0})
     experiment.check()
     assert (
         experiment.describe_scoring()
@@ -163,5 +163,5 @@ def test_with_a_frozen_body_a_shared_head_is_a_global_model() -> None:
     name = "lgfedavg"
     assert "body" not in find(name)().shared
     with pytest.raises(UserError, match="scores one global model"):
-        Experiment(name, DIGITS.override(evaluation="pooled")).check()
-    Experiment(name, DIGITS.override(evaluation="pooled", body_lr_scale=0.0)).check()
+        Experiment(algorithm=name, scenario=DIGITS.override(evaluation="pooled")).check()
+    Experiment(algorithm=name, scenario=DIGITS.override(evaluation="pooled", body_lr_scale=0.0)).check()

@@ -29,7 +29,7 @@ def assert_gpu_equals(here, data):
 def test_gpu_equals_cpu(name, executor):
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
     data = partitioning.make(setting, 0)
-    here = Experiment(name, setting, executor=executor)
+    here = Experiment(algorithm=name, scenario=setting, executor=executor)
     assert_gpu_equals(here, data)
 
 
@@ -39,7 +39,7 @@ def test_gpu_equals_cpu(name, executor):
 def test_gpu_equals_cpu_with_the_nets_that_people_use(net, name, executor, tmp_path):
     scenario = setting(net, tmp_path).override(rounds=3)
     data = partitioning.make(scenario, 0)
-    here = Experiment(name, scenario, executor=executor)
+    here = Experiment(algorithm=name, scenario=scenario, executor=executor)
     assert_gpu_equals(here, data)
 
 
@@ -47,7 +47,7 @@ def test_gpu_equals_cpu_with_the_nets_that_people_use(net, name, executor, tmp_p
 def test_gpu_equals_cpu_with_clients_of_several_nets(name):
     scenario = scenarios.find("digits-w4").override(clients=5, rounds=3, model="htmini3")
     data = partitioning.make(scenario, 0)
-    here = Experiment(name, scenario)
+    here = Experiment(algorithm=name, scenario=scenario)
     assert_gpu_equals(here, data)
 
 
@@ -55,7 +55,9 @@ def test_memory_returns_to_the_same_level_after_each_run():
     setting, held = scenarios.find("digits-w4").override(clients=4, rounds=3), []
     data = partitioning.make(setting, 0)
     for name in ["fedproto", "gfpl", "fedavg", "fedgen", "fml"] * 2:
-        for _ in simulation.train(Experiment(name, setting, device="cuda"), EARLY.get(name, {}), data):
+        for _ in simulation.train(
+            Experiment(algorithm=name, scenario=setting, device="cuda"), EARLY.get(name, {}), data
+        ):
             pass
         held.append(torch.cuda.memory_allocated())
     assert len(set(held[5:])) == 1, held  # once a process has what it makes once
@@ -79,7 +81,7 @@ def test_memory_returns_to_the_same_level_after_each_trial():
 
 def test_a_round_on_a_gpu_is_measured():
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
-    experiment = Experiment("fedavg", setting, device="cuda")
+    experiment = Experiment(algorithm="fedavg", scenario=setting, device="cuda")
     found = gpu_share.measure(experiment, [partitioning.make(setting, 0)])
     _, total = torch.cuda.mem_get_info()
     assert found.seconds > 0 and found.total == total

@@ -491,18 +491,18 @@ def test_communication_metrics_name_both_ways() -> None:
 @pytest.mark.parametrize("rule", ["global", "pooled"])
 def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> None:
     with pytest.raises(UserError, match=f"'{rule}' scores one global model, but under {name} {own}.*--evaluation"):
-        Experiment(name, DIGITS.override(evaluation=rule)).check()
-    Experiment(name, DIGITS).check()
-    Experiment("fedavg", DIGITS.override(evaluation=rule)).check()
+        Experiment(algorithm=name, scenario=DIGITS.override(evaluation=rule)).check()
+    Experiment(algorithm=name, scenario=DIGITS).check()
+    Experiment(algorithm="fedavg", scenario=DIGITS.override(evaluation=rule)).check()
 
 
 def test_what_is_scored_is_described_without_building_the_nets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment("fedper", DIGITS.override(features=11))
+    experiment = Experiment(algorithm="fedper", scenario=DIGITS.override(features=11))
     experiment.check()
     monkeypatch.setattr(architectures, "build", None)
     want = "the averaged body with each client's own head, on each client's own rows"
     assert experiment.describe_scoring() == want
-    other = Experiment("fedper", DIGITS.override(features=13))
+    other = Experiment(algorithm="fedper", scenario=DIGITS.override(features=13))
     with pytest.raises(TypeError):  # this one was not checked
         other.describe_scoring()
 
@@ -518,7 +518,7 @@ def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
 
 
 def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
-    experiment = Experiment("fedprox", DIGITS, pinned={"mu": 0.5, "lr": 0.2})
+    experiment = Experiment(algorithm="fedprox", scenario=DIGITS, pinned={"mu": 0.5, "lr": 0.2})
     alg, scenario = experiment.resolve({"lr": "0.3", "batch": 8})
     assert (alg.mu, scenario.lr, scenario.batch) == (0.5, 0.3, 8)  # type: ignore[attr-defined]
     full = experiment.configuration({"batch": 8})
@@ -640,7 +640,9 @@ def test_training_does_not_read_running_statistics_under_either_rule() -> None:
 
 def test_the_evaluation_says_which_model_was_scored() -> None:
     said = {
-        (name, rule, where): Experiment(name, BATCHNORM.override(batch_norm=rule, evaluation=where)).describe_scoring()
+        (name, rule, where): Experiment(
+            algorithm=name, scenario=BATCHNORM.override(batch_norm=rule, evaluation=where)
+        ).describe_scoring()
         for name, rule, where in (
             ("fedavg", "averaged", "pooled"),
             ("fedavg", "personal", "global"),
@@ -763,22 +765,22 @@ def test_what_is_shared_by_unlike_models_starts_equal_and_is_averaged_over_all()
 
 def test_an_algorithm_that_averages_unlike_bodies_is_refused_with_those_that_fit() -> None:
     with pytest.raises(UserError, match="fedavg averages body and head.*htmini3.*fedgen --set averages=head.*local"):
-        Experiment("fedavg", MIXED).check()
-    Experiment("fedgen", MIXED, pinned={"averages": "head"}).check()
+        Experiment(algorithm="fedavg", scenario=MIXED).check()
+    Experiment(algorithm="fedgen", scenario=MIXED, pinned={"averages": "head"}).check()
     with pytest.raises(UserError, match="or use .*fedgen --set averages=head, "):
-        Experiment("fedgen", MIXED).check()
+        Experiment(algorithm="fedgen", scenario=MIXED).check()
 
 
 def test_who_cannot_run_on_the_features_is_not_among_those_that_fit() -> None:
     with pytest.raises(UserError, match="fedavg averages body and head.*or use feddistill.*local") as caught:
-        Experiment("fedavg", MIXED.override(features=5)).check()
+        Experiment(algorithm="fedavg", scenario=MIXED.override(features=5)).check()
     assert "gfpl" not in str(caught.value)  # ten classes have no frame in five dimensions
 
 
 def test_each_group_has_the_executor_of_its_model() -> None:
     scenario = Scenario(dataset="cifar10", model="htfe2", features=16)
     data = random_federation([3, 3], shape=(3, 32, 32))
-    sim = Simulation(Experiment("local", scenario.override(clients=2)), {}, data)
+    sim = Simulation(Experiment(algorithm="local", scenario=scenario.override(clients=2)), {}, data)
     assert [g.executor for g in sim.state.groups] == ["stack", "loop"]
 
 
@@ -821,7 +823,7 @@ def test_scored_clients_may_miss_an_architecture() -> None:
         m = Model(group.net.eval(), take(group.tensors, group.ids.tolist().index(k)))
         found.append((m.head(m.body(x)).argmax(1) == y).double().mean().item())
     assert_close(row["test_acc"], sum(found) / 2, **TIGHT)
-    said = Experiment("local", MIXED.override(eval_clients=2)).describe_scoring()
+    said = Experiment(algorithm="local", scenario=MIXED.override(eval_clients=2)).describe_scoring()
     assert said == "each client's own model, on each client's own rows, 2 of 7 clients"
 
 

@@ -31,7 +31,12 @@ def scored(executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal
     scenario = DIGITS.override(clients=4, rounds=3, evaluation=rule, eval_clients=some, dataset="digits")
     data = random_federation([9, 4, 6, 5], OWNED, other=4)
     short = data.test._replace(counts=np.array([4, 1, 3, 2]))
-    sim = Simulation(Experiment("fedavg", scenario, executor=executor), {}, data._replace(test=short), torch.float64)
+    sim = Simulation(
+        Experiment(algorithm="fedavg", scenario=scenario, executor=executor),
+        {},
+        data._replace(test=short),
+        torch.float64,
+    )
     for _ in range(3):
         sim.step()
     return sim
@@ -96,7 +101,7 @@ def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.Monk
 def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients with about as many rows are scored together; sums over rows round as if all had been padded alike."""
     scenario = DIGITS.override(clients=9, partition="dirichlet", alpha=0.5, model=model, **fields)
-    sim = Simulation(Experiment("fedavg", scenario), {}, partitioning.make(scenario, 0))
+    sim = Simulation(Experiment(algorithm="fedavg", scenario=scenario), {}, partitioning.make(scenario, 0))
     sim.step()
     found = {}
     for band in (1, 8, 10**9):
@@ -145,7 +150,7 @@ def test_clients_that_are_the_same_are_scored_on_the_same_rows_once(
 
     def rows_with(law: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> pd.DataFrame:
         monkeypatch.setattr(evaluation, "_representatives", law)
-        sim = MultiSeedSimulation(Experiment(algorithm, scenario), {}, data)
+        sim = MultiSeedSimulation(Experiment(algorithm=algorithm, scenario=scenario), {}, data)
         rows = pd.DataFrame([sim.step() for _ in range(scenario.rounds)])
         return rows.drop(columns=["seconds", "eval_seconds"])
 
@@ -166,7 +171,7 @@ def test_who_draws_when_predicting_is_scored_client_by_client(monkeypatch: pytes
     monkeypatch.setattr(FedAvg, "predict", drawing)
     monkeypatch.setattr(evaluation, "_representatives", never)
     scenario = DIGITS.override(clients=6, rounds=1, all_classes=40)
-    row = Simulation(Experiment("fedavg", scenario), {}, partitioning.make(scenario, 0)).step()
+    row = Simulation(Experiment(algorithm="fedavg", scenario=scenario), {}, partitioning.make(scenario, 0)).step()
     assert 0 < row["test_acc_all"] < 0.4
 
 
@@ -187,7 +192,7 @@ def test_an_algorithm_that_finds_itself_diverged_as_it_is_scored_has_diverged(ho
     def found(*_: object) -> None:
         raise Diverged("mine")
 
-    sim = Simulation(Experiment("fedavg", DIGITS), {}, random_federation([6, 6]))
+    sim = Simulation(Experiment(algorithm="fedavg", scenario=DIGITS), {}, random_federation([6, 6]))
     cls = type("Own", (FedAvg,), {hook: found})
     sim.setup = sim.setup._replace(algorithm=cls())
     with pytest.raises(Diverged, match="mine"):

@@ -60,8 +60,8 @@ def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
     line, why = LINES[kind]
     name, place = own(tmp_path, line), f"{tmp_path}/own.py:12"
     for stacked in (
-        Simulation(Experiment(name, SMALL, executor="stack"), {}, DATA).step,
-        lambda: settled(Experiment(name, SMALL, executor="stack"), {}, DATA),
+        Simulation(Experiment(algorithm=name, scenario=SMALL, executor="stack"), {}, DATA).step,
+        lambda: settled(Experiment(algorithm=name, scenario=SMALL, executor="stack"), {}, DATA),
     ):
         with pytest.raises(UserError) as told:
             stacked()
@@ -69,11 +69,11 @@ def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
         assert first.startswith(f"client code cannot run stacked: at {place} it ") and why in first
         assert second.startswith("write it with masks (torch.where, one-hot sums), or give --executor loop:")
     capsys.readouterr()
-    auto = Simulation(Experiment(name, SMALL), {}, DATA)
+    auto = Simulation(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
     (said,) = capsys.readouterr().err.splitlines()
     assert place in said and why in said and "one after the other (executor loop)" in said
     assert [g.executor for g in auto.state.groups] == ["loop"]
-    loop = Simulation(Experiment(name, SMALL, executor="loop"), {}, DATA)
+    loop = Simulation(Experiment(algorithm=name, scenario=SMALL, executor="loop"), {}, DATA)
     assert play(auto, 1) == play(loop, 1)
     assert_same_numbers(numbers(auto.state), numbers(loop.state))
 
@@ -82,7 +82,7 @@ def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.C
     line = next(i for i, text in enumerate(NETS.read_text().splitlines(), 1) if "the line of the LSTM" in text)
     mixed = SMALL.override(model=f"{own_net('heavy')},{own_net('recurrent')}", features=8)
     for scenario in (mixed, mixed.override(model=own_net("recurrent"))):
-        found = settled(Experiment("local", scenario), {}, DATA)
+        found = settled(Experiment(algorithm="local", scenario=scenario), {}, DATA)
         assert found.executor == "loop"
         said = capsys.readouterr().err
         assert f"user_nets.py:{line} calls lstm, which vmap has no rule for" in said
@@ -91,7 +91,7 @@ def test_a_model_without_a_rule_is_looped_and_named_by_its_line(capsys: pytest.C
 def test_code_that_does_not_run_at_all_is_refused_with_its_line_before_any_round(tmp_path: Path) -> None:
     name = own(tmp_path, "m['body.nothing'].sum()")
     with pytest.raises(UserError, match=rf"^{re.escape(str(tmp_path))}/own.py:12: KeyError: 'body.nothing'$"):
-        settled(Experiment(name, SMALL), {}, DATA)
+        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
 
 
 def test_code_is_tried_where_a_partition_file_says_how_many_clients_there_are(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = torch.get_rng_state()
-    found = settled(Experiment(own(tmp_path), SMALL), {}, DATA)
+    found = settled(Experiment(algorithm=own(tmp_path), scenario=SMALL), {}, DATA)
     assert found.executor == "rule"
     assert capsys.readouterr().err.startswith(
         "note: steps run eagerly, which is slower, because Own does not say pure = True"
@@ -135,19 +135,21 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
         return [9.0, seconds[executor]]
 
     monkeypatch.setattr(executor_choice, "_rounds", timed)
-    runs = MultiSeedSimulation(Experiment("fedavg", SMALL.override(model=own_net("heavy"))), {}, [DATA, DATA])
+    runs = MultiSeedSimulation(
+        Experiment(algorithm="fedavg", scenario=SMALL.override(model=own_net("heavy"))), {}, [DATA, DATA]
+    )
     assert calls == ["loop", "stack", "stack", "loop"]  # tried, then timed
     assert {g.executor for run in runs.runs for g in run.state.groups} == {best}
     assert f"executor {best} for user_nets.py:heavy: {ratio} times as fast" in capsys.readouterr().err
 
 
 def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
-    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=12))
+    experiment = Experiment(algorithm="fedavg", scenario=DIGITS.override(model=own_net("heavy"), clients=12))
     assert settled(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
 
 
 def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
-    experiment = Experiment("fedavg", DIGITS.override(model=own_net("heavy"), clients=3))
+    experiment = Experiment(algorithm="fedavg", scenario=DIGITS.override(model=own_net("heavy"), clients=3))
     made: list[Simulation] = []
 
     def kept(*given: Any) -> Simulation:
@@ -162,13 +164,16 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
 
 def test_our_own_are_neither_tried_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried"))
-    for experiment in (Experiment("gfpl", SMALL), Experiment("local", SMALL.override(model="htmini3"))):
+    for experiment in (
+        Experiment(algorithm="gfpl", scenario=SMALL),
+        Experiment(algorithm="local", scenario=SMALL.override(model="htmini3")),
+    ):
         assert settled(experiment, {}, DATA) is experiment
 
 
 def test_on_a_gpu_what_can_be_stacked_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor_choice, "_faster", lambda *_: pytest.fail("timed"))
-    experiment = Experiment("fedavg", SMALL.override(model=own_net("heavy")), device="cuda")
+    experiment = Experiment(algorithm="fedavg", scenario=SMALL.override(model=own_net("heavy")), device="cuda")
     assert settled(experiment, {}, DATA).executor == "stack"
 
 
@@ -210,11 +215,11 @@ def test_a_model_that_keeps_what_no_client_has_is_looped_and_noted(
 ) -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
     scenario = SMALL.override(model=model, features=0)
-    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    assert settled(Experiment(algorithm="fedavg", scenario=scenario), {}, DATA).executor == "loop"
     said = capsys.readouterr().err
     assert KEEPING[kind] in said and "one after the other (executor loop)" in said
     with pytest.raises(UserError, match="client code cannot run stacked.*\n.*or give --executor loop"):
-        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+        settled(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, DATA)
     told = str(models.own_state(models.ModelSubject(model, scenario)))
     assert KEEPING[kind].split(" ", 1)[1].removeprefix("changes ").split()[0] in told, told
 
@@ -224,7 +229,7 @@ def test_a_model_that_keeps_what_outlives_a_trial_is_refused_and_told_by_check(k
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
     scenario = SMALL.override(model=model, features=0)
     with pytest.raises(UserError, match=f"{re.escape(OUTLIVING[kind])}, which outlives a trial; keep it in the model"):
-        settled(Experiment("fedavg", scenario), {}, DATA)
+        settled(Experiment(algorithm="fedavg", scenario=scenario), {}, DATA)
     assert OUTLIVING[kind].split(" ")[-1] in str(models.own_state(models.ModelSubject(model, scenario)))
 
 
@@ -238,7 +243,7 @@ def test_a_model_that_draws_from_the_processs_streams_is_refused_however_it_runs
     with pytest.raises(
         UserError, match=rf"repeatable, but at keeping_nets.py:\d+ it draws from {whose}'s global random"
     ):
-        Simulation(Experiment("fedavg", scenario, executor=executor), {}, DATA).step()
+        Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor=executor), {}, DATA).step()
     assert "draws from the process's random stream" in str(models.own_state(models.ModelSubject(model, scenario)))
 
 
@@ -248,10 +253,10 @@ def test_a_model_that_is_trained_to_other_numbers_stacked_is_looped(
 ) -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
     scenario = SMALL.override(model=model, features=0)
-    assert settled(Experiment("fedavg", scenario), {}, DATA).executor == "loop"
+    assert settled(Experiment(algorithm="fedavg", scenario=scenario), {}, DATA).executor == "loop"
     assert "to other values than alone" in capsys.readouterr().err
     with pytest.raises(UserError, match="stacked: at the model it trains .* to other values than alone"):
-        settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+        settled(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, DATA)
     subject = models.ModelSubject(model, scenario)
     assert "from each model's alone: clients run one after the other" in str(models.one_program(subject))
     assert not subject.stacks
@@ -262,7 +267,7 @@ def test_an_algorithm_that_keeps_something_in_its_file_is_refused(tmp_path: Path
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "KEPT = []\n")
     name = user_files.take(str(tmp_path / "own.py"))[0]
     with pytest.raises(UserError, match="at own.py:12 changes KEPT, which outlives a trial; keep it in the model or"):
-        settled(Experiment(name, SMALL), {}, DATA)
+        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
 
 
 STATEFUL = """
@@ -282,14 +287,14 @@ def test_an_algorithm_that_changes_itself_is_looped_and_refused_as_pure(
     code = (tmp_path / "own.py").read_text() + STATEFUL
     (tmp_path / "own.py").write_text(code)
     name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
+    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "loop"
     assert re.search(r"client code at own.py:\d+ changes self.seen, which all clients share", capsys.readouterr().err)
     (tmp_path / "own.py").write_text(code.replace("    shared =", "    pure = True\n    shared ="))
     name = user_files.take(str(tmp_path / "own.py"))[0]
     with pytest.raises(
         UserError, match=r"algorithm Own says pure = True, but its code at own.py:\d+ changes self.seen;"
     ):
-        settled(Experiment(name, SMALL), {}, DATA)
+        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
 
 
 def test_code_that_gives_other_numbers_when_it_runs_again_is_refused(tmp_path: Path) -> None:
@@ -299,7 +304,7 @@ def test_code_that_gives_other_numbers_when_it_runs_again_is_refused(tmp_path: P
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
     name = user_files.take(str(tmp_path / "own.py"))[0]
     with pytest.raises(UserError, match="when they run again, the algorithm trains .* to other values; it must keep"):
-        settled(Experiment(name, SMALL), {}, DATA)
+        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
 
 
 def test_what_is_remembered_in_the_first_round_alone_is_looped(
@@ -310,12 +315,12 @@ def test_what_is_remembered_in_the_first_round_alone_is_looped(
     more = "KEPT = {}\nfrom functools import lru_cache\n@lru_cache\ndef cached(x):\n    return 0 * x\n"
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
     name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(name, SMALL), {}, DATA).executor == "loop"
+    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "loop"
     assert "changes KEPT, which all clients share" in capsys.readouterr().err
     own(tmp_path, "cached(1)")
     (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
     name = user_files.take(str(tmp_path / "own.py"))[0]
-    assert settled(Experiment(name, SMALL), {}, DATA).executor == "rule"
+    assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "rule"
 
 
 @pytest.mark.parametrize("algorithm", ["fedproto", "gfpl", "scaffold", "fesem"])
@@ -326,15 +331,18 @@ def test_built_in_code_in_a_users_file_stays_stacked(
     source = Path(__file__).parents[2] / "trainables" / f"{algorithm}.py"
     (tmp_path / "own.py").write_text(source.read_text())
     name = user_files.take(f"{tmp_path}/own.py:{registry.find(algorithm).__name__}")[0]
-    assert settled(Experiment(name, SMALL), {}, DATA).executor == "rule" and capsys.readouterr().err == ""
+    assert (
+        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "rule"
+        and capsys.readouterr().err == ""
+    )
 
 
 def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:hooked")[0]
     scenario = SMALL.override(model=model, features=0)
     with pytest.raises(UserError, match=r"a net with a hook cannot run stacked, but layer body.1 \(Linear\) has one"):
-        Simulation(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
-    rule = Simulation(Experiment("fedavg", scenario, executor="rule"), {}, DATA)
+        Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, DATA)
+    rule = Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor="rule"), {}, DATA)
     assert [g.executor for g in rule.state.groups] == ["loop"]
 
 
@@ -342,5 +350,5 @@ def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
 def test_a_model_that_keeps_nothing_runs_stacked(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:{kind}")[0]
     scenario = SMALL.override(model=model, features=0)
-    settled(Experiment("fedavg", scenario, executor="stack"), {}, DATA)
+    settled(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, DATA)
     assert models.own_state(models.ModelSubject(model, scenario)) is None

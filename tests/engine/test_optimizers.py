@@ -20,7 +20,14 @@ def test_steps_are_those_of_torch_optim(work: dict[str, Any], decay: float, dtyp
     ours = [torch.randn(s, generator=rng, dtype=dtype) for s in SHAPES.values()]
     theirs = [t.clone().requires_grad_() for t in ours]
     scenario = Scenario(lr=0.03, weight_decay=decay, **work)
-    optimizers = Optimizers(Phase(lambda m, b, d: None, lr_scale={"head": 0.5}), scenario, 1.0, [*SHAPES], ours, 1)  # type: ignore[arg-type, return-value]
+    optimizers = Optimizers(
+        phase=Phase(lambda m, b, d: None, lr_scale={"head": 0.5}),
+        work=scenario,
+        cooled=1.0,
+        names=[*SHAPES],
+        leaves=ours,
+        lead=1,
+    )  # type: ignore[arg-type, return-value]
     groups = [{"params": theirs[2:], "lr": 0.03 * 0.5}, {"params": theirs[:2], "lr": 0.03}]
     kind: Any = torch.optim.Adam if scenario.optimizer == "adam" else torch.optim.SGD
     given = {} if scenario.optimizer == "adam" else {"momentum": scenario.momentum}
@@ -40,7 +47,10 @@ def test_steps_are_those_of_torch_optim(work: dict[str, Any], decay: float, dtyp
 def test_clients_that_have_finished_are_left_behind_with_what_is_remembered_of_them() -> None:
     whole, part = torch.ones(3, 2), torch.ones(2, 2)
     phase = Phase(lambda m, b, d: None)  # type: ignore[arg-type, return-value]
-    both = [Optimizers(phase, Scenario(momentum=0.5), 1.0, ["body.w"], [t], 1) for t in (whole, part)]
+    both = [
+        Optimizers(phase=phase, work=Scenario(momentum=0.5), cooled=1.0, names=["body.w"], leaves=[t], lead=1)
+        for t in (whole, part)
+    ]
     both[0].step([torch.ones(3, 2)])
     both[1].step([torch.ones(2, 2)])
     both[0].cut([whole[:2]])

@@ -44,7 +44,7 @@ dealt = cache(partitioning.make)
 
 def on(device, name, scenario=DIGITS, executor="stack", config=None, **fields):
     """A run in float64, ready for its first round."""
-    experiment = Experiment(name, scenario, executor=executor, device=device, **fields)
+    experiment = Experiment(algorithm=name, scenario=scenario, executor=executor, device=device, **fields)
     return Simulation(experiment, EARLY.get(name, {}) if config is None else config, dealt(scenario, 0), torch.float64)
 
 
@@ -133,7 +133,12 @@ def test_seeds_that_train_as_one_stack_do(name):
     found = {}
     for device in ("cpu", "cuda"):
         with placement.watched() as faults:
-            seeds = Seeds(Experiment(name, DIGITS, executor="rule", device=device), EARLY[name], data, torch.float64)
+            seeds = Seeds(
+                Experiment(algorithm=name, scenario=DIGITS, executor="rule", device=device),
+                EARLY[name],
+                data,
+                torch.float64,
+            )
             found[device] = [rows for _ in range(3) for rows in seeds.step().values()]
             if device == "cuda":
                 for run in seeds.runs:
@@ -175,7 +180,7 @@ def test_a_saved_model_is_read_where_there_is_no_gpu_and_starts_others_there(tmp
     with placement.watched() as faults:
         sim = on("cuda", "fedper")
         sim.step()
-        model_file.write(file, Experiment("fedper", DIGITS, device="cuda"), {}, sim)
+        model_file.write(file, Experiment(algorithm="fedper", scenario=DIGITS, device="cuda"), {}, sim)
     experiment, config, state = model_file.read(file)
     here = on("cpu", "fedper")
     here.load_state_dict(state)

@@ -123,7 +123,7 @@ def test_nobody_holds_a_class_that_the_body_has_seen() -> None:
 
 
 def begun(name: str, scenario: Scenario, **options: str) -> Simulation:
-    experiment = Experiment(name, scenario, executor="stack", **options)  # type: ignore[arg-type]
+    experiment = Experiment(algorithm=name, scenario=scenario, executor="stack", **options)  # type: ignore[arg-type]
     experiment.check()
     return Simulation(experiment, {}, TINY, torch.float64)
 
@@ -153,7 +153,7 @@ def test_every_model_starts_from_the_body_and_a_frozen_one_stays(name: str, pace
 
 def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: Path) -> None:
     scenario = find("gfpl-fmnist-common").override(clients=3)
-    experiment = Experiment("fedavg", scenario)
+    experiment = Experiment(algorithm="fedavg", scenario=scenario)
     said = "body from fmnist-first5 (6 tensors); not used: head.weight, head.bias"
     assert experiment.describe_start() == said and experiment.beginning() == {}
     other = {n: t + 1 for n, t in initial_weights.find(BODY).common.items()}
@@ -163,7 +163,7 @@ def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: P
     with pytest.raises(
         UserError, match="body of fmnist-first5 does not fit this model: .* in the file and .* in the model"
     ):
-        Experiment("fedavg", scenario.override(model="fedgen-cnn")).check()
+        Experiment(algorithm="fedavg", scenario=scenario.override(model="fedgen-cnn")).check()
 
 
 @pytest.mark.parametrize("name", registry.names())

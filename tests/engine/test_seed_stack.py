@@ -57,7 +57,7 @@ def both(
 ) -> tuple[Seeds, list[Simulation]]:
     """The seeds of an experiment together, and each alone; in float64."""
     data = data or {seed: partitioning.make(scenario, seed) for seed in SEEDS}
-    made = [Experiment(name, scenario, seed, "rule", **more) for seed in data]
+    made = [Experiment(algorithm=name, scenario=scenario, seed=seed, executor="rule", **more) for seed in data]
     alone = [Simulation(e, config, d, torch.float64) for e, d in zip(made, data.values(), strict=True)]
     return Seeds(made[0], config, data, torch.float64), alone
 
@@ -135,7 +135,9 @@ def test_a_trial_diverges_with_the_reason_of_its_first_seed_that_does() -> None:
     data = [partitioning.make(DIGITS, seed) for seed in SEEDS]
     data[1] = data[1]._replace(x=data[1].x * 1e30)
     with pytest.raises(Diverged, match="diverged in round 1: the loss of"):
-        MultiSeedSimulation(Experiment("fedavg", DIGITS, 3, "rule"), {"lr": 0.5}, data).step()
+        MultiSeedSimulation(
+            Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {"lr": 0.5}, data
+        ).step()
 
 
 @pytest.mark.parametrize("name", ["gfpl", "scaffold"])
@@ -143,7 +145,9 @@ def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path,
     data = [partitioning.make(SOME, seed) for seed in SEEDS]
 
     def trial() -> MultiSeedSimulation:
-        return MultiSeedSimulation(Experiment(name, SOME, 3, "rule"), EARLY[name], data)
+        return MultiSeedSimulation(
+            Experiment(algorithm=name, scenario=SOME, seed=3, executor="rule"), EARLY[name], data
+        )
 
     whole, cut = trial(), trial()
     rows = [figures(whole.step()) for _ in range(4)]
@@ -180,19 +184,32 @@ def test_code_that_fails_stacked_runs_for_one_seed_after_the_other(monkeypatch: 
 
 
 def test_a_stack_is_formed_only_where_it_pays() -> None:
-    digits = Experiment("fedavg", Scenario(), executor="rule")
+    digits = Experiment(algorithm="fedavg", scenario=Scenario(), executor="rule")
     assert seeds_at_once(digits, {}) == 5
     assert seeds_at_once(digits, {"batch": 32}) == 1
-    assert seeds_at_once(Experiment("fedavg", Scenario(participation=0.5), executor="rule"), {}) >= 10
-    assert seeds_at_once(Experiment("fedavg", Scenario(), executor="loop"), {}) == 1
+    assert (
+        seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(participation=0.5), executor="rule"), {}) >= 10
+    )
+    assert seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(), executor="loop"), {}) == 1
     large = Scenario(dataset="fashion-mnist", model="mcmahan-cnn")
-    assert seeds_at_once(Experiment("fedavg", large, executor="rule"), {}) == 1
+    assert seeds_at_once(Experiment(algorithm="fedavg", scenario=large, executor="rule"), {}) == 1
     # on a GPU it is memory alone that bounds it: 20 clients of 13,706 numbers
-    assert seeds_at_once(Experiment("fedavg", Scenario(batch=128), executor="rule", device="cuda"), {}) == 72
+    assert (
+        seeds_at_once(Experiment(algorithm="fedavg", scenario=Scenario(batch=128), executor="rule", device="cuda"), {})
+        == 72
+    )
     data = {seed: partitioning.make(DIGITS, seed) for seed in SEEDS}
-    assert Seeds(Experiment("fedavg", DIGITS, 3, "loop"), {}, data)._stack.joint is None
-    assert Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {}, {3: data[3]})._stack.joint is None
-    assert Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {}, data)._stack.joint is not None
+    assert (
+        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="loop"), {}, data)._stack.joint is None
+    )
+    assert (
+        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {}, {3: data[3]})._stack.joint
+        is None
+    )
+    assert (
+        Seeds(Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {}, data)._stack.joint
+        is not None
+    )
 
 
 def test_nets_whose_constants_depend_on_the_seed_run_by_themselves() -> None:
@@ -219,7 +236,9 @@ def test_plans_that_depend_on_the_seed_run_by_themselves() -> None:
 def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> None:
     scenario = Scenario(rounds=2)
     runs = [
-        RunTask(f"{lr} {seed}", Experiment("fedavg", scenario, seed, "rule"), {"lr": lr})
+        RunTask(
+            f"{lr} {seed}", Experiment(algorithm="fedavg", scenario=scenario, seed=seed, executor="rule"), {"lr": lr}
+        )
         for seed in range(5)
         for lr in (0.1, 0.2)
     ]
@@ -242,10 +261,17 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
     scenario = DIGITS.override(rounds=4)
     data = [partitioning.make(scenario, seed) for seed in SEEDS]
     data[2] = data[2]._replace(x=data[2].x * 1e30)  # diverges
-    e, budget = Experiment("fedavg", scenario, 3, "rule"), Budget("rounds", 3)
+    e, budget = Experiment(algorithm="fedavg", scenario=scenario, seed=3, executor="rule"), Budget("rounds", 3)
     outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, HERE, *data, budget=budget, objective=ACCURACY)
     for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
-        alone = ray_tasks.train(Experiment("fedavg", scenario, seed, "rule"), {"lr": 0.5}, d, 1, budget, ACCURACY)
+        alone = ray_tasks.train(
+            Experiment(algorithm="fedavg", scenario=scenario, seed=seed, executor="rule"),
+            {"lr": 0.5},
+            d,
+            1,
+            budget,
+            ACCURACY,
+        )
         assert len(found.rounds) == len(alone.rounds)
         assert found.reason == alone.reason
         for ours, theirs in zip(found.rounds, alone.rounds, strict=True):
@@ -256,4 +282,8 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
 
 def test_a_users_error_is_the_one_of_a_run_alone() -> None:
     with pytest.raises(UserError):
-        Seeds(Experiment("fedavg", DIGITS, 3, "rule"), {"none": 1}, {3: partitioning.make(DIGITS, 3)})
+        Seeds(
+            Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"),
+            {"none": 1},
+            {3: partitioning.make(DIGITS, 3)},
+        )

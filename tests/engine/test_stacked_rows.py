@@ -19,7 +19,7 @@ from fedtune.tracing.purity import identity
 def played(algorithm: str, participation: float = 1.0, **fields: Any) -> tuple[Simulation, list[dict[str, Any]]]:
     scenario = scenarios.find("digits-dir0.1").override(clients=5, participation=participation, local_steps=2, **fields)
     values = dict(registry.find(algorithm).checked_with)
-    simulation = Simulation(Experiment(algorithm, scenario), values, partitioning.make(scenario, 0))
+    simulation = Simulation(Experiment(algorithm=algorithm, scenario=scenario), values, partitioning.make(scenario, 0))
     rows = [simulation.step() for _ in range(4)]
     return simulation, [{n: v for n, v in row.items() if "seconds" not in n} for row in rows]
 
@@ -73,7 +73,9 @@ def test_a_run_with_a_metric_of_ones_own_finds_its_scores_after_one_without(tmp_
     scenario = scenarios.find("digits-w4").override(clients=4, local_steps=3)
     rows = []
     for given in ({}, {"metrics": names, "own": own}, {}):
-        simulation = Simulation(Experiment("fedprox", scenario, **given), {}, partitioning.make(scenario, 0))
+        simulation = Simulation(
+            Experiment(algorithm="fedprox", scenario=scenario, **given), {}, partitioning.make(scenario, 0)
+        )
         rows.append([simulation.step() for _ in range(6)][-1])
     assert rows[1]["val_recall"] == pytest.approx(rows[1]["val_acc"])
     assert len({row["val_acc"] for row in rows}) == 1 and "val_recall" not in rows[2]

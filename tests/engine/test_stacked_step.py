@@ -24,7 +24,7 @@ def nothing_is_known() -> None:
 def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any) -> Simulation:
     scenario = scenarios.find("digits-w4").override(clients=4, **fields)
     values = dict(registry.find(algorithm).checked_with) | (values or {})
-    simulation = Simulation(Experiment(algorithm, scenario), values, partitioning.make(scenario, 0))
+    simulation = Simulation(Experiment(algorithm=algorithm, scenario=scenario), values, partitioning.make(scenario, 0))
     for _ in range(3):
         simulation.step()
     return simulation

@@ -33,13 +33,13 @@ MIXED = FEW.override(model="htmini3")
 def begun(name: str, file: Path | str = "", scenario: Scenario = FEW, start: str = "common") -> Simulation:
     """A run in float64 at round 0 that starts from a file."""
     started = initial_weights.take(str(file))[0] if file else ""
-    experiment = Experiment(name, scenario, executor="stack", start=start, start_from=started)
+    experiment = Experiment(algorithm=name, scenario=scenario, executor="stack", start=start, start_from=started)
     experiment.check()
     return Simulation(experiment, {}, DATA, torch.float64)
 
 
 def said(name: str, file: Path | str, scenario: Scenario = FEW) -> str:
-    return Experiment(name, scenario, start_from=initial_weights.take(str(file))[0]).describe_start()
+    return Experiment(algorithm=name, scenario=scenario, start_from=initial_weights.take(str(file))[0]).describe_start()
 
 
 def saved(path: Path, tensors: Any) -> Path:
@@ -85,7 +85,7 @@ def test_a_trained_model_goes_on_in_another_algorithm(tmp_path: Path) -> None:
     first = begun("fedavg")
     play(first, 2)
     file = tmp_path / "fedavg.pt"
-    model_file.write(file, Experiment("fedavg", FEW), {}, first)
+    model_file.write(file, Experiment(algorithm="fedavg", scenario=FEW), {}, first)
     shared = first.state.server["shared"]
     second = begun("fedper", f"{file}:body")
     plain = begun("fedper")
@@ -99,7 +99,7 @@ def test_what_was_each_clients_own_stays_its_own(tmp_path: Path) -> None:
     first = begun("fedper")
     play(first, 2)
     file = tmp_path / "fedper.pt"
-    model_file.write(file, Experiment("fedper", FEW), {}, first)
+    model_file.write(file, Experiment(algorithm="fedper", scenario=FEW), {}, first)
     again = begun("fedper", file)
     assert_same_numbers(numbers(again.state), numbers(first.state))
     assert said("fedavg", file).startswith("body from fedper.pt (4 tensors); not used: head.weight, head.bias; head of")
@@ -115,7 +115,7 @@ def test_the_saved_state_goes_on_as_if_it_had_not_ended(tmp_path: Path) -> None:
     """FedAvg keeps nothing but its model, so a file of it goes on with the next file's draws like a later round 0."""
     first = begun("fedavg")
     play(first, 2)
-    model_file.write(tmp_path / "a.pt", Experiment("fedavg", FEW), {}, first)
+    model_file.write(tmp_path / "a.pt", Experiment(algorithm="fedavg", scenario=FEW), {}, first)
     second = begun("fedavg", tmp_path / "a.pt")
     second.state = second.state._replace(round=2)
     play(first, 1), play(second, 1)

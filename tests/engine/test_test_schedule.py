@@ -23,7 +23,7 @@ ALGORITHMS = ["fedproto", "gfpl", "fedavgft", "fedgenp", "fedensemble"]
 
 
 def simulation(name: str, test_every: int, seed: int = 0) -> Simulation:
-    experiment = Experiment(name, SOME, seed, test_every=test_every)
+    experiment = Experiment(algorithm=name, scenario=SOME, seed=seed, test_every=test_every)
     return Simulation(experiment, EARLY[name], partitioning.make(SOME, seed))
 
 
@@ -73,7 +73,9 @@ def test_a_kept_round_can_be_tested_after_its_clients_were_overwritten() -> None
 
 def test_seeds_are_tested_together() -> None:
     data = [partitioning.make(SOME, seed) for seed in (0, 1)]
-    every, late = (MultiSeedSimulation(Experiment("fedproto", SOME, test_every=n), {}, data) for n in (1, 100))
+    every, late = (
+        MultiSeedSimulation(Experiment(algorithm="fedproto", scenario=SOME, test_every=n), {}, data) for n in (1, 100)
+    )
     want, got = every.step(), late.step()
     assert bare(got) == bare(want, tests=False) and "test_acc_se" not in got
     assert bare(late.test()) == bare(want) and "test_acc_se" in want

@@ -138,7 +138,9 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
     line = HEAD.count("\n") + 1 + body[: body.rindex(f"def {hook}(")].count("\n")
     with pytest.raises(UserError, match=rf"mine\.py:{line}: Mine\.{hook} must return .*{said}"):
         scenario = scenarios.find("digits-w4").override(**SMALL)
-        experiment = Experiment(user_files.take(written(tmp_path, body))[0], scenario, executor=executor)
+        experiment = Experiment(
+            algorithm=user_files.take(written(tmp_path, body))[0], scenario=scenario, executor=executor
+        )
         experiment.default()
         simulation = Simulation(experiment, {}, partitioning.make(experiment.scenario, 0))
         simulation.step(), simulation.step()
@@ -192,7 +194,9 @@ def test_what_is_received_in_some_rounds_is_kept_in_the_others(tmp_path: Path) -
         "    return down if task.t == 2 else {'shared': {n: t for n, t in down['shared'].items() if 'body' in n}}"
     )
     algorithm = user_files.take(written(tmp_path, body))[0]
-    experiment = Experiment(algorithm, scenarios.find("digits-w4").override(**{**SMALL, "rounds": 3}))
+    experiment = Experiment(
+        algorithm=algorithm, scenario=scenarios.find("digits-w4").override(**{**SMALL, "rounds": 3})
+    )
     simulation = Simulation(experiment, {}, partitioning.make(experiment.scenario, 0))
     heads = []
     for _ in range(3):

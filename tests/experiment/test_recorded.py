@@ -40,7 +40,10 @@ def of_record(**content):
 
 
 def test_recorded_defaults_win_over_presets_and_lose_to_pinned_values(changed):
-    whole = Experiment("fedproto", SMALL, preset="as_published").configuration({}) | {"lam": 3.0, "weighting": "rows"}
+    whole = Experiment(algorithm="fedproto", scenario=SMALL, preset="as_published").configuration({}) | {
+        "lam": 3.0,
+        "weighting": "rows",
+    }
     for preset in ("", "as_text", "as_published"):
         assert of_record(preset=preset, defaults=whole).configuration({}) == whole
     pinned = replace(of_record(defaults=whole), pinned={"lam": 9.0})
@@ -81,7 +84,7 @@ def test_a_run_s_file_is_named_by_every_value_that_it_was_trained_with(changed):
     def name(experiment, **config):
         return ray_tasks.outcome_file(Path(), ray_tasks.RunTask("run", experiment, config))
 
-    now = Experiment("fedproto", SMALL)
+    now = Experiment(algorithm="fedproto", scenario=SMALL)
     others = [
         replace(now, defaults={"lam": 1.0}),
         replace(now, preset="as_text"),

@@ -184,7 +184,7 @@ def trained(tmp_path: Path, executor: str, *names: str, equal: bool = True, rule
     scenario = DIGITS.override(clients=4, rounds=2, evaluation=rule, dataset="digits")
     data = random_federation([9, 4, 6, 5], [[0, 1, 2, 3], [1], [0, 3], [2, 1]], other=4)
     short = data.test if equal else data.test._replace(counts=np.array([4, 1, 3, 2]))
-    changed = Experiment("fedavg", scenario, executor=executor, metrics=mine.metrics, own=mine.own)
+    changed = Experiment(algorithm="fedavg", scenario=scenario, executor=executor, metrics=mine.metrics, own=mine.own)
     sim = Simulation(changed, {}, data._replace(test=short), torch.float64)
     sim.step()
     return sim

@@ -51,7 +51,7 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
 
     reading.write_table(rounds, files.rounds_file)
     reading.write_table(pd.DataFrame(trials), files.trials_file)
-    experiment = Experiment("fedprox", find("digits-w4"))
+    experiment = Experiment(algorithm="fedprox", scenario=find("digits-w4"))
     files.add(
         **provenance.of_workload(experiment),
         scenario_name="digits-w4",

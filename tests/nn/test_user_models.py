@@ -167,14 +167,14 @@ def test_own_and_ours_mix_where_their_bodies_are_the_clients_own(net: str) -> No
     model = f"{net}:Small(hidden=7),cnn8,{net}:free"
     assert catalogue.members(model) == ("net.py:Small(hidden=7)", "cnn8", "net.py:free")
     scenario = DIGITS.override(model=model, features=0)
-    Experiment("fedproto", scenario).check()
+    Experiment(algorithm="fedproto", scenario=scenario).check()
     sim = simulate("fedproto", scenario, random_federation([5, 9, 7, 6]))
     assert sim.setup.task.features == 7 and [g.ids.tolist() for g in sim.state.groups] == [[0, 3], [1], [2]]
     play(sim, 1)
     with pytest.raises(UserError, match="fedavg averages body and head"):
-        Experiment("fedavg", scenario).check()
+        Experiment(algorithm="fedavg", scenario=scenario).check()
     with pytest.raises(UserError, match="net.py:Small has 6 and net.py:Small.hidden=7. has 7"):
-        Experiment("fedproto", scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
+        Experiment(algorithm="fedproto", scenario=scenario.override(model=f"{net}:Small(hidden=7),{net}:Small")).check()
 
 
 @pytest.mark.parametrize("name", [n for n in catalogue.WIDTHS if catalogue.axes(n) == (3,)])
@@ -205,7 +205,7 @@ def test_a_model_without_a_body_that_learns_is_shared_whole_or_refused(net: str)
     logistic = DIGITS.override(model=f"{net}:logistic", features=0)
     play(simulate("fedavg", logistic, random_federation([5, 9])), 1)
     with pytest.raises(UserError, match="fedper averages body, but net.py:logistic has no tensors there; use"):
-        Experiment("fedper", logistic).check()
+        Experiment(algorithm="fedper", scenario=logistic).check()
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -213,9 +213,9 @@ def test_every_algorithm_trains_a_head_of_two_layers_or_says_that_it_cannot(net:
     scenario, data = DIGITS.override(model=f"{net}:deep"), random_federation([5, 9])
     if registry.find(name).linear_head:
         with pytest.raises(UserError, match="linear head, but that of net.py:deep has head.0.weight, head.0"):
-            Experiment(name, scenario).check()
+            Experiment(algorithm=name, scenario=scenario).check()
     else:
-        Experiment(name, scenario).check()
+        Experiment(algorithm=name, scenario=scenario).check()
         play(simulate(name, scenario, data, **EARLY.get(name, {})), 2)
 
 

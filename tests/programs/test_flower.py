@@ -214,7 +214,7 @@ def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path) -
 def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = ProgramWorkload(of_app(app, "client:eval-acc"))
+    before = ProgramWorkload(program=of_app(app, "client:eval-acc"))
     run = start(before.program, tmp_path / "runs")
     run.save(tmp_path / "saved")
     plain = before.to_plain()
@@ -223,7 +223,7 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     elsewhere.write_text(Path(flower.CHILD).read_text() + "# newer")
     monkeypatch.setattr(flower, "CHILD", str(elsewhere))
     monkeypatch.setattr(fingerprint, "OURS", elsewhere.parent)
-    now = ProgramWorkload(of_app(app, "client:eval-acc"))
+    now = ProgramWorkload(program=of_app(app, "client:eval-acc"))
     assert str(elsewhere) in now.program.command and now.to_plain() == plain and not plain["scripts"]
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 

@@ -36,7 +36,7 @@ for t in range(1, 4):
 
 
 def trained(folder: Path, *seeds: int) -> list[Outcome]:
-    workload = ProgramWorkload(python(folder, SCRIPT, words="{seed}"))
+    workload = ProgramWorkload(program=python(folder, SCRIPT, words="{seed}"))
     at = Place(folder / "outputs", "run", 1)
     nothing = [None] * len(seeds)
     return ray_tasks.train_seeds(workload, {}, seeds, at, *nothing, budget=Budget(), objective=None)
@@ -72,7 +72,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_where_all_fail_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    workload = ProgramWorkload(python(tmp_path, SCRIPT, words="{seed}"))
+    workload = ProgramWorkload(program=python(tmp_path, SCRIPT, words="{seed}"))
     bad, good = (RunTask(f"best {seed}", workload.with_seed(seed), {}) for seed in (11, 10))
     with pytest.raises(UserError, match="^own failed with status 3"):
         ray_tasks.run_all([bad], {}, tmp_path / "files")

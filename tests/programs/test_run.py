@@ -262,7 +262,7 @@ def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
     )
     program = python(folder, script, "isolate = 'copy'\n")
     for name in ("a", "b"):
-        assert len(finish(ProgramRun(program, {}, 0, folder / "runs" / name))) == 3
+        assert len(finish(ProgramRun(program=program, config={}, seed=0, folder=folder / "runs" / name))) == 3
     assert not (folder / "result").exists() and (folder / "own.py").read_text() == script
     assert not (folder / "runs" / "a" / "copy").exists()
 
@@ -577,7 +577,9 @@ def test_a_process_may_train_one_trial_after_another(folder: Path, none_waits: N
     program = python(folder, REUSED, REUSE, 2)
     rows, logs = [], []
     for i in range(3):
-        run = ProgramRun(program, {"lr": 0.1 * (i + 1)}, 0, folder / f"trial-{i}", trial=named(folder))
+        run = ProgramRun(
+            program=program, config={"lr": 0.1 * (i + 1)}, seed=0, folder=folder / f"trial-{i}", trial=named(folder)
+        )
         rows += [round(row["val_acc"], 9) for row in finish(run)]
         run.close()
         logs.append((folder / f"trial-{i}" / "output.log").read_text())
@@ -611,7 +613,7 @@ def test_report_reaches_the_trial_of_a_process_that_is_used_again(folder: Path, 
     script = f"import sys; sys.path.insert(0, {str(root)!r})\nfrom fedtune import report\n{script}"
     program = python(folder, script, f"reuse = true\n{NAMED}{REUSE.partition(chr(10))[2]}", 2)
     for i in range(2):
-        run = ProgramRun(program, {"lr": 0.1 * (i + 1)}, 0, folder / f"trial-{i}")
+        run = ProgramRun(program=program, config={"lr": 0.1 * (i + 1)}, seed=0, folder=folder / f"trial-{i}")
         assert [row["val_acc"] for row in finish(run)] == [0.1 * (i + 1)] * 2
 
 

@@ -37,7 +37,7 @@ def made(
     **more: Any,
 ) -> Findings:
     """A search whose finished trials have these scores, and whose check has these differences of best and default."""
-    experiment = Experiment("fedproto", Scenario(clients=5, rounds=6))
+    experiment = Experiment(algorithm="fedproto", scenario=Scenario(clients=5, rounds=6))
     record = of_workload(experiment) | {"command": COMMAND, "space": SPACE, "trials": len(values), "state": "finished"}
     record["declared"] = {name: experiment.hyperparameters()[name].to_record() for name in SPACE}
     config = config or {"lam": 1.0, "lr": 0.02, "momentum": 0.5}
@@ -58,7 +58,19 @@ def made(
     ]
     check = FinalCheck(pd.DataFrame(rows).drop(columns="val_acc"), ACCURACY) if rows else None
     state = more.pop("state", "finished")
-    return Findings(Path("run"), record | more, trials, pd.DataFrame(), state, best, config, "", "digits-w4", {}, check)
+    return Findings(
+        run=Path("run"),
+        record=record | more,
+        trials=trials,
+        rounds=pd.DataFrame(),
+        state=state,
+        best=best,
+        config=config,
+        yaml="",
+        scenario="digits-w4",
+        default={},
+        check=check,
+    )
 
 
 def todo(found: list[advice.Advice]) -> list[str]:
@@ -85,7 +97,7 @@ def takes(command: str) -> Any:
     ],
 )
 def test_a_best_at_the_end_of_a_range_asks_for_a_wider_one(config, wider):
-    lam = Experiment("fedproto", Scenario()).hyperparameters()["lam"]
+    lam = Experiment(algorithm="fedproto", scenario=Scenario()).hyperparameters()["lam"]
     (found,) = advice.wider_ranges(made([0.5, 0.6], config=config))
     assert found.todo.startswith("Widen ") and "may be better beyond it" in found.why
     low = max(0.01, lam.low)
@@ -113,7 +125,7 @@ def test_ranges_that_were_given_stay_given():
 
 
 def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
-    hps = Experiment("fedproto", Scenario()).hyperparameters()
+    hps = Experiment(algorithm="fedproto", scenario=Scenario()).hyperparameters()
     high = hps["lam"].high
     f = made([0.5, 0.6], config={"lam": high, "lr": 0.02, "momentum": 0.5})
     f.record["space"] = SPACE | {"lam": f"1 … {high:g} (log)"}
@@ -123,7 +135,7 @@ def test_a_range_that_is_all_that_is_declared_is_said_and_not_widened():
 
 @pytest.mark.parametrize("name", ["lr", "batch", "momentum", "local_epochs"])
 def test_a_range_in_words_is_read_as_it_was_written(name):
-    hp: Hyperparameter = Experiment("fedproto", Scenario()).hyperparameters()[name]
+    hp: Hyperparameter = Experiment(algorithm="fedproto", scenario=Scenario()).hyperparameters()[name]
     domain = hp.domain()
     read = ranges.of_text(domains.domain_text(domain), hp)
     assert read and read.text() == domains.domain_text(domain)
@@ -221,7 +233,7 @@ def test_each_hyperparameter_gets_one_decision():
     assert widen.startswith("Widen lam to ") and " and lr to " in widen
     assert (most, fix.partition(":")[0]) == ("Search lr most closely", "Fix momentum")
     assert takes(found[-1].command).set == ["momentum=0.94"] and "momentum" not in takes(found[0].command).ranges
-    high = Experiment("fedproto", Scenario()).hyperparameters()["lam"].high
+    high = Experiment(algorithm="fedproto", scenario=Scenario()).hyperparameters()["lam"].high
     declared = made([0.9, 0.8], config={"lam": high}, space={"lam": f"1 … {high:g} (log)"})  # all that is declared
     assert todo(advice.wider_ranges(declared)) == ["Look beyond the declared range"]
     assert advice.wider_ranges(declared, ["lam"]) == []

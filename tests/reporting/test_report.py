@@ -51,7 +51,7 @@ BEST, DEFAULT = (0.92, 0.94, 0.96), (0.90, 0.90, 0.90)
 
 def record(**more: Any) -> dict[str, Any]:
     """A run.json."""
-    experiment = Experiment("fedproto", Scenario(clients=5, rounds=ROUNDS))
+    experiment = Experiment(algorithm="fedproto", scenario=Scenario(clients=5, rounds=ROUNDS))
     told = {
         "space": {"lam": "0.1 … 50 (log)", "lr": "0.001 … 0.3 (log)"},
         "trials": 14,

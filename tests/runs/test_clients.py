@@ -25,7 +25,9 @@ def outcome(objective: Objective | None, rounds: int = 4, some: int = 0, limit: 
     data = random_federation([9, 4, 6, 5], other=5)
     threads = torch.get_num_threads()
     try:
-        return ray_tasks.train(Experiment("fedavg", scenario), {"lr": 0.3}, data, 1, Budget("rounds", limit), objective)
+        return ray_tasks.train(
+            Experiment(algorithm="fedavg", scenario=scenario), {"lr": 0.3}, data, 1, Budget("rounds", limit), objective
+        )
     finally:
         torch.set_num_threads(threads)
 

@@ -69,7 +69,7 @@ def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
 
 
 def planned(folder: Path, **more: Any) -> plan.SearchPlan:
-    return plan.make(SearchOptions("fedavg", "digits-w4", storage_path=str(folder), **more))
+    return plan.make(SearchOptions(algo="fedavg", scenario="digits-w4", storage_path=str(folder), **more))
 
 
 def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_p
 
 
 def test_a_record_that_is_older_than_the_option_chose_by_a_trials_own_seeds() -> None:
-    options = SearchOptions("fedavg", choose_seeds=3).to_record()
+    options = SearchOptions(algo="fedavg", choose_seeds=3).to_record()
     assert SearchOptions.from_record({"options": options}).choose_seeds == 3
     assert SearchOptions.from_record({"options": {"algo": "fedavg"}}).choose_seeds == 1
     assert ComparisonOptions.from_record({"options": {}, "algorithms": [], "defaults_of": {}}).choose_seeds == 1

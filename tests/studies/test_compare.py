@@ -83,7 +83,7 @@ def test_an_evaluation_equals_the_run_bit_for_bit(both):
     frame = pd.read_parquet(both / "evaluations.parquet")
     rounds = pd.read_parquet(both / "evaluation_rounds.parquet")
     assert set(frame["seed"]) == {1, 2}  # 0 was the search's
-    experiment = Experiment("fedproto", Scenario(clients=4, rounds=4), pinned={"local_epochs": 2})
+    experiment = Experiment(algorithm="fedproto", scenario=Scenario(clients=4, rounds=4), pinned={"local_epochs": 2})
     for configuration in ("default", "top 1"):
         which = f"algorithm == 'fedproto' and configuration == '{configuration}' and seed == 2"
         row, logged = frame.query(which), rounds.query(which)

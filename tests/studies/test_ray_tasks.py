@@ -21,7 +21,9 @@ from tests.support.waiting import wait_for
 
 SCENARIO = DIGITS.override(rounds=40)
 RUNS = [
-    RunTask(f"{name}, seed {seed}", Experiment("fedavg", SCENARIO, seed, "rule"), config)
+    RunTask(
+        f"{name}, seed {seed}", Experiment(algorithm="fedavg", scenario=SCENARIO, seed=seed, executor="rule"), config
+    )
     for seed in (100, 101, 102)
     for name, config in (("best", {"lr": 0.05}), ("default", {}))
 ]

@@ -223,7 +223,7 @@ def test_a_quick_version_is_small_and_keeps_the_ends():
     assert [c.config.get("start") for c in quick.panels[2].columns] == [5, 20, 40]
     for panel in quick.panels:  # what is varied has had its effect by then
         for column in panel.columns:
-            gfpl = Experiment("gfpl", column.setting()).resolve(column.config)[0]
+            gfpl = Experiment(algorithm="gfpl", scenario=column.setting()).resolve(column.config)[0]
             assert gfpl.first_event() <= column.setting().rounds
     assert [c.setting().rounds for c in substitution.quick(GRIDS["fedsa-table3"]).panels[0].columns] == [20, 10, 4]
     (every,) = substitution.quick(GRIDS["gfpl-fig6"], every_column=True).panels
@@ -256,12 +256,12 @@ def test_the_same_configuration_under_two_names_is_one_run(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("name", "algos"), [("fedpa-table2", "fedavg,fedpa"), ("fedsa-device", "gfpl")])
 def test_only_the_rows_of_some_algorithms_are_run(name: str, algos: str):
-    asked = [ReproductionOptions(name, dataset="digits", algos=given) for given in (None, algos)]
+    asked = [ReproductionOptions(table=name, dataset="digits", algos=given) for given in (None, algos)]
     every, some = map(reproduction_plan.requested, asked)
     wanted = [s for s in reproduction_plan.planned(every, "ours", "cpu") if s.row.algorithm in algos.split(",")]
     got = list(reproduction_plan.planned(some, "ours", "cpu"))
     assert [(s.column.label, s.row, s.runs) for s in got] == [(s.column.label, s.row, s.runs) for s in wanted] and got
-    assert ReproductionOptions(name, algos=algos).folder != ReproductionOptions(name).folder
+    assert ReproductionOptions(table=name, algos=algos).folder != ReproductionOptions(table=name).folder
 
 
 def test_a_preset_goes_to_the_algorithms_that_have_it():
@@ -299,7 +299,9 @@ def report(accuracies: dict[str, list[list[float]]], grid: PaperGrid, **reasons:
         for run, accs in zip(s.runs, accuracies[s.row.label], strict=True):
             rows, why = [row_of(a, t) for t, a in enumerate(accs, 1)], reasons.get(s.row.label, "")
             outcomes[run.label] = Outcome(rows, why, None if why else "abc")
-    return reproduction_report.Report(grid, found, outcomes, ORIGIN, "ours", quick=True)
+    return reproduction_report.Report(
+        grid=grid, spots=found, outcomes=outcomes, origin=ORIGIN, presets="ours", quick=True
+    )
 
 
 def small(name: str, dataset: str, rows: set[str], seeds: int) -> PaperGrid:
@@ -379,7 +381,9 @@ def test_the_last_round_counts_beside_the_papers_rule():
     text = reproduction_report.markdown(figures)
     assert "| setting | row | preset | ours | by the paper's rule | printed | known | validation | MB in all |" in text
     assert "| FedPA | as_published | 71.00 ± 12.71 | 51.00 | 85.52 ± 0.50 |" in text and "| 71.00 | 28.0 |" in text
-    report = reproduction_report.Report(grid, found, played, ORIGIN, "ours,as_published", quick=False)
+    report = reproduction_report.Report(
+        grid=grid, spots=found, outcomes=played, origin=ORIGIN, presets="ours,as_published", quick=False
+    )
     assert "presets ours and as_published" in report.about()[1]
 
 
@@ -538,7 +542,7 @@ def test_the_status_of_a_reproduction(
 )
 def test_after_a_whole_table_comes_a_comparison_that_can_be_pasted(name: str, more: dict[str, Any]):
     """Of algorithms that run on the table's first setting as they are: FedGen does not on unlike models."""
-    options = ReproductionOptions(name, **more)
+    options = ReproductionOptions(table=name, **more)
     line = reproduction.next_command(requested(options), options)
     words = shlex.split(line.partition(" compare ")[2])
     asked = ComparisonOptions(**arguments.given(compare.parser().parse_args(words), ComparisonOptions))

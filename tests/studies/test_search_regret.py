@@ -51,7 +51,7 @@ def test_a_choice_is_judged_on_seeds_that_it_was_not_made_on() -> None:
 def test_the_whole_grid_on_one_seed_chooses_the_luckiest() -> None:
     """By hand: seed 0 chooses the first, which is 0.3 on the others, seeds 1 and 2 the second, the best of all."""
     values = np.array([[0.9, 0.3, 0.3], [0.5, 0.8, 0.8]])[:, :, None]
-    table = Tabulated({"a": [0, 1]}, range(3), values, (0,), ABOUT)
+    table = Tabulated(levels={"a": [0, 1]}, seeds=range(3), values=values, default=(0,), about=ABOUT)
     assert search_regret.of_whole_grid(table) == pytest.approx((0.5 + 0 + 0) / 3)
     assert search_regret.of_whole_grid(flat(np.linspace(0, 1, 7))) == 0
 
@@ -77,7 +77,7 @@ def test_a_choice_among_the_best_goes_by_all_seeds_that_they_were_trained_on() -
         values = np.zeros((4, 3, 3))
         values[:, 0] = np.array([0.1, 0.2, 0.3, 0.05])[:, None]  # on the seed that selects
         values[:, 1, -1] = others  # at the end on the other
-        table = Tabulated({"a": [0, 1, 2, 3]}, range(3), values, (0,), ABOUT)
+        table = Tabulated(levels={"a": [0, 1, 2, 3]}, seeds=range(3), values=values, default=(0,), about=ABOUT)
         ledger = search_regret._Ledger(table, Strategy("random", "promote", 1, choose_seeds=k), [0, 1])
         for i in range(4):
             ledger.take(SimulatedRound(3.0, i, {"a": i}, 3, float(values[i, 0, -1]), "finished"))

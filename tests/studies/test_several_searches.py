@@ -309,7 +309,9 @@ def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path) -> None:
     )
     two = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.7, 0.01)})
     twice, none = tables.control(two, c.control), tables.pairs(two[:0])
-    tested = method.Tested(none, none, twice, "test_acc", [], {}, [])
+    tested = method.Tested(
+        pairs=none, against=none, control=twice, reported="test_acc", unequal=[], record={}, records=[]
+    )
     assert text.from_itself(twice) in method._judged(c, tested)[-1]
     lost = two.assign(test_acc=two["test_acc"].where(two["algorithm"] == "fedavg"))
     assert text.control(tables.control(lost, c.control))[0].endswith("fedavg-again − fedavg is unknown (not tested)")

@@ -22,7 +22,9 @@ def table(seeds: int = 3, rounds: int = 5) -> Tabulated:
     values[2, 0, 3, 1, 2:] = np.nan
     values[0, 0, 0, 0] = np.nan
     about = {"algorithm": "fedavg", "scenario_name": "d"}
-    return Tabulated(LEVELS, range(7, 7 + seeds), values, (1, 0, 2), about, first_effect=3)
+    return Tabulated(
+        levels=LEVELS, seeds=range(7, 7 + seeds), values=values, default=(1, 0, 2), about=about, first_effect=3
+    )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

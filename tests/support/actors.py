@@ -19,11 +19,11 @@ class LocalActor(FederatedTrainable):
     trial_resources, device = None, "cpu"
 
     def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        super().setup(config, workload=Experiment("fedproto", SETTING), data=DATA, budget=Budget())
+        super().setup(config, workload=Experiment(algorithm="fedproto", scenario=SETTING), data=DATA, budget=Budget())
 
     def _begin(self, config: dict[str, Any]) -> None:
         values = dict(config)
-        self.workload = Experiment(values.pop("algorithm", "fedproto"), SETTING, device=self.device)
+        self.workload = Experiment(algorithm=values.pop("algorithm", "fedproto"), scenario=SETTING, device=self.device)
         super()._begin(values)
 
     def _setup_logdir(self) -> None:

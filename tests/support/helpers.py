@@ -56,7 +56,9 @@ def simulate(
         data = _dealt(scenario, seed)
     else:
         scenario = scenario.override(clients=data.clients)
-    sim = Simulation(Experiment(name, scenario, seed, executor), config, data, torch.float64)
+    sim = Simulation(
+        Experiment(algorithm=name, scenario=scenario, seed=seed, executor=executor), config, data, torch.float64
+    )
     if groups:
         form = architectures.build(
             scenario.model,

@@ -41,7 +41,7 @@ def made(folder: Path, command: str | list[str], more: str = "", rounds: int = 3
 
 def start(program: Program, folder: Path, config: dict[str, Any] | None = None, **more: Any) -> ProgramRun:
     """A trial of a program in a folder of its own."""
-    return ProgramRun(program, config or {}, more.pop("seed", 0), folder / "trial", **more)
+    return ProgramRun(program=program, config=config or {}, seed=more.pop("seed", 0), folder=folder / "trial", **more)
 
 
 def finish(run: ProgramRun) -> list[dict[str, Any]]:

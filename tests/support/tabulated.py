@@ -13,4 +13,6 @@ def flat(worth: np.ndarray, seeds: int = 3, rounds: int = 4, spread: float = 0.0
     """Configurations of one hyperparameter that reach the same in every round, but for a seed's luck."""
     luck = spread * np.random.default_rng(draw).normal(size=(len(worth), seeds, 1))
     values = np.broadcast_to(worth[:, None, None] + luck, (len(worth), seeds, rounds)).copy()
-    return Tabulated({"a": list(range(len(worth)))}, range(seeds), values, (0,), ABOUT)
+    return Tabulated(
+        levels={"a": list(range(len(worth)))}, seeds=range(seeds), values=values, default=(0,), about=ABOUT
+    )

@@ -82,7 +82,7 @@ def model(folder: Path, layer: str = "nn.ReLU()", mark: str = "") -> str:
 
 def trained(name: str, model: str = "mlp", rounds: int = 3) -> Simulation:
     scenario = SMALL.override(model=model, features=0 if model != "mlp" else 12)
-    simulation = Simulation(Experiment(name, scenario, executor="stack"), {}, DATA)
+    simulation = Simulation(Experiment(algorithm=name, scenario=scenario, executor="stack"), {}, DATA)
     for _ in range(rounds):
         simulation.step()
     return simulation
@@ -167,23 +167,23 @@ def test_what_changes_long_after_it_was_recorded_is_found_at_a_later_replay(
 
 
 def test_a_trial_whose_code_is_not_pure_is_refused_before_it_begins(tmp_path: Path) -> None:
-    experiment = Experiment(algorithm(tmp_path, factor="(1 + time.time() % 1)"), SMALL)
+    experiment = Experiment(algorithm=algorithm(tmp_path, factor="(1 + time.time() % 1)"), scenario=SMALL)
     with pytest.raises(UserError, match="its code gave other numbers than when it was recorded"):
         choose_executor(experiment, {}, DATA, Simulation)
 
 
 def test_what_is_to_be_declared_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    choose_executor(Experiment(algorithm(tmp_path, ""), SMALL), {}, DATA, Simulation)
+    choose_executor(Experiment(algorithm=algorithm(tmp_path, ""), scenario=SMALL), {}, DATA, Simulation)
     assert capsys.readouterr().err == (
         "note: steps run eagerly, which is slower, because Mine does not say pure = True; see docs/reference/hooks.md\n"
     )
-    choose_executor(Experiment(algorithm(tmp_path), SMALL), {}, DATA, Simulation)
+    choose_executor(Experiment(algorithm=algorithm(tmp_path), scenario=SMALL), {}, DATA, Simulation)
     assert capsys.readouterr().err == ""
 
 
 def test_check_compares_recorded_steps_with_the_code(tmp_path: Path) -> None:
     def found(*given: str) -> Any:
-        return exactness.recorded_steps(Subject(registry.find(algorithm(tmp_path, *given)), "mine"))
+        return exactness.recorded_steps(Subject(cls=registry.find(algorithm(tmp_path, *given)), name="mine"))
 
     assert found() is None
     assert isinstance(found(""), Note) and "runs eagerly, as Mine does not say pure = True" in str(found(""))

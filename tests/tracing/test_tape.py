@@ -15,7 +15,7 @@ Code = Callable[..., Sequence[Tensor | None]]
 def noted(code: Code, fixed: list[Tensor], fresh: list[Tensor], moving: Sequence[int] = ()) -> Tape:
     with (recorder := OperationRecorder([*fixed, *fresh])):
         results = code(*fixed, *fresh)
-    return Tape(recorder, len(fixed), len(fresh), moving, results)
+    return Tape(recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=results)
 
 
 def test_replay_on_other_tensors_is_the_code_on_them() -> None:

@@ -94,7 +94,7 @@ def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.Monk
 )
 def test_each_rule_has_its_own_decay_and_rate(rule: str, decay: float, rate: float) -> None:
     """Reddi et al., appendix D: no first moment in FedAdagrad; FedAvgM's best rates are 0.3 to 1."""
-    e = Experiment("fedadam", DIGITS, pinned={"rule": rule})
+    e = Experiment(algorithm="fedadam", scenario=DIGITS, pinned={"rule": rule})
     assert (e.default()["beta1"], e.default()["server_lr"]) == (decay, rate)
     data = random_federation([5, 9])
     left, given = (simulate("fedadam", DIGITS, data, rule=rule, **c) for c in ({}, {"beta1": decay, "server_lr": rate}))
@@ -102,7 +102,7 @@ def test_each_rule_has_its_own_decay_and_rate(rule: str, decay: float, rate: flo
 
 
 def test_a_space_with_every_rule_gives_each_what_it_uses() -> None:
-    e = Experiment("fedadam", DIGITS)
+    e = Experiment(algorithm="fedadam", scenario=DIGITS)
     wide = space.load("wide", e)
     uses = {"adam": {"beta1", "beta2", "tau"}, "yogi": {"beta1", "beta2", "tau"}, "adagrad": {"tau"}, "sgd": {"beta1"}}
     for rule, names in uses.items():

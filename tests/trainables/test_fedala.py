@@ -114,4 +114,4 @@ def test_losses_that_are_alike_stop_the_learning_and_a_client_that_comes_later_l
 
 def test_a_rule_for_one_global_model_is_refused() -> None:
     with pytest.raises(UserError, match="under fedala weights stays with each client"):
-        Experiment("fedala", DIGITS.override(evaluation="pooled")).check()
+        Experiment(algorithm="fedala", scenario=DIGITS.override(evaluation="pooled")).check()

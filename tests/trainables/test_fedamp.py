@@ -104,7 +104,7 @@ def test_three_rounds_by_hand(executor: str) -> None:
 
 def test_a_rule_for_one_global_model_is_refused() -> None:
     with pytest.raises(UserError, match="stays with each client"):
-        Experiment("fedamp", DIGITS.override(evaluation="pooled")).check()
+        Experiment(algorithm="fedamp", scenario=DIGITS.override(evaluation="pooled")).check()
 
 
 def test_planning_makes_no_models_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_client_is_tuned_alike_whoever_else_is_scored_and_however_they_are_gro
 def test_a_rule_for_one_global_model_is_refused_unless_nothing_is_tuned() -> None:
     pooled = DIGITS.override(evaluation="pooled")
     with pytest.raises(UserError, match="under fedavgft body, head stays with each client"):
-        Experiment("fedavgft", pooled).check()
-    Experiment("fedavgft", pooled, pinned={"tune_epochs": 0}).check()
-    words = Experiment("fedavgft", DIGITS).describe_scoring()
+        Experiment(algorithm="fedavgft", scenario=pooled).check()
+    Experiment(algorithm="fedavgft", scenario=pooled, pinned={"tune_epochs": 0}).check()
+    words = Experiment(algorithm="fedavgft", scenario=DIGITS).describe_scoring()
     assert words.startswith("the averaged model, trained on the client's own rows before it is scored, on each")

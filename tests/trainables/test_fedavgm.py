@@ -67,7 +67,7 @@ def test_three_rounds_of_the_server_by_numpy(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_it_has_a_rate_and_a_momentum_and_the_papers_defaults() -> None:
     assert list(hyperparameters(FedAvgM)) == ["server_lr", "beta1"]
-    ours, text = (Experiment("fedavgm", DIGITS, preset=p).configuration({}) for p in ("", "as_text"))
+    ours, text = (Experiment(algorithm="fedavgm", scenario=DIGITS, preset=p).configuration({}) for p in ("", "as_text"))
     assert (ours["server_lr"], ours["beta1"]) == (1.0, 0.9)
     assert text == ours | {"momentum": 0.0} and ours["momentum"] == 0.5
 

@@ -81,10 +81,10 @@ def test_the_body_alone_is_sent_and_the_head_tuned_alone_leaves_statistics() -> 
 
 def test_the_default_is_the_codes_and_pfllibs_is_a_preset() -> None:
     """jhoon-oh/FedBABU, analysis.ipynb: body and head, five epochs at 1e-3; PFLlib: ten at the clients' own rate."""
-    plain = Experiment("fedbabu", DIGITS)
+    plain = Experiment(algorithm="fedbabu", scenario=DIGITS)
     tuned = {n: plain.default()[n] for n in ("tune", "tune_epochs", "tune_lr")}
     assert tuned == {"tune": "all", "tune_epochs": 5, "tune_lr": 1e-3}
-    assert {n: Experiment("fedavgft", DIGITS).default()[n] for n in tuned} == tuned
-    theirs = Experiment("fedbabu", DIGITS.override(lr=0.2), preset="pfllib")
+    assert {n: Experiment(algorithm="fedavgft", scenario=DIGITS).default()[n] for n in tuned} == tuned
+    theirs = Experiment(algorithm="fedbabu", scenario=DIGITS.override(lr=0.2), preset="pfllib")
     assert {n: theirs.default()[n] for n in tuned} == {"tune": "all", "tune_epochs": 10, "tune_lr": 0.2}
-    assert Experiment("fedbabu", DIGITS, preset="as_text").default()["tune"] == "head"
+    assert Experiment(algorithm="fedbabu", scenario=DIGITS, preset="as_text").default()["tune"] == "head"

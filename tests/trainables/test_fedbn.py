@@ -84,14 +84,14 @@ def test_who_sits_out_keeps_its_batch_norm() -> None:
 
 def test_no_rule_for_one_global_model_fits_where_batch_norm_stays() -> None:
     for scenario, fits in ((DIGITS, True), (BATCHNORM, False)):
-        experiment = Experiment("fedbn", scenario.override(evaluation="global"))
+        experiment = Experiment(algorithm="fedbn", scenario=scenario.override(evaluation="global"))
         if fits:
             experiment.check()
         else:
             with pytest.raises(UserError, match=r"under fedbn body\.1\.bias"):
                 experiment.check()
     assert (
-        Experiment("fedbn", BATCHNORM)
+        Experiment(algorithm="fedbn", scenario=BATCHNORM)
         .describe_scoring()
         .startswith("the averaged model with each client's own BatchNorm layers, on each")
     )

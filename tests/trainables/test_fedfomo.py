@@ -114,4 +114,4 @@ def test_three_rounds_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_rule_for_one_global_model_is_refused() -> None:
     with pytest.raises(UserError, match="stays with each client"):
-        Experiment("fedfomo", DIGITS.override(evaluation="pooled")).check()
+        Experiment(algorithm="fedfomo", scenario=DIGITS.override(evaluation="pooled")).check()

@@ -304,7 +304,7 @@ def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, preset: str) -> None:
-    known = Experiment(name, DIGITS).hyperparameters()
+    known = Experiment(algorithm=name, scenario=DIGITS).hyperparameters()
     for hp, value in find(name).presets[preset].items():
         checked = known[hp].check(value)
         assert checked == value and type(checked) is type(value)
@@ -313,23 +313,27 @@ def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, p
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset: str) -> None:
     values = find(name).presets[preset]
-    plain, other = (Experiment(name, DIGITS, preset=p).configuration({}) for p in ("", preset))
+    plain, other = (Experiment(algorithm=name, scenario=DIGITS, preset=p).configuration({}) for p in ("", preset))
     text = dict(find(name).presets.get("as_text", {}))  # without one the defaults are the text
-    assert other == plain | values and plain | text == Experiment(name, DIGITS, preset="as_text").configuration({})
-    pinned = Experiment(name, DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
+    assert other == plain | values and plain | text == Experiment(
+        algorithm=name, scenario=DIGITS, preset="as_text"
+    ).configuration({})
+    pinned = Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
     assert pinned.configuration({}) == plain | values | {"lr": 0.07, "momentum": 0.3}
     assert pinned.configuration({"lr": 0.02}) == plain | values | {"lr": 0.02, "momentum": 0.3}
     own = [n for n in values if n in hyperparameters(find(name))]
     for n in own:
         old = plain[n]
-        assert Experiment(name, DIGITS, preset=preset, pinned={n: old}).configuration({}) == plain | values | {n: old}
+        assert Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={n: old}).configuration(
+            {}
+        ) == plain | values | {n: old}
 
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
     scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), random_federation([8, 12], EVEN)
     small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
-    sim = Simulation(Experiment(name, scenario, preset=preset), small, data, torch.float64)
+    sim = Simulation(Experiment(algorithm=name, scenario=scenario, preset=preset), small, data, torch.float64)
     want = simulate(name, scenario, data, **small, **find(name).presets[preset])
     assert play(sim, 1) == play(want, 1)  # what acts later is among the values that the test before this one compares
     assert_same_numbers(numbers(sim.state), numbers(want.state))
@@ -337,7 +341,7 @@ def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str)
 
 def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
     options = ExperimentOptions(
-        "fedavg", fields={"lr": 0.3, "batch_norm": "averaged"}, set={"momentum": 0.4}, preset="as_published"
+        algo="fedavg", fields={"lr": 0.3, "batch_norm": "averaged"}, set={"momentum": 0.4}, preset="as_published"
     )
     found = options.experiment().configuration({})
     assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
@@ -346,6 +350,6 @@ def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
 
 def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="unknown preset of fedgen 'as_publish': did you mean 'as_published'.*as_text"):
-        Experiment("fedgen", DIGITS, preset="as_publish").resolve({})
+        Experiment(algorithm="fedgen", scenario=DIGITS, preset="as_publish").resolve({})
     with pytest.raises(UserError, match="unknown preset of local 'as_published'"):
-        Experiment("local", DIGITS, preset="as_published").resolve({})
+        Experiment(algorithm="local", scenario=DIGITS, preset="as_published").resolve({})

@@ -428,5 +428,5 @@ def test_an_evaluation_decomposes_nothing_and_scores_the_servers_mentee(monkeypa
 def test_what_the_scenario_cannot_do_for_it_is_said() -> None:
     assert "batch_norm" in FedKD().idle(DIGITS)
     with pytest.raises(UserError, match="under fedkd body, head stays with each client"):
-        Experiment("fedkd", DIGITS.override(evaluation="global")).check()
-    assert Experiment("fedkd", MIXED).describe_scoring().startswith("each client's own model")
+        Experiment(algorithm="fedkd", scenario=DIGITS.override(evaluation="global")).check()
+    assert Experiment(algorithm="fedkd", scenario=MIXED).describe_scoring().startswith("each client's own model")

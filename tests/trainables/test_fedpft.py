@@ -121,4 +121,4 @@ def test_who_takes_part_has_the_rounds_head_and_who_does_not_its_last(groups: li
 
 def test_bodies_that_differ_are_refused() -> None:
     with pytest.raises(UserError, match="every client needs the same body"):
-        Experiment("fedpft", DIGITS.override(model="htmini3")).check()
+        Experiment(algorithm="fedpft", scenario=DIGITS.override(model="htmini3")).check()

@@ -273,14 +273,14 @@ def test_a_model_goes_each_way_as_in_fedavg_and_no_centre_but_ones_own() -> None
 @pytest.mark.parametrize("rule", ["global", "pooled"])
 def test_no_rule_of_one_global_model_fits(rule: str) -> None:
     with pytest.raises(UserError, match="under fesem cluster stays with each client.*--evaluation personal"):
-        Experiment("fesem", DIGITS.override(evaluation=rule)).check()
-    said = Experiment("fesem", DIGITS).describe_scoring()
+        Experiment(algorithm="fesem", scenario=DIGITS.override(evaluation=rule)).check()
+    said = Experiment(algorithm="fesem", scenario=DIGITS).describe_scoring()
     assert said == "the model of each client's cluster, on each client's own rows"
 
 
 def test_several_architectures_are_refused() -> None:
     with pytest.raises(UserError, match="fesem averages body and head.*lgfedavg"):
-        Experiment("fesem", Scenario(model="htmini3")).check()
+        Experiment(algorithm="fesem", scenario=Scenario(model="htmini3")).check()
 
 
 def test_fewer_clients_than_clusters_play() -> None:

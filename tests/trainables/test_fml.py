@@ -208,10 +208,10 @@ def test_the_meme_is_the_scenarios_first_model_or_the_one_named_and_starts_alike
 
 def test_no_rule_of_one_global_model_fits_and_a_model_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UserError, match="under fml body, head stays with each client"):
-        Experiment("fml", DIGITS.override(evaluation="pooled")).check()
-    said = Experiment("fml", DIGITS).describe_scoring()
+        Experiment(algorithm="fml", scenario=DIGITS.override(evaluation="pooled")).check()
+    said = Experiment(algorithm="fml", scenario=DIGITS).describe_scoring()
     assert said.startswith("each client's own model")
     with pytest.raises(UserError, match="'celeba-cnn' does not fit images of 1×8×8"):
-        Experiment("fml", DIGITS, pinned={"meme": "celeba-cnn"}).check()
+        Experiment(algorithm="fml", scenario=DIGITS, pinned={"meme": "celeba-cnn"}).check()
     with pytest.raises(UserError, match="meme must be one of .*got 'mpl'"):
-        Experiment("fml", DIGITS, pinned={"meme": "mpl"}).check()
+        Experiment(algorithm="fml", scenario=DIGITS, pinned={"meme": "mpl"}).check()

@@ -87,9 +87,11 @@ def test_only_the_head_is_sent() -> None:
 
 
 def test_whole_models_of_several_architectures_have_no_mean() -> None:
-    Experiment("lgfedavg", MIXED).check()
+    Experiment(algorithm="lgfedavg", scenario=MIXED).check()
     with pytest.raises(UserError, match="every client must have the same"):
-        Experiment("lgfedavg", MIXED, pinned={"averages": "model"}).check()
+        Experiment(algorithm="lgfedavg", scenario=MIXED, pinned={"averages": "model"}).check()
     with pytest.raises(UserError, match="under lgfedavg body stays with each client"):
-        Experiment("lgfedavg", DIGITS.override(evaluation="global")).check()
-    Experiment("lgfedavg", DIGITS.override(evaluation="global"), pinned={"averages": "model"}).check()
+        Experiment(algorithm="lgfedavg", scenario=DIGITS.override(evaluation="global")).check()
+    Experiment(
+        algorithm="lgfedavg", scenario=DIGITS.override(evaluation="global"), pinned={"averages": "model"}
+    ).check()

@@ -25,7 +25,7 @@ TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
 
 
 def configuration(name: str, preset: str, scenario: Scenario = DIGITS) -> dict:
-    return Experiment(name, scenario, preset=preset).configuration({})
+    return Experiment(algorithm=name, scenario=scenario, preset=preset).configuration({})
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -44,7 +44,7 @@ def test_fedpas_weight_belongs_to_its_loss() -> None:
     assert (text["local_epochs"], text["local_steps"], text["pairs_over"]) == (20, 0, "batch")
     steps = configuration("fedpa", "", scenarios.find("fedpa-fmnist-a0.3"))
     assert (steps["local_steps"], steps["lam_po"]) == (20, 5.0)
-    given = Experiment("fedpa", DIGITS, preset="as_text", given=("local_epochs",)).configuration({})
+    given = Experiment(algorithm="fedpa", scenario=DIGITS, preset="as_text", given=("local_epochs",)).configuration({})
     assert given["local_epochs"] == DIGITS.local_epochs
 
 
@@ -156,7 +156,7 @@ def test_emnist_s_columns_have_the_generators_rate_of_the_text() -> None:
         for (emnist, name), found in rates.items():
             wanted = {None} if name in ("fedavg", "fedprox", "fedensemble", "fedhkd") else {1e-4 if emnist else 3e-4}
             assert found == wanted, (table, name)
-    known = {n for name in registry.names() for n in Experiment(name, DIGITS).hyperparameters()}
+    known = {n for name in registry.names() for n in Experiment(algorithm=name, scenario=DIGITS).hyperparameters()}
     assert all(set(c.config) <= known for g in GRIDS.values() for p in g.panels for c in p.columns)
 
 
@@ -179,14 +179,25 @@ def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
 def test_as_text_says_what_it_cannot_set() -> None:
     for name in ("ccvr", "feddyn", "fedpft", "moon", "fedsa", "fedproto"):
         left = registry.find(name).unlike_text
-        assert f"note: not as in the text: {left}" in Experiment(name, Scenario(), preset="as_text").describe()
-        assert not any("not as in the text" in line for line in Experiment(name, Scenario()).describe())
+        assert (
+            f"note: not as in the text: {left}"
+            in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
+        )
+        assert not any(
+            "not as in the text" in line for line in Experiment(algorithm=name, scenario=Scenario()).describe()
+        )
 
 
 def test_an_algorithm_whose_paper_was_not_at_hand_says_so() -> None:
     """Before, as_text of these was taken for the defaults without a word; FedTGP's file extends FedProto's."""
     for name in ("fedgh", "fedtgp", "fedala"):
-        (note,) = (line for line in Experiment(name, Scenario(), preset="as_text").describe() if "as_text" in line)
+        (note,) = (
+            line
+            for line in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
+            if "as_text" in line
+        )
         assert note == "note: no preset as_text, because its paper was not at hand: the defaults stay as they are"
     for name in ("fedavg", "local", "apfl"):
-        assert not any("text" in line for line in Experiment(name, Scenario(), preset="as_text").describe())
+        assert not any(
+            "text" in line for line in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
+        )

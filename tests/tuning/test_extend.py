@@ -58,7 +58,7 @@ def test_the_best_go_on_as_if_they_had_never_stopped(before, longer) -> None:
     )
     for trial in on.to_dict("records"):
         rows = rounds[rounds["trial"] == trial["trial"]].to_dict("records")
-        whole = list(train(Experiment("fedproto", SMALL.override(rounds=7)), configuration(trial)))
+        whole = list(train(Experiment(algorithm="fedproto", scenario=SMALL.override(rounds=7)), configuration(trial)))
         assert [r["round"] for r in rows] == [r["round"] for r in whole] == list(range(1, 8))
         for there, here in zip(rows, whole, strict=True):
             for name in ("val_acc", "val_loss", "train_loss", "comm_mb"):
@@ -115,7 +115,7 @@ def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pyt
 def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     """In a fresh actor and in a reused one; Tune's iteration is our round."""
     chosen, data = {"lr": 0.02}, [partitioning.make(SMALL, 0)]
-    experiment = Experiment("fedproto", SMALL.override(rounds=6))
+    experiment = Experiment(algorithm="fedproto", scenario=SMALL.override(rounds=6))
     source, rows = MultiSeedSimulation(experiment, chosen, data), []
     for t in range(1, 7):
         rows.append(source.step())
@@ -151,7 +151,7 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps(record))
     sound = earlier / "fedavg-a" / "checkpoint_000001"
-    simulation = MultiSeedSimulation(Experiment("fedavg", SMALL), {}, [partitioning.make(SMALL, 0)])
+    simulation = MultiSeedSimulation(Experiment(algorithm="fedavg", scenario=SMALL), {}, [partitioning.make(SMALL, 0)])
     for folder in (sound, earlier / "fedavg-a" / "checkpoint_000002", earlier / "fedavg-b" / "checkpoint_000000"):
         folder.mkdir(parents=True)
         simulation.save(folder)

@@ -448,7 +448,7 @@ def test_a_record_that_lacks_something_is_refused(
 def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:
     """The trial would lack them; it begins again instead."""
     small = scenario.Scenario(clients=4, rounds=3)
-    played = MultiSeedSimulation(Experiment("local", small), {}, [partitioning.make(small, 0)])
+    played = MultiSeedSimulation(Experiment(algorithm="local", scenario=small), {}, [partitioning.make(small, 0)])
     for _ in range(2):
         played.step()
     for trial in ("a", "b", "c"):

@@ -11,7 +11,7 @@ from fedtune.tuning.options.options import SearchOptions
 
 
 def loaded(name="default", algo="gfpl", scenario=None, **pinned):
-    e = Experiment(algo, scenario or scenarios.find("digits-w4"), pinned=pinned)
+    e = Experiment(algorithm=algo, scenario=scenario or scenarios.find("digits-w4"), pinned=pinned)
     return space.load(name, e), e
 
 

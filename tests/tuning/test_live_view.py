@@ -54,7 +54,7 @@ def text(view: View) -> str:
 
 
 def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> None:
-    view = View("gfpl on digits", 6, 5, ["lam"])
+    view = View(title="gfpl on digits", trials=6, rounds=5, names=["lam"])
     follow(view)
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
@@ -74,7 +74,7 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
     loss = Goal(parse("val_loss"))
     before = {"c": [row(1, 0.5, val_loss=0.7), row(2, 0.1, val_loss=27.6, diverged=True)]}
-    with LineView("t", 3, 9, ["lam"], before, loss) as view:
+    with LineView(title="t", trials=3, rounds=9, names=["lam"], before=before, goal=loss) as view:
         for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
             one = trial(name, lam=1.0)
             view.on_trial_start(0, [], one)
@@ -98,12 +98,18 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 
 
 def test_a_resumed_search_knows_the_peak_of_before() -> None:
-    view = View("t", 2, 5, ["lam"], {"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]})
+    view = View(
+        title="t",
+        trials=2,
+        rounds=5,
+        names=["lam"],
+        before={"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]},
+    )
     assert view.peak == (0.8, "x", 1, {"lam": 7.0})
 
 
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with LineView("t", 6, 5, ["lam"]) as view:
+    with LineView(title="t", trials=6, rounds=5, names=["lam"]) as view:
         follow(view)
     assert capsys.readouterr().err.splitlines() == [
         "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best round so far 0.7000 (a, round 1)",
@@ -120,7 +126,7 @@ def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.
     )
     monkeypatch.setattr("IPython.display.display", display_functions.display)
     monkeypatch.setattr(live_view, "PERIOD", 0.0)
-    with Notebook("<gfpl>", 6, 5, ["lam"]) as view:
+    with Notebook(title="<gfpl>", trials=6, rounds=5, names=["lam"]) as view:
         follow(view)
     assert "0/6 trials" in pages[0] and "4/6 trials" in pages[-1] and "0.6500" in pages[-1] and len(pages) > 4
     assert pages[0].startswith("<pre>") and "&lt;gfpl&gt;" in pages[0]
@@ -144,12 +150,12 @@ def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_and_values_of_the_users_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = View("own[/x].py on [pad].npz", 6, 5, ["mode"])
+    view = View(title="own[/x].py on [pad].npz", trials=6, rounds=5, names=["mode"])
     chosen = trial("a", mode="[min] :fire:")
     view.on_trial_start(0, [chosen], chosen)
     view.on_trial_result(0, [chosen], chosen, row(1, 0.7))
     assert "own[/x].py on [pad].npz" in text(view) and text(view).count("[min] :fire:") == 2
-    page = Notebook("own[/x].py <b>", 6, 5, ["mode"]).html()
+    page = Notebook(title="own[/x].py <b>", trials=6, rounds=5, names=["mode"]).html()
     assert "own[/x].py &lt;b&gt;" in page
 
 
@@ -161,7 +167,7 @@ def test_what_goes_wrong_in_showing_does_not_end_the_search() -> None:
         def ended_one(self, trial: str) -> None:
             raise ValueError
 
-    view = Broken("t", 6, 5, ["lam"])
+    view = Broken(title="t", trials=6, rounds=5, names=["lam"])
     follow(view)
     assert len(view.ended) == 4
 

@@ -25,10 +25,10 @@ LINE = (
     "--gpus-per-trial auto --name n --storage-path s --no-dashboard --tensorboard"
 )
 MADE = SearchOptions(
-    "gfpl",
-    "digits-dir0.1",
-    {"rounds": "7", "lr": "0.05"},
-    {"lam": "2", "order": "fresh"},
+    algo="gfpl",
+    scenario="digits-dir0.1",
+    fields={"rounds": "7", "lr": "0.05"},
+    set={"lam": "2", "order": "fresh"},
     seed=3,
     download=True,
     also="momentum",
@@ -99,7 +99,7 @@ def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> 
 )
 def test_an_option_that_breaks_its_rule_is_refused_from_python(given: dict, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        SearchOptions("gfpl", **given)
+        SearchOptions(algo="gfpl", **given)
     assert message in str(caught.value)
 
 
@@ -123,7 +123,7 @@ def test_names_that_help_lists_are_those_there_are() -> None:
 
 
 def test_fields_and_pinned_values_get_their_types() -> None:
-    made = ExperimentOptions("gfpl", fields={"rounds": "7", "lr": "0.05"}, set={"lam": "2", "components": "3"})
+    made = ExperimentOptions(algo="gfpl", fields={"rounds": "7", "lr": "0.05"}, set={"lam": "2", "components": "3"})
     experiment = made.experiment()
     typed = made.with_typed(experiment)
     assert typed.fields == {"rounds": 7, "lr": 0.05} and typed.set == {"lam": 2.0, "components": 3}

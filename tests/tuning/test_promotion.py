@@ -150,7 +150,14 @@ class Controller:
 
 
 def promotion(grace: int, limit: int, eta: int) -> Promotion:
-    return Promotion("training_iteration", limit, grace, eta, METRIC, OBJECTIVES[METRIC])
+    return Promotion(
+        time_attr="training_iteration",
+        max_t=limit,
+        grace_period=grace,
+        reduction_factor=eta,
+        metric=METRIC,
+        mode=OBJECTIVES[METRIC],
+    )
 
 
 @pytest.mark.parametrize("value", [noise, steps])
@@ -277,7 +284,7 @@ def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
 
 
 def test_what_is_compared_is_said_once() -> None:
-    scheduler = Promotion("spent", 9, 1, 3)
+    scheduler = Promotion(time_attr="spent", max_t=9, grace_period=1, reduction_factor=3)
     assert scheduler.set_search_properties("loss", "min") and scheduler.metric == "loss" and scheduler.rungs.sign == -1
     assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
     trial: Any = SimpleNamespace(trial_id="a")
@@ -343,7 +350,9 @@ class Log(tune.Callback):
 
 def walks() -> OptunaSearcher:
     """Where walks begin; always the same ones in the same order."""
-    return OptunaSearcher({"x": tune.uniform(0.01, 0.99)}, {}, optuna.samplers.RandomSampler(seed=3), "s")
+    return OptunaSearcher(
+        domains={"x": tune.uniform(0.01, 0.99)}, conditions={}, sampler=optuna.samplers.RandomSampler(seed=3), study="s"
+    )
 
 
 def searched(folder: Path, trials: int, slots: int = 1) -> SimpleNamespace:

@@ -58,7 +58,9 @@ def test_no_trial_ends_before_the_first_effect_and_rounds_are_there_once(gfpl):
 
 def test_every_trial_equals_the_same_configuration_played_alone_bit_for_bit(gfpl):
     """Actors are reused and two run at once; neither may leave a trace."""
-    experiment = Experiment("gfpl", SMALL, pinned={"first": 2, "every": 2, "retrain_epochs": 1, "local_epochs": 1})
+    experiment = Experiment(
+        algorithm="gfpl", scenario=SMALL, pinned={"first": 2, "every": 2, "retrain_epochs": 1, "local_epochs": 1}
+    )
     for _, trial in gfpl.trials.iterrows():
         rows = gfpl.rounds[gfpl.rounds["trial"] == trial["trial"]].to_dict("records")
         for there, here in zip(rows, train(experiment, configuration(trial)), strict=False):
@@ -94,7 +96,7 @@ def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, 
 
 def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
     best = yaml.safe_load((gfpl.folder / "best.yaml").read_text())
-    *_, last = train(Experiment("gfpl", SMALL, seed=1, pinned=best["hyperparameters"]), {})
+    *_, last = train(Experiment(algorithm="gfpl", scenario=SMALL, seed=1, pinned=best["hyperparameters"]), {})
     row = next(r for r in gfpl.record["final"] if r["configuration"] == "best")
     assert (row["test_acc"], row["val_acc"]) == (last["test_acc"], last["val_acc"])
 
@@ -192,7 +194,7 @@ def test_the_same_seed_searches_the_same(honest, tmp_path):
 
 def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
-    experiment = Experiment("fedproto", SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
+    experiment = Experiment(algorithm="fedproto", scenario=SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
     federation = partitioning.partition(data, SMALL, 0)
     row = final_check.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]

@@ -49,7 +49,7 @@ OWN = {
 
 
 def loaded(name: str, which: str, **fields: object) -> space.Space:
-    return space.load(which, Experiment(name, Scenario().override(**fields)))
+    return space.load(which, Experiment(algorithm=name, scenario=Scenario().override(**fields)))
 
 
 @pytest.mark.parametrize("which", ["default", "wide"])
@@ -74,8 +74,11 @@ def test_adams_rates_are_smaller_by_rule() -> None:
             continue
         assert loaded(name, "default").text()["lr"] == "0.001 … 0.3 (log)"
         assert loaded(name, "default", optimizer="adam").text()["lr"] == "1e-05 … 0.01 (log)"
-    assert loaded("fedpa", "default").text() == space.load("default", Experiment("fedpa", Scenario())).text()
-    fixed = Experiment("fedavg", Scenario(), pinned={"optimizer": "adam"})
+    assert (
+        loaded("fedpa", "default").text()
+        == space.load("default", Experiment(algorithm="fedpa", scenario=Scenario())).text()
+    )
+    fixed = Experiment(algorithm="fedavg", scenario=Scenario(), pinned={"optimizer": "adam"})
     assert space.load("default", fixed).text()["lr"] == "1e-05 … 0.01 (log)"
 
 
@@ -105,7 +108,7 @@ def test_a_space_that_gives_shared_names_a_range_of_its_own_is_an_error() -> Non
 
 
 def test_a_range_by_optimiser_needs_one_optimiser() -> None:
-    fedprox = Experiment("fedprox", Scenario())
+    fedprox = Experiment(algorithm="fedprox", scenario=Scenario())
     with pytest.raises(UserError, match="the range of lr in space 'default' depends on optimizer, which is searched"):
         space_check.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)
 

@@ -42,7 +42,9 @@ def simulated(
     trials, rounds = curves.shape
     searcher = Listed()
     judge = schedulers.scheduler(scheduler, Budget("rounds", rounds), grace, Space({}, []))
-    search = SimulatedSearch(searcher, judge, lambda c: curves[c["n"]], rounds, trials, slots)  # type: ignore[arg-type]
+    search = SimulatedSearch(
+        searcher=searcher, scheduler=judge, curve=lambda c: curves[c["n"]], rounds=rounds, trials=trials, slots=slots
+    )  # type: ignore[arg-type]
     return list(search.run()), searcher
 
 
@@ -70,7 +72,9 @@ def test_it_is_the_search_that_ray_runs(scheduler: str, trials: int, tmp_path: P
     p = plan.make(replace(options, storage_path=str(tmp_path), name="other"))
     searcher: Any = searchers.searcher(p.searcher, p.space, p.points, p.outside, 0, "study", p.goal)
     judge = schedulers.scheduler(scheduler, p.budget, p.grace, p.space)
-    search = SimulatedSearch(searcher, judge, lambda c: curves[tuple(c.items())], 9, trials)
+    search = SimulatedSearch(
+        searcher=searcher, scheduler=judge, curve=lambda c: curves[tuple(c.items())], rounds=9, trials=trials
+    )
     last = {r.trial: r for r in search.run()}
     ours = [(last[i].config, last[i].round) for i in range(trials)]
     assert ours == [(configuration(t), t["rounds"]) for t in real.trials.to_dict("records")]
@@ -108,7 +112,9 @@ def test_what_diverges_ends_with_the_worst_value_and_is_told() -> None:
     curves = [np.array([0.5, 0.6, 0.7]), np.array([0.9]), np.array([0.1, 0.2, 0.3])]
     searcher = Listed()
     judge = schedulers.scheduler("none", Budget("rounds", 3), 1, Space({}, []))
-    search = SimulatedSearch(searcher, judge, lambda c: curves[c["n"]], 3, 3, worst=0.25)  # type: ignore[arg-type]
+    search = SimulatedSearch(
+        searcher=searcher, scheduler=judge, curve=lambda c: curves[c["n"]], rounds=3, trials=3, worst=0.25
+    )  # type: ignore[arg-type]
     reports = list(search.run())
     assert [r.status for r in reports if r.trial == 1] == ["running", "diverged"]
     assert searcher.ended["1"]["diverged"] and searcher.ended["1"][METRIC] == 0.25

@@ -22,7 +22,7 @@ from fedtune.tuning import domains, schedulers, searchers, space
 
 
 def experiment(algo="gfpl", **pinned):
-    return Experiment(algo, Scenario(), pinned=pinned)
+    return Experiment(algorithm=algo, scenario=Scenario(), pinned=pinned)
 
 
 def from_file(tmp_path, text, algo="gfpl", member="", **pinned):
@@ -52,7 +52,7 @@ def test_default_point_is_the_default_wherever_the_space_holds_it():
     assert (
         outside == {"weight_decay": 0.0, "clip_norm": 0.0} and "retrain" not in point
     )  # proj alone moves nothing that the classifier reads
-    code = Experiment("fedgenp", Scenario(), preset="as_published")
+    code = Experiment(algorithm="fedgenp", scenario=Scenario(), preset="as_published")
     point, outside = space.inside(space.load("default", code), code.configuration({}))
     assert (point["cap"], outside["cap"]) == (1, 0) and (point["beta"], outside["beta"]) == (0.01, -1)
 

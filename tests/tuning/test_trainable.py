@@ -27,7 +27,7 @@ def test_a_result_names_those_of_its_metrics_that_no_table_declares(
 ) -> None:
     """What the algorithm reports, and accuracies of its heads; no entry of Tune's is a metric."""
     actor = LocalActor(config={"algorithm": algorithm, **config})
-    simulation = Simulation(Experiment(algorithm, SETTING), config, partitioning.make(SETTING, 0))
+    simulation = Simulation(Experiment(algorithm=algorithm, scenario=SETTING), config, partitioning.make(SETTING, 0))
     for _ in range(2):
         row = actor.train()
         trained = {name for name, value in simulation.step().items() if value is not None}

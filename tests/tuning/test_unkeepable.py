@@ -24,7 +24,7 @@ from fedtune.tuning.options.options import SearchOptions
 
 
 def sends_alike(name: str, searched: list[str]) -> bool:
-    return Experiment(name, Scenario()).sends_alike(searched)
+    return Experiment(algorithm=name, scenario=Scenario()).sends_alike(searched)
 
 
 AVERAGING = [n for n in registry.names() if sends_alike(n, [])]

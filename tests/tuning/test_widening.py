@@ -12,7 +12,7 @@ from fedtune.tuning import space, widening
 from fedtune.tuning.domains import domain_text
 
 NAMES = ("fedprox", "fedavg", "fedbabu", "fedgen", "fedpa", "fedpft")
-WORKLOADS = {name: Experiment(name, Scenario()) for name in NAMES}
+WORKLOADS = {name: Experiment(algorithm=name, scenario=Scenario()) for name in NAMES}
 SPACES = {name: space.load("default", w) for name, w in WORKLOADS.items()}
 HYPERPARAMETERS = WORKLOADS["fedprox"].hyperparameters()
 

@@ -41,7 +41,7 @@ SCHEDULERS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tested:
     """What a comparison found, as far as its method depends on it.
 

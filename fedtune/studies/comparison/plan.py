@@ -33,7 +33,7 @@ PLAINEST = ("fedavg", "local")  # what the control searches twice, if it is comp
 OTHER_DRAWS = 10**6  # added to a searcher's seed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
     """A comparison that has been checked and can start.
 
@@ -182,7 +182,13 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         {n: _again(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
-    made = ComparisonPlan(options, folder, plans, tuple(again), baselines=tuple(b for b in baselines if b in plans))
+    made = ComparisonPlan(
+        options=options,
+        folder=folder,
+        plans=plans,
+        again=tuple(again),
+        baselines=tuple(b for b in baselines if b in plans),
+    )
     made = _with_control(made) if options.control and again else made
     for line in comparison_text.unlike(made.unlike, options.preset):
         say(f"note: {line}")

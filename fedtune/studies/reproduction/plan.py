@@ -84,9 +84,16 @@ def planned(
         for column in panel.columns:
             scenario = column.setting() if all_classes else panel.setting(column)
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
-                known = Experiment(row.algorithm, scenario).hyperparameters()
+                known = Experiment(algorithm=row.algorithm, scenario=scenario).hyperparameters()
                 config = {n: v for n, v in column.config.items() if n in known} | row.config
-                first = Experiment(row.algorithm, scenario, 0, device=device, preset=row.preset, test_every=every)
+                first = Experiment(
+                    algorithm=row.algorithm,
+                    scenario=scenario,
+                    seed=0,
+                    device=device,
+                    preset=row.preset,
+                    test_every=every,
+                )
                 _check(first, config, column, checked)
                 name = f"{row.label}, {row.preset}" if row.preset and len(names) > 1 else row.label
                 of_seeds = []

@@ -64,6 +64,7 @@ class Report:
 
     def __init__(
         self,
+        *,
         grid: PaperGrid,
         spots: Sequence[Spot],
         outcomes: Mapping[str, Outcome],

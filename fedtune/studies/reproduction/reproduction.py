@@ -43,7 +43,9 @@ def run(options: ReproductionOptions) -> int:
         held.enter_context(record.lock())
         record.add(**provenance.origin(), grid=options.grid, device=device, concurrent=fits)
         outcomes = _outcomes(grid, spots, data, folder, record, options)
-        report = Report(grid, spots, outcomes, record.noted, presets, options.quick)
+        report = Report(
+            grid=grid, spots=spots, outcomes=outcomes, origin=record.noted, presets=presets, quick=options.quick
+        )
         report.write(folder)
         record.write("finished", runs=len(outcomes))
     report.show(terminal.console())

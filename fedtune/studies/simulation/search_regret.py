@@ -136,7 +136,14 @@ def _search(table: Tabulated, strategy: Strategy, slots: int, seed: int, ledger:
     space, budget = table.space(), Budget("rounds", table.rounds)
     searcher = searchers.searcher(strategy.searcher, space, [table.first()], [{}], seed, "simulated")
     scheduler = schedulers.scheduler(strategy.scheduler, budget, strategy.grace, space)
-    return SimulatedSearch(searcher, scheduler, ledger.curve, table.rounds, TRIALS, slots)  # type: ignore[arg-type]
+    return SimulatedSearch(
+        searcher=searcher,  # type: ignore[arg-type]
+        scheduler=scheduler,
+        curve=ledger.curve,  # type: ignore[arg-type]
+        rounds=table.rounds,
+        trials=TRIALS,
+        slots=slots,
+    )
 
 
 class _Ledger:

@@ -29,7 +29,7 @@ NEEDED = (SEED, ROUND, METRIC)
 Place = tuple[int, ...]  # of a configuration on the grid
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tabulated:
     """What every configuration of a full grid reached.
 
@@ -240,4 +240,6 @@ def read(file: Path) -> Tabulated:
     values = np.full(shape, np.nan)
     values[tuple(codes)] = frame[METRIC].to_numpy(float)
     levels = dict(zip(names, keys, strict=False))
-    return Tabulated(levels, keys[-2], values, default, about, first_effect)
+    return Tabulated(
+        levels=levels, seeds=keys[-2], values=values, default=default, about=about, first_effect=first_effect
+    )

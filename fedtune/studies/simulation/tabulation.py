@@ -70,12 +70,12 @@ def run(options: TabulationOptions, output: Path) -> int:
         say(f"simulate: {command_line('simulate', options.more_of, '--against-itself', '--fresh', output)}")
         return 0
     table = tabulated.Tabulated(
-        levels,
-        seeds,
-        _values(levels, seeds, outcomes, workload.rounds),
-        tabulated.nearest(levels, workload.configuration({})),
-        about,
-        spaces.first_effect(space, workload, within=workload.rounds)[0],
+        levels=levels,
+        seeds=seeds,
+        values=_values(levels, seeds, outcomes, workload.rounds),
+        default=tabulated.nearest(levels, workload.configuration({})),
+        about=about,
+        first_effect=spaces.first_effect(space, workload, within=workload.rounds)[0],
     )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())

@@ -38,6 +38,7 @@ class View(Callback):
 
     def __init__(
         self,
+        *,
         title: str,
         trials: int,
         rounds: int,

@@ -101,7 +101,7 @@ def _scenarios() -> str:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
     """What is trained on what: the algorithm, its setting, data and device."""
 
@@ -292,7 +292,7 @@ class ExperimentOptions:
         return cls(**cls.OLDER | values, recorded=_recorded(content))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
 
