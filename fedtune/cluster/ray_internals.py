@@ -19,7 +19,6 @@ from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 
 TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
-LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
 

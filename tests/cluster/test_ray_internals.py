@@ -167,12 +167,6 @@ def test_a_driver_shows_a_token_where_there_is_one(monkeypatch: pytest.MonkeyPat
     assert os.environ.pop("RAY_AUTH_MODE", None) == "token", "Ray turns tokens on in another way: see show_token"
 
 
-def test_the_largest_upload_is_that_of_the_job_server() -> None:
-    from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
-
-    assert ray_internals.LARGEST_UPLOAD == DASHBOARD_CLIENT_MAX_SIZE
-
-
 @pytest.mark.usefixtures("one_ray")
 def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(monkeypatch: pytest.MonkeyPatch) -> None:
     """The signals that this process hears stay as they are, too; and it knows when a service of that Ray is dead."""
