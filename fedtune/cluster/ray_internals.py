@@ -15,6 +15,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -352,6 +353,41 @@ def _free_ports() -> dict[str, int]:
         if len(found) == len(PORTS):
             break
     return found
+
+
+@contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """A Ray started meanwhile has so many seconds for its node to come up, as a busy machine needs; Ray's own: 30.
+
+    A node that has ended is not waited for: Ray gives up after its own seconds.
+    """
+    from ray._private import services
+
+    look = services.get_node
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return look(gcs_address, node_id)
+            except RuntimeError:  # there is none yet
+                if time.monotonic() > until or not _raylet_lives():
+                    raise
+            time.sleep(0.2)
+
+    with replaced(services, get_node=get_node):
+        yield
+
+
+def _raylet_lives() -> bool:
+    """Whether a node that this process has started is alive."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "raylet" and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from fedtune.core.terminal import one_line, say
 from fedtune.runs.files import RunFiles
 
 LOOPBACK = "127.0.0.1"
-PATIENCE = 180.0  # seconds for the services of a Ray started here to come up
-TRIES = 3  # of a Ray whose node does not come up: Ray gives it 30 s
+PATIENCE = 180.0  # seconds for a Ray started here to come up
+TRIES = 3  # of a Ray whose node ends while it starts
 ANSWER = 5.0  # seconds to wait for a cluster's
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
@@ -166,6 +166,7 @@ def _connect(address: str | None, host: str, dashboard: bool = False, folder: Pa
             if not address:
                 meanwhile.enter_context(ray_internals.loopback_only())
                 meanwhile.enter_context(ray_internals.few_services())
+                meanwhile.enter_context(ray_internals.patient(PATIENCE))
                 meanwhile.enter_context(ray_internals.environment(_path_of_workers()))
             context = _started(how)
     except Exception as error:

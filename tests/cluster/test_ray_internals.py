@@ -351,6 +351,34 @@ def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_c
     assert len(list(tmp_path.iterdir())) == 1 and asked["node_id"] == "other"
 
 
+@pytest.mark.parametrize(("late", "lives"), [(20, True), (100, True), (999, True), (20, False)])
+def test_a_node_that_comes_up_late_is_waited_for(late: float, lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives it thirty seconds, in which a busy machine's may not be there; none that has died is waited for."""
+    assert "ray._private.services.get_node(" in inspect.getsource(Node.__init__), "asked elsewhere: see patient"
+    now = [0.0]
+    raylet = SimpleNamespace(name=lambda: "raylet", status=lambda: "running" if lives else psutil.STATUS_ZOMBIE)
+
+    def look(gcs_address: str, node_id: str) -> dict:
+        if now[0] < late:
+            raise RuntimeError("none yet")
+        return {"node": node_id}
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(services, "get_node", look)
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: [raylet]))
+    monkeypatch.setattr(ray_internals, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
+    with ray_internals.patient(120):
+        if lives and late < 120:
+            assert services.get_node("address", "id") == {"node": "id"} and now[0] >= late
+        else:
+            with pytest.raises(RuntimeError, match="none yet"):
+                services.get_node("address", "id")
+            assert (now[0] > 120) is lives
+    assert services.get_node is look
+
+
 def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
     trial = Trial("counting", stub=True)
     for step in (1, 2):
