@@ -190,8 +190,9 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
             said = (str(error).splitlines() or [type(error).__name__])[-1]
             say(f"note: Ray's dashboard did not start: {said[:200]}")
             over.wait()
-        if file:
-            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            if file:
+                file.unlink(missing_ok=True)
         if not running:
             ray_internals.end_dashboard()
 
