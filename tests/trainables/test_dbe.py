@@ -1,11 +1,10 @@
-"""DBE: FedAvg at its zero; rounds of two clients by hand, the running mean and the offsets; what is sent."""
+"""DBE: rounds of two clients by hand, the running mean and the offsets; what is sent."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
@@ -19,27 +18,6 @@ from support.helpers import (
 )
 from torch import nn
 from torch.testing import assert_close
-
-from fedtune.experiment.scenario import Scenario
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_parts_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data, config = random_federation([5, 9, 7]), {"executor": executor, "lr": 0.1, "weight_decay": 0.01}
-    bare = simulate("dbe", scenario, data, kappa=0.0, offset_rate=0.0, **config)
-    avg = simulate("fedavg", scenario, data, **config)
-    rows, wanted = play(bare, 3), play(avg, 3)
-    assert_close_numbers(bare.state.server["shared"], avg.state.server["shared"])
-    assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in wanted]
-
-
-def test_round_one_is_fedavgs() -> None:
-    data = random_federation([5, 9, 7])
-    dbe, avg = (simulate(name, DIGITS, data, lr=0.1) for name in ("dbe", "fedavg"))
-    play(dbe, 1), play(avg, 1)
-    assert_close_numbers(dbe.state.server["shared"], avg.state.server["shared"])
-    assert not dbe.state.groups[0].tensors["offset.offset"].any()
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

@@ -1,4 +1,4 @@
-"""FedAS: without alignment, weighed by rows, it is FedPer; alignment and Fisher information by hand."""
+"""FedAS: alignment and Fisher information by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import copy
 import pytest
 import torch
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     own_rows,
     play,
@@ -20,16 +18,6 @@ from support.helpers import (
 )
 from torch import nn, optim
 from torch.testing import assert_close
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_alignment_and_by_rows_it_is_fedper(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    fedas = simulate("fedas", scenario, data, executor=executor, align_epochs=0, weighing="rows")
-    per = simulate("fedper", scenario, data, executor=executor)
-    assert play(fedas, 3) == play(per, 3)
-    assert_same_numbers(fedas.state.server["shared"], per.state.server["shared"])
-    assert_same_numbers(fedas.state.groups[0].tensors, per.state.groups[0].tensors)
 
 
 def aligned(net: nn.Module, protos: torch.Tensor, x: torch.Tensor, y: torch.Tensor, lr: float, steps: int) -> None:

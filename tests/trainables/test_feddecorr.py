@@ -1,19 +1,16 @@
-"""FedDecorr: FedAvg at β = 0; correlations are torch.corrcoef's; rounds by hand, as paper and code have them."""
+"""FedDecorr: correlations are torch.corrcoef's; rounds by hand, as paper and code have them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
     copied,
-    numbers,
     play,
     randn,
     random_federation,
@@ -22,23 +19,7 @@ from support.helpers import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.feddecorr import correlations
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_penalty_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    plain = simulate("feddecorr", scenario, data, executor=executor, beta=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(plain, 3) == play(avg, 3)
-    assert_same_numbers(numbers(plain.state), numbers(avg.state))
-
-
-def test_mini_batches_of_one_row_have_no_penalty() -> None:
-    single, avg = (simulate(name, DIGITS, random_federation([3, 2]), batch=1) for name in ("feddecorr", "fedavg"))
-    assert play(single, 2) == play(avg, 2)
 
 
 def test_correlations_are_pearsons() -> None:

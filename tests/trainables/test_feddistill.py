@@ -1,4 +1,4 @@
-"""FedDistill: at λ = 0 it is Local; the targets (whose, of which round), the loss and the ledger by hand."""
+"""FedDistill: the targets (whose, of which round), the loss and the ledger by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     client_net,
     next_task,
@@ -28,7 +27,6 @@ from torch.testing import assert_close
 
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.trainables.feddistill import FedDistill
 
@@ -63,19 +61,6 @@ def clients(sim: Any) -> dict[str, Tensor]:
 
 
 # ---------------------------------------------------------------------------------------------------- limit cases
-
-
-@pytest.mark.parametrize("kind", ["final", "running"])
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_others_it_is_local(executor: str, net: str, kind: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    distill = simulate("feddistill", scenario, data, executor=executor, lam=0.0, knowledge=kind)
-    local = simulate("local", scenario, data, executor=executor)
-    rows, wanted = play(distill, 3), play(local, 3)
-    assert_same_numbers(clients(distill), numbers(local.state))
-    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

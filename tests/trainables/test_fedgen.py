@@ -1,4 +1,4 @@
-"""FedGen: without its weights it is FedAvg; the client's loss, the generator's training and what is sent, by hand.
+"""FedGen: the client's loss, the generator's training and what is sent, by hand.
 
 At the end: the presets of every algorithm.
 """
@@ -21,7 +21,6 @@ from support.helpers import (
     client_draws,
     client_net,
     copied,
-    flat,
     next_task,
     numbers,
     play,
@@ -60,27 +59,6 @@ def two() -> Any:
 def by_loops(logits: Tensor, y: Tensor) -> float:
     rows = zip(logits.detach().numpy(), y.tolist(), strict=True)
     return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in rows]))
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=0.0, kl_weight=0.0, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    start = copied(flat(gen.state.server["nets"]))
-    assert play(gen, 3) == play(avg, 3) and gen.state.bytes == avg.state.bytes
-    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
-    assert_same_numbers(flat(gen.state.server["nets"]), start)  # nobody uses it, nobody trains it
-
-
-@pytest.mark.parametrize("weights", [{"gen_weight": 3.0, "kl_weight": 0.0}, {"gen_weight": 0.0, "kl_weight": 3.0}])
-def test_round_one_is_fedavg_and_round_two_is_not(weights: dict) -> None:
-    gen, avg = simulate("fedgen", DIGITS, two(), **SMALL, **weights), simulate("fedavg", DIGITS, two())
-    for t in (1, 2):
-        play(gen, 1), play(avg, 1)
-        same = [torch.equal(v, avg.state.server["shared"][n]) for n, v in gen.state.server["shared"].items()]
-        assert all(same) if t == 1 else not any(same)
 
 
 def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:

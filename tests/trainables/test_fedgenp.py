@@ -1,4 +1,4 @@
-"""FedGenP: without its weights FedAvg; the conflict of a generator, its bound, its training and its end, by hand."""
+"""FedGenP: the conflict of a generator, its bound, its training and its end, by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from fedtune.core import randomness
 from fedtune.core.trees import size, take
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn import generators
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedgenp import FedGenP
@@ -79,22 +78,6 @@ def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def stepped(net: dict[str, Tensor], grads: dict[str, Tensor], lr: float = 1e-3) -> dict[str, Tensor]:
     return net | {n: net[n] - lr * g for n, g in grads.items()}
-
-
-# -------------------------------------------------------------------------------------------------- the limit
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgenp-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    gen = simulate("fedgenp", scenario, data, executor=executor, a=0.0, b=0.0, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    start, rows = copied(flat(gen.state.server["nets"])), play(gen, 3)
-    assert [r.pop("generators_stopped") for r in rows] == [0, 0, 0]
-    assert rows == play(avg, 3) and gen.state.bytes == avg.state.bytes
-    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
-    assert_same_numbers(flat(gen.state.server["nets"]), start)
 
 
 # -------------------------------------------------------------------------------------------- the variational head

@@ -26,12 +26,11 @@ from torch import Tensor
 from torch.func import vmap
 from torch.testing import assert_close
 
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core.errors import Diverged
 from fedtune.core.trees import size, to_all
 from fedtune.engine import engine, evaluation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.trainables.fedkd import FedKD, compress, pack, rank_of, unpack
@@ -423,10 +422,3 @@ def test_an_evaluation_decomposes_nothing_and_scores_the_servers_mentee(monkeypa
     )
     hits = [(net(x).argmax(1) == y).double().mean().item() for x, y in (own_rows(sim, k, "test") for k in range(3))]
     assert abs(row["test_acc_mentee"] - float(np.mean(hits))) < 1e-12
-
-
-def test_what_the_scenario_cannot_do_for_it_is_said() -> None:
-    assert "batch_norm" in FedKD().idle(DIGITS)
-    with pytest.raises(UserError, match="under fedkd body, head stays with each client"):
-        Experiment("fedkd", DIGITS.override(evaluation="global")).check()
-    assert Experiment("fedkd", MIXED).describe_scoring().startswith("each client's own model")

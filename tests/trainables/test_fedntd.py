@@ -1,18 +1,15 @@
-"""FedNTD: at β = 0, and after a single step, it is FedAvg; its loss and a round by hand."""
+"""FedNTD: its loss and a round by hand."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from support.helpers import (
     BATCHNORM,
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     client_net,
     copied,
-    numbers,
     own_rows,
     play,
     randn,
@@ -23,30 +20,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedntd import FedNTD
 
 BETA, TAU = 0.7, 2.0
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_distillation_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    ntd = simulate("fedntd", scenario, data, executor=executor, beta=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(ntd, 3) == play(avg, 3)
-    assert_same_numbers(numbers(ntd.state), numbers(avg.state))
-
-
-def test_one_step_a_round_is_fedavgs_as_both_models_agree_at_its_start() -> None:
-    data = random_federation([5, 9, 7])
-    ntd, avg = (
-        simulate(name, DIGITS, data, local_steps=1, lr=0.1, **more)
-        for name, more in (("fedntd", {"beta": 5.0, "tau": TAU}), ("fedavg", {}))
-    )
-    play(ntd, 3), play(avg, 3)
-    assert_close_numbers(ntd.state.server["shared"], avg.state.server["shared"])
 
 
 def by_hand(logits: torch.Tensor, teacher: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

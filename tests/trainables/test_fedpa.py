@@ -1,4 +1,4 @@
-"""FedPA: without its weights FedAvg, without prototypes FedGen; schedules, pull, push and prototypes by hand."""
+"""FedPA: schedules, pull, push and prototypes by hand."""
 
 from __future__ import annotations
 
@@ -55,44 +55,7 @@ def filled() -> Ragged:
     return Ragged(torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), SEEN)
 
 
-# ------------------------------------------------------------------------------------- limits: FedAvg and FedGen
-
-
-@pytest.mark.parametrize("prototypes", ["final", "running"])
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_its_three_weights_it_is_fedavg_bytes_included(executor: str, model: str, prototypes: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    pa = simulate("fedpa", scenario, data, executor=executor, prototypes=prototypes, **OFF, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(pa, 3) == play(avg, 3) and pa.state.bytes == avg.state.bytes
-    assert_same_numbers(pa.state.server["shared"], avg.state.server["shared"])
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("more", [{}, {"weighing": "mean", "noise_law": "uniform", "label_law": "present"}])
-def test_without_prototypes_and_schedules_it_is_fedgen(more: dict, executor: str) -> None:
-    scenario, data = Scenario(model="fedgen-cnn", features=8, participation=0.7), random_federation([5, 9, 7])
-    both = SMALL | more | {"gen_weight_decay": 0.01, "gen_lr_decay": 0.9}
-    pa = simulate(
-        "fedpa",
-        scenario,
-        data,
-        executor=executor,
-        lam_ge=7.0,
-        lam_po=0.0,
-        gamma_ad=0.0,
-        gamma_fid=1.0,
-        gamma_div=1.0,
-        pairs="all",
-        reduce="sum",
-        **FLAT,
-        **both,
-    )
-    gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=7.0, kl_weight=0.0, gen_decay=1.0, **both)
-    assert play(pa, 3) == play(gen, 3)
-    for name in ("shared", "nets", "memory"):
-        assert_same_numbers(flat(pa.state.server[name]), flat(gen.state.server[name]))
+# ------------------------------------------------------------------------------------------------- what is sent
 
 
 ALL = {"shared", "generator", "labels", "protos"}

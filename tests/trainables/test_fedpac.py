@@ -1,4 +1,4 @@
-"""FedPAC: without pull and mixtures it is FedRep; rounds by hand, with prototypes, moments and mixtures of heads."""
+"""FedPAC: rounds by hand, with prototypes, moments and mixtures of heads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import copy
 import pytest
 import torch
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -22,17 +19,6 @@ from torch import nn, optim
 from torch.testing import assert_close
 
 from fedtune.nn.simplex import least_on_simplex
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_pull_and_mixtures_it_is_fedrep(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    pac = simulate("fedpac", scenario, data, executor=executor, lam=0.0, mixes=False, head_epochs=2)
-    rep = simulate("fedrep", scenario, data, executor=executor, head_epochs=2)
-    assert play(pac, 3) == play(rep, 3)
-    assert_same_numbers(pac.state.server["shared"], rep.state.server["shared"])
-    mine = {n: t for n, t in numbers(pac.state).items() if n.startswith("client")}
-    assert_same_numbers(mine, {n: t for n, t in numbers(rep.state).items() if n.startswith("client")})
 
 
 @pytest.mark.parametrize("weighting", ["rows", "clients"])

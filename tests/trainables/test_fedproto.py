@@ -1,16 +1,13 @@
-"""FedProto: prototypes are means over rows, the loss and the nearest prototype by hand; at λ = 0 it trains as Local."""
+"""FedProto: prototypes are means over rows, the loss and the nearest prototype by hand."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     randn,
@@ -47,20 +44,6 @@ def scores(m: Model, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 def upload(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> dict:
     means, counts = (torch.stack(t) for t in zip(*parts, strict=True))
     return {"protos": Ragged(means, counts > 0), "counts": Ragged(counts, counts > 0)}
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_trains_as_local(executor: str) -> None:
-    data = random_federation([5, 9, 7])
-    proto, local = (
-        simulate(name, DIGITS, data, executor=executor, **config)
-        for name, config in (("fedproto", {"lam": 0.0}), ("local", {}))
-    )
-    rows, wanted = play(proto, 3), play(local, 3)
-    got = {n: t for n, t in numbers(proto.state).items() if n.startswith("client")}
-    assert_same_numbers(got, numbers(local.state))
-    assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in wanted]
-    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
 
 
 def test_the_prototype_is_the_mean_over_all_rows_wherever_they_live() -> None:

@@ -1,14 +1,12 @@
-"""FedProx: at μ = 0 it is FedAvg; two steps and the penalty by hand."""
+"""FedProx: two steps and the penalty by hand."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from support.helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     client_net,
     numbers,
     own_rows,
@@ -24,16 +22,6 @@ from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedprox import FedProx
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_is_fedavg(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    prox = simulate("fedprox", scenario, data, executor=executor, mu=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(prox, 3) == play(avg, 3)
-    assert_same_numbers(numbers(prox.state), numbers(avg.state))
 
 
 def test_the_second_step_is_pulled_back_by_mu_times_the_distance() -> None:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     client_net,
     next_task,
@@ -29,7 +28,6 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedsa import FedSA, embedded, mar
 
@@ -62,35 +60,6 @@ def margin_by_hand(vectors: dict[int, Tensor]) -> float:
 
 def own_margin(vectors: dict[int, Tensor]) -> float:
     return margin_by_hand(vectors) if len(vectors) > 1 else 0.0
-
-
-# ----------------------------------------------------------------------------------------------------- limit cases
-
-
-@pytest.mark.parametrize("kind", ["running", "final"])
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_its_three_terms_it_trains_as_local(executor: str, net: str, kind: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0, "prototypes": kind}
-    sa, local = (
-        simulate(name, scenario, data, executor=executor, **config) for name, config in (("fedsa", off), ("local", {}))
-    )
-    rows, wanted = play(sa, 3), play(local, 3)
-    got = {n: t for n, t in numbers(sa.state).items() if n.startswith("client")}
-    assert_same_numbers(got, numbers(local.state))
-    assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in wanted]
-    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
-
-
-@pytest.mark.parametrize("term", ["lam_r", "lam_m", "lam_cc"])
-def test_each_term_alone_makes_it_another(term: str) -> None:
-    data = random_federation([5, 9, 7])
-    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0} | {term: 1.0}
-    sa, local = simulate("fedsa", DIGITS, data, **off), simulate("local", DIGITS, data)
-    play(sa, 1), play(local, 1)
-    mine, alone = numbers(sa.state), numbers(local.state)
-    assert not any(torch.equal(mine[n], t) for n, t in alone.items() if "head" in n)
 
 
 # --------------------------------------------------------------------------------------------------------- anchors

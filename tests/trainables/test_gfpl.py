@@ -64,26 +64,6 @@ def rows_of(name: str, state: engine.State) -> dict[str, Tensor]:
     return {n: t.clone() for n, t in numbers(state).items() if f"/{name}." in n}
 
 
-# --------------------------------------------------------------------------------------------- limits: Local
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize(
-    "config",
-    [{"lam": 0.0, "start": 40}, {"lam": 0.0, "pfg": False}, {"dcs": False, "pfg": False}, {"dcs": False, "start": 40}],
-    ids=lambda c: ",".join(f"{k}={v}" for k, v in c.items()),
-)
-def test_without_pull_and_events_it_is_local(config: dict, executor: str) -> None:
-    gfpl, local = (
-        simulate(name, DIGITS, data(), executor=executor, **c) for name, c in (("gfpl", config), ("local", {}))
-    )
-    rows, wanted = play(gfpl, 3), play(local, 3)
-    wished = numbers(local.state)
-    assert_same_numbers({n: t for n, t in numbers(gfpl.state).items() if n in wished}, wished)
-    assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in wanted]
-    assert all(r["up_bytes"] == r["down_bytes"] == 0 for r in rows)
-
-
 def test_the_ablation_without_the_dual_classifier_has_neither_projection_nor_frame() -> None:
     for dcs, parts in ((True, {"body", "head", "proj", "etf"}), (False, {"body", "head"})):
         tensors = simulate("gfpl", dcs=dcs).state.groups[0].tensors

@@ -1,4 +1,4 @@
-"""GPFL: FedPer without its two parts; rounds of two clients by hand; scores, and what is sent."""
+"""GPFL: rounds of two clients by hand; scores, and what is sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     own_rows,
     play,
@@ -22,20 +20,7 @@ from support.helpers import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from fedtune.experiment.scenario import Scenario
-
 LAM, MU = 0.3, 0.05
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_guidance_and_valve_it_is_fedper(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    bare = simulate("gpfl", scenario, data, executor=executor, guidance=False, valve=False)
-    per = simulate("fedper", scenario, data, executor=executor)
-    assert play(bare, 3) == play(per, 3)
-    assert_same_numbers(bare.state.server["shared"], per.state.server["shared"])
-    assert_same_numbers(bare.state.groups[0].tensors, per.state.groups[0].tensors)
 
 
 def modules(sim: Any, k: int) -> nn.ModuleDict:

@@ -1,17 +1,13 @@
-"""Per-FedAvg: α = 0 is FedAvg, and tuned FedAvg-FT; both orders by hand, and the Hessian by differentiating twice."""
+"""Per-FedAvg: both orders by hand, and the Hessian by differentiating twice."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
-    assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -21,26 +17,6 @@ from support.tuned import tuned_scores
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
-
-
-@pytest.mark.parametrize("hessian", ["none", "difference"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_an_inner_step_it_is_fedavg_and_tuned_fedavg_ft(executor: str, hessian: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    tuned = {"tune_epochs": 2, "tune_lr": 0.1, "executor": executor}
-    per = simulate("perfedavg", scenario, data, inner_lr=0.0, hessian=hessian, batches="same", **tuned)
-    ft = simulate("fedavgft", scenario, data, tune="all", **tuned)
-    assert play(per, 3) == play(ft, 3)
-    assert_same_numbers(numbers(per.state), numbers(ft.state))
-
-
-def test_without_an_inner_step_separate_mini_batches_are_fedavg_on_the_second() -> None:
-    """With B = n each mini-batch is all rows, in whatever order."""
-    work = {"batch": 6, "local_steps": 3}
-    per = simulate("perfedavg", DIGITS, random_federation([6, 6]), inner_lr=0.0, **work)
-    avg = simulate("fedavg", DIGITS, random_federation([6, 6]), **work)
-    play(per, 2), play(avg, 2)
-    assert_close_numbers(numbers(per.state), numbers(avg.state))
 
 
 def slope(net: nn.Module, at: dict[str, Tensor], rows: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
