@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import common_model
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -13,13 +14,9 @@ from support.helpers import (
     random_federation,
     simulate,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
-
-
-def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
 
 
 @pytest.mark.parametrize("mixed", ["weights", "logits"])
@@ -61,7 +58,7 @@ def test_three_rounds_by_hand(executor: str, adaptive: bool, mixed: str) -> None
             ends.append(w)
         common = {n: (ends[0][n] + ends[1][n]) / 2 for n in common}
         play(sim, 1)
-        for n, t in bare(sim.state.server["shared"]).items():
+        for n, t in common_model(sim).items():
             assert_close(t, common[n], **TIGHT)
         for k in range(2):
             for n, t in own[k].items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.by_hand import mean_accuracy
 from support.helpers import (
     BATCHNORM,
     DIGITS,
@@ -83,12 +84,10 @@ def test_the_calibrated_model_is_the_received_body_and_a_head_fitted_to_gaussian
 def test_the_score_is_the_calibrated_models() -> None:
     sim = simulate("ccvr", DIGITS, random_federation([24, 17, 9]), **SMALL)
     row = play(sim, 2)[-1]
-    net, right = client_net(sim, 0), []
+    net = client_net(sim, 0)
     net.load_state_dict(sim.state.server["calibrated"])
-    for k in range(3):
-        x, y = own_rows(sim, k, "val")
-        right.append((net(x).argmax(1) == y).double().mean().item())
-    assert abs(row["val_acc"] - sum(right) / 3) < 1e-12 and row["val_acc"] == row["val_acc_calibrated"]
+    assert abs(row["val_acc"] - mean_accuracy(sim, "val", lambda _, x: net(x))) < 1e-12
+    assert row["val_acc"] == row["val_acc_calibrated"]
 
 
 def test_after_round_one_the_scored_body_is_the_start_and_clients_hold_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import common_model, distance, sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -17,10 +18,6 @@ from support.helpers import (
 )
 from torch import nn
 from torch.testing import assert_close
-
-
-def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
 
 
 def test_its_loss_is_that_of_both_models() -> None:
@@ -38,12 +35,9 @@ def test_three_rounds_by_hand() -> None:
         received = copied(common.state_dict())
         for net, lam in ((common, 0.0), (own, 0.6)):
             for _ in range(2):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                with torch.no_grad():
-                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                        p -= 0.1 * (g + lam * (p - received[n]))
+                sgd_step(nn.functional.cross_entropy(net(x), y) + lam / 2 * distance(net, received), net, 0.1)
         play(sim, 1)
-        for name, t in bare(sim.state.server["shared"]).items():  # of one client: its own
+        for name, t in common_model(sim).items():  # of one client: its own
             assert_close(t, common.state_dict()[name], **TIGHT)
         for name, t in own.state_dict().items():
             assert_close(sim.state.groups[0].tensors[name][0], t, **TIGHT)
@@ -53,7 +47,7 @@ def test_a_step_under_a_pull_of_one_over_the_rate_starts_from_the_common_model()
     """v - η (g + λ (v - w)) = w - η g: whatever the own model was, it is w a step on."""
     sim = simulate("ditto", DIGITS, random_federation([6, 6]), lam=5.0, lr=0.2, momentum=0.0, batch=6, local_steps=1)
     play(sim, 2)
-    received, nets = bare(copied(sim.state.server["shared"])), [client_net_own(sim, k) for k in range(2)]
+    received, nets = copied(common_model(sim)), [client_net_own(sim, k) for k in range(2)]
     slopes = []
     for k, net in enumerate(nets):
         x, y = own_rows(sim, k)
@@ -76,7 +70,7 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     for lam in (0.0, 0.5, 5.0):
         sim = simulate("ditto", DIGITS, lam=lam, lr=0.1, local_epochs=3)
         play(sim, 2)
-        common = bare(sim.state.server["shared"])
+        common = common_model(sim)
         apart.append(
             sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items() if n in common)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import slope
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -13,8 +14,7 @@ from support.helpers import (
     random_federation,
     simulate,
 )
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.trainables.fedala import FedALA
@@ -25,12 +25,6 @@ def test_the_highest_layers_are_those_next_to_the_head_and_the_head() -> None:
     assert FedALA(layers=1).higher(names) == ["head.bias", "head.weight"]
     assert FedALA(layers=2).higher(names) == ["body.1.weight", "head.bias", "head.weight"]
     assert FedALA(layers=0).higher([*names[4:], *names[:4]]) == sorted(n for n in names if "running" not in n)
-
-
-def slope(net: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    at = {n: t.detach().requires_grad_() for n, t in at.items()}
-    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
-    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
 
 
 @pytest.mark.parametrize("layers", [1, 0])

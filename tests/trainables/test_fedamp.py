@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.by_hand import distance, sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -70,10 +71,8 @@ def test_three_rounds_by_hand(executor: str) -> None:
                 own_rows(sim, k),
             )
             for _ in range(2):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                with torch.no_grad():
-                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                        p -= lr * (g + (lam / alpha * (p - cloud[n]) if t > 1 else 0))
+                pull = lam / alpha / 2 * distance(net, cloud) if t > 1 else 0
+                sgd_step(nn.functional.cross_entropy(net(x), y) + pull, net, lr)
         row = play(sim, 1)[0]
         for k, net in enumerate(nets):
             for n, p in net.named_parameters():

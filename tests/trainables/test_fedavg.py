@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +14,7 @@ from support.helpers import (
     numbers,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch.testing import assert_close
@@ -25,14 +24,7 @@ from fedtune.engine.engine import run_round
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
-
-    def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
-        seen.append(up)
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(cls, "aggregate", taken)
+    seen = record_uploads(sim, monkeypatch)
     sim.state, _ = run_round(sim.setup, sim.state)
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.by_hand import step
 from support.helpers import (
     BATCHNORM,
     DIGITS,
@@ -40,9 +41,7 @@ def test_two_rounds_by_hand() -> None:
         for k, net in enumerate(nets):
             optimizer, (x, y) = optim.SGD(net.body.parameters(), lr=0.2), own_rows(sim, k)
             for _ in range(2):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(net(x), y).backward()
-                optimizer.step()
+                step(optimizer, nn.functional.cross_entropy(net(x), y))
         one, other = (copied(net.body.state_dict()) for net in nets)
         for net in nets:
             net.body.load_state_dict({n: (one[n] + other[n]) / 2 for n in one})

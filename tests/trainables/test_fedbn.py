@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     BATCHNORM,
     TIGHT,
@@ -12,6 +13,7 @@ from support.helpers import (
     own_rows,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch import nn, optim
@@ -30,9 +32,7 @@ def test_two_rounds_by_hand() -> None:
         for k, net in enumerate(nets):
             optimizer, (x, y) = optim.SGD(net.parameters(), lr=0.1), own_rows(sim, k)
             for _ in range(2):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(net(x), y).backward()
-                optimizer.step()
+                step(optimizer, nn.functional.cross_entropy(net(x), y))
         one, other = (net.state_dict() for net in nets)
         mean = {n: (one[n] + other[n]) / 2 for n in one if n not in TENSORS}
         for net in nets:
@@ -49,9 +49,7 @@ def test_two_rounds_by_hand() -> None:
 
 def test_the_rest_is_the_mean_by_rows_and_only_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedbn", BATCHNORM, random_federation([3, 17]))
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
-    monkeypatch.setattr(cls, "aggregate", lambda *a: seen.append(a[2]) or aggregate(*a))
+    seen = record_uploads(sim, monkeypatch)
     row = play(sim, 1)[0]
     up = seen[0]["shared"]
     for name, t in sim.state.server["shared"].items():

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.by_hand import mean_accuracy
 from support.helpers import (
     DIGITS,
     TIGHT,
     client_net,
     next_task,
-    own_rows,
     play,
     random_federation,
     record_uploads,
@@ -86,13 +86,11 @@ def test_after_round_beta_nobody_shares() -> None:
 def test_a_client_is_scored_with_its_own_mixture() -> None:
     data = random_federation([12, 12], [[0, 1], [2, 3]], other=6)
     sim = simulate("fedcac", DIGITS, data, tau=0.3, lr=0.1)
-    row, right = play(sim, 3)[-1], []
+    row, nets = play(sim, 3)[-1], [client_net(sim, k) for k in range(2)]
     sent = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(2), next_task(sim))["shared"]
-    for k in range(2):
-        (x, y), net = own_rows(sim, k, "test"), client_net(sim, k)
+    for k, net in enumerate(nets):
         net.load_state_dict({n: t[k] for n, t in sent.items()})
-        right.append((net(x).argmax(1) == y).double().mean())
-    assert_close(row["test_acc"], float(sum(right) / 2), **TIGHT)
+    assert_close(row["test_acc"], mean_accuracy(sim, "test", lambda k, x: nets[k](x)), **TIGHT)
 
 
 def test_a_bit_a_number_is_sent_up_besides_the_model() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -65,9 +66,7 @@ def by_hand(
         met.append(z.detach()), labels.append(y)
 
     def second() -> None:
-        adam.zero_grad()
-        F.cross_entropy(net.head(anchors), torch.arange(len(anchors))).backward()
-        adam.step()
+        step(adam, F.cross_entropy(net.head(anchors), torch.arange(len(anchors))))
 
     for rows in client_draws(sim, t, k).rows[0]:
         if swapped:

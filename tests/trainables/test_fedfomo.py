@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -80,10 +81,7 @@ def test_three_rounds_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) ->
                         {n: sum(max(v, 0.0) / total * models[j][n] for j, v in worth.items()) for n in models[k]}
                     )
             for _ in range(3):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x[rest]), y[rest]), list(net.parameters()))
-                with torch.no_grad():
-                    for p, g in zip(net.parameters(), grads, strict=True):
-                        p -= lr * g
+                sgd_step(nn.functional.cross_entropy(net(x[rest]), y[rest]), net, lr)
         row = play(sim, 1)[0]
         for k, net in enumerate(nets):
             for n, p in net.named_parameters():

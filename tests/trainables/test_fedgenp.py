@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.generators import as_net, cross_entropies, fresh, heads, inputs, labels, module
+from support.generators import as_net, cross_entropies, fresh, heads, inputs, labels, module, two_clients
 from support.helpers import (
     DIGITS,
     EARLY,
@@ -23,7 +23,6 @@ from support.helpers import (
     next_task,
     play,
     randn,
-    random_federation,
     record_uploads,
     simulate,
 )
@@ -44,11 +43,6 @@ Z, C, D = 5, 4, 6  # of the nets made here; runs have D = 12
 HEADS, NOISE, XI, Y = heads(3), randn(8, Z, seed=3), randn(8, D, seed=4), labels(8)
 COUNTS = torch.tensor([[3, 0, 4, 1], [1, 0, 4, 4], [4, 8, 0, 3]])  # totals 8
 ONE, TWO, PRIOR = ({"beta": 0.0, "lam_kl": 0.0}, {"beta": 1.0, "lam_kl": 0.0}, {"beta": 0.0, "lam_kl": 1.0})
-
-
-def two() -> Any:
-    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1."""
-    return random_federation([8, 12], [[0, 1, 2, 3], [0, 1]])
 
 
 def variational(net: dict[str, Tensor], noise: Tensor, xi: Tensor, y: Tensor, training: bool = True) -> tuple:
@@ -253,7 +247,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
     sim = simulate(
         "fedgenp",
         DIGITS,
-        two(),
+        two_clients(),
         **SMALL,
         local_steps=1,
         batch=6,
@@ -283,7 +277,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
 
 def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
     """Client 1 with what it received in round 2 and one batch."""
-    sim = simulate("fedgenp", DIGITS, two(), **SMALL, **config)
+    sim = simulate("fedgenp", DIGITS, two_clients(), **SMALL, **config)
     play(sim, 1)
     alg, steps, f = sim.setup.algorithm, client_draws(sim, 2, 1), sim.setup.federation
     batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
@@ -326,7 +320,7 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatc
     loss = loss + 2 * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
     for a, b in zip(got, torch.autograd.grad(loss, list(leaves.values())), strict=True):
         assert_close(a, b, **TIGHT)
-    sim, seen, aggregate = simulate("fedgenp", DIGITS, two(), **SMALL), [], FedGenP.aggregate
+    sim, seen, aggregate = simulate("fedgenp", DIGITS, two_clients(), **SMALL), [], FedGenP.aggregate
     play(sim, 1)
     kept = copied(sim.state.server["nets"])
 
@@ -349,7 +343,7 @@ def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch
     sim = simulate(
         "fedgenp",
         DIGITS,
-        two(),
+        two_clients(),
         gen_steps=10,
         gen_hidden=16,
         gen_batch=8,
@@ -422,7 +416,7 @@ def test_few_at_a_time_the_generators_are_the_same(rows: int, monkeypatch: pytes
 
 
 def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() -> None:
-    sim, avg = simulate("fedgenp", DIGITS, two(), **SMALL), simulate("fedavg", DIGITS, two())
+    sim, avg = simulate("fedgenp", DIGITS, two_clients(), **SMALL), simulate("fedavg", DIGITS, two_clients())
     net = (32 + C) * 16 + 16 + 4 * 16 + 16 * 24 + 24
     for t in range(3):
         (row,), (plain,) = play(sim, 1), play(avg, 1)
@@ -455,7 +449,7 @@ def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg()
 
 
 def test_quality_is_the_mean_over_the_clients_generators() -> None:
-    sim = simulate("fedgenp", DIGITS, two(), quality=True, **SMALL)
+    sim = simulate("fedgenp", DIGITS, two_clients(), quality=True, **SMALL)
     row = play(sim, 1)[0]
     noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
     xi = torch.randn(80, 12, generator=randomness.stream("quality", "xi"), dtype=torch.float64)
@@ -505,7 +499,7 @@ def test_without_patience_they_never_stop() -> None:
 
 
 def test_after_the_stop_generators_stay_bit_for_bit_and_clients_train_on() -> None:
-    sim = simulate("fedgenp", DIGITS, two(), lr=1e-5, momentum=0.0, a=0.1, patience=5, **SMALL)
+    sim = simulate("fedgenp", DIGITS, two_clients(), lr=1e-5, momentum=0.0, a=0.1, patience=5, **SMALL)
     for r in range(1, 24):
         before = {n: copied(sim.state.server[n]) for n in ("nets", "memory", "shared")}
         row = play(sim, 1)[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import first_client, sgd_step, softmax
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -34,26 +35,16 @@ TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
 SEEN = torch.tensor([True, False, True, True])
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 def knowledge() -> dict[str, Ragged]:
     """Of three classes; what is absent is far off, so that reading it would show."""
     features, soft = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, C, seed=8).softmax(1)
     return {"features": Ragged(features, SEEN), "soft": Ragged(torch.where(SEEN[:, None], soft, 7.0), SEEN)}
 
 
-def model() -> tuple[Model, Tensor, Tensor]:
-    sim = simulate("fedhkd", DIGITS, random_federation([9]))
-    return Model(sim.state.groups[0].net, sim.state.server["shared"]), *own_rows(sim, 0)
-
-
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize("soft", ["mse", "kl"])
 def test_the_loss_by_hand(soft: str, temperature: float) -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     down, z = knowledge(), m.body(x).numpy()
     w, b = m["head.weight"].numpy(), m["head.bias"].numpy()
     ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(z @ w.T + b, y.tolist(), strict=True)])
@@ -73,7 +64,7 @@ def test_the_loss_by_hand(soft: str, temperature: float) -> None:
 
 
 def test_agreement_moves_the_head_alone_and_a_prediction_of_zero_adds_nothing() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     down = knowledge()
     sharp = torch.eye(C, dtype=torch.float64)  # ln 0 must not come up
     down["soft"] = Ragged(sharp, SEEN)
@@ -125,7 +116,7 @@ def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
     [(0.0, [1, 1, 1, 0]), (0.1, [1, 1, 1, 0]), (0.11, [0, 1, 1, 0]), (0.3, [0, 1, 1, 0]), (0.31, [0, 0, 1, 0])],
 )
 def test_a_class_is_told_from_a_share_of_the_rows_on(share: float, told: list[int]) -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     x = torch.cat([x, x])[:12]
     y, mask = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3]), torch.arange(12) < 10  # 1, 3, 6, 0 of 10 rows
     up = FedHKD(least_share=share).upload(m, Data(x, y, mask, {"noise": randn(C, D)}), {})
@@ -207,10 +198,7 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
             features = net.body(f.x[s])
             logits = net.head(features)
             z.append(features.detach().numpy()), q.append(softmax(logits.detach().numpy() / 0.5)), y.append(f.y[s])
-            grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(F.cross_entropy(logits, f.y[s]), net, 0.1)
         z, q, y = np.concatenate(z), np.concatenate(q), np.concatenate(y)
         told = [c for c in enough[k] if (y == c).any()]
         for name, rows in (("features", z), ("soft", q)):

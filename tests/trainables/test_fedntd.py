@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
+from support.by_hand import assert_means_of_steps
 from support.helpers import (
     BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_close_numbers,
     client_net,
-    copied,
     own_rows,
     play,
     randn,
@@ -53,18 +52,12 @@ def test_three_rounds_by_hand() -> None:
     sim = simulate(
         "fedntd", DIGITS, random_federation([6]), beta=BETA, tau=TAU, lr=0.1, momentum=0.0, batch=6, local_steps=3
     )
-    net, received, (x, y) = client_net(sim, 0), client_net(sim, 0), own_rows(sim, 0)
-    for _ in range(3):  # with B = n each batch is all rows, in whatever order
-        received.load_state_dict(copied(net.state_dict()))
-        for _ in range(3):
-            logits = net(x)
-            loss = nn.functional.cross_entropy(logits, y) + by_hand(logits, received(x).detach(), y)
-            grads = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
-        play(sim, 1)
-        assert_close_numbers(sim.state.server["shared"], net.state_dict())
+
+    def loss(_k, net, received, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        logits = net(x)
+        return nn.functional.cross_entropy(logits, y) + by_hand(logits, received(x).detach(), y)
+
+    assert_means_of_steps(sim, 3, loss)
 
 
 def test_what_it_says_of_other_classes_stays_nearer() -> None:

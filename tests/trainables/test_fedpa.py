@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import sgd_step, step
 from support.generators import as_net, cross_entropies, inputs, module
 from support.helpers import (
     DIGITS,
@@ -239,10 +240,7 @@ def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None
         for s in client_draws(sim, 1, k).rows[0]:
             features = net.body(f.x[s])
             z.append(features.detach().numpy()), y.append(f.y[s].numpy())
-            grads = torch.autograd.grad(F.cross_entropy(net.head(features), f.y[s]), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(F.cross_entropy(net.head(features), f.y[s]), net, 0.1)
         z, y = np.concatenate(z), np.concatenate(y)
         assert len(y) == 3 * steps
         for c in set(y.tolist()):
@@ -436,7 +434,5 @@ def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPa
         kept = [(p, q) for p in range(8) for q in range(8) if p != q and y[p] == y[q]]
         far = [(h[p] - h[q]).abs().mean() * (noise[s, p] - noise[s, q]).square().mean() for p, q in kept]
         ad = torch.stack([(h[b] - protos.values[y[b]]).norm() for b in range(8)]).mean()
-        optimizer.zero_grad()
-        (25 * fid + torch.exp(-torch.stack(far).mean()) - 0.7 * ad).backward()
-        optimizer.step()
+        step(optimizer, (25 * fid + torch.exp(-torch.stack(far).mean()) - 0.7 * ad))
     assert_close_numbers(sim.state.server["nets"], as_net(whole))

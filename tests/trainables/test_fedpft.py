@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -80,9 +81,7 @@ def test_two_rounds_of_the_head_by_hand(executor: str) -> None:
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
         for _ in range(2):
             for batch in torch.randperm(24, generator=stream).split(8):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(layer(x[batch]), y[batch]).backward()
-                optimizer.step()
+                step(optimizer, nn.functional.cross_entropy(layer(x[batch]), y[batch]))
         for name, p in layer.named_parameters():
             assert_close(sim.state.server["head"][name], p.detach(), rtol=0, atol=1e-10)
             assert_close(sim.state.groups[0].tensors[f"head.{name}"][0], p.detach(), rtol=0, atol=1e-10)

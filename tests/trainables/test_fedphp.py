@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
     BATCHNORM,
     DIGITS,
@@ -82,10 +83,7 @@ def test_four_rounds_by_hand(transfer: str, executor: str) -> None:
                     else logits_apart(net.head(z), private.head(fixed).detach())
                 )
                 loss = (1 - LAM) * loss + LAM * apart
-            grads = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(loss, net, 0.1)
         mu = MU * min(1, t / 4)  # of 4 rounds, all with this client
         private.load_state_dict({n: mu * p + (1 - mu) * net.state_dict()[n] for n, p in private.state_dict().items()})
         play(sim, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from support.by_hand import first_client
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -28,12 +29,6 @@ SEEN = torch.tensor([True, False, True, True])
 def filled() -> Ragged:
     """Prototypes of three classes; the absent one is far off, so that reading it would show."""
     return Ragged(torch.where(SEEN[:, None], randn(4, 12, seed=9), 1e3), SEEN)
-
-
-def model() -> tuple[Model, torch.Tensor, torch.Tensor]:
-    sim = simulate("fedproto", DIGITS, random_federation([9]))
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
 
 
 def scores(m: Model, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +66,7 @@ def test_weighting_by_clients_is_the_plain_mean_of_those_who_hold_the_class() ->
 
 
 def test_the_loss_by_hand() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     z, logits = scores(m, x)
     p, label = filled(), y.numpy()
     ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
@@ -83,7 +78,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     z, logits = scores(m, x)
     p = filled()
     ways = FedProto().predict(m, x, {"protos": p})
@@ -99,7 +94,7 @@ def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
 
 
 def test_the_upload_is_the_class_means_of_the_trained_features_and_their_counts() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     mask = torch.arange(9) < 7
     up = FedProto().upload(m, Data(x, y, mask, {}), {"protos": filled()})
     z, _ = scores(m, x)

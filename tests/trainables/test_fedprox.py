@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+from support.by_hand import assert_means_of_steps, distance
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_close_numbers,
-    client_net,
     numbers,
     own_rows,
     play,
@@ -15,7 +13,7 @@ from support.helpers import (
     random_federation,
     simulate,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
@@ -25,16 +23,12 @@ from fedtune.trainables.fedprox import FedProx
 
 
 def test_the_second_step_is_pulled_back_by_mu_times_the_distance() -> None:
-    sim = simulate("fedprox", DIGITS, random_federation([6]), mu=0.7, lr=0.1, momentum=0.0, batch=6, local_steps=2)
-    net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
-    start = [p.detach().clone() for p in net.parameters()]
-    for _ in range(2):  # with B = n each batch is all rows, in whatever order
-        grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-        with torch.no_grad():
-            for p, g, w in zip(net.parameters(), grads, start, strict=True):
-                p -= 0.1 * (g + 0.7 * (p - w))
-    play(sim, 1)
-    assert_close_numbers(sim.state.server["shared"], net.state_dict())
+    sim = simulate("fedprox", DIGITS, random_federation([6, 9]), mu=0.7, lr=0.1, momentum=0.0, local_steps=2)
+
+    def loss(_k, net, received, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(net(x), y) + 0.35 * distance(net, received.state_dict())
+
+    assert_means_of_steps(sim, 2, loss)
 
 
 def test_the_penalty_is_half_mu_times_the_squared_distance_of_the_parameters_alone() -> None:

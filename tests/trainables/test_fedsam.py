@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import slope
 from support.helpers import (
     DIGITS,
     assert_close_numbers,
@@ -15,14 +16,7 @@ from support.helpers import (
     simulate,
 )
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.testing import assert_close
-
-
-def slope(net: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    at = {n: t.detach().requires_grad_() for n, t in at.items()}
-    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
-    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
 
 
 def size(g: dict[str, Tensor]) -> float:

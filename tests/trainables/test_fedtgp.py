@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -95,9 +96,7 @@ def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypa
         assert len(y) % 3, "a short last batch counts too"
         for _ in range(3):
             for some in torch.randperm(len(y), generator=stream).split(3):
-                optimizer.zero_grad()
-                server_loss(p[some], [y[i] for i in some.tolist()], twin(), min(max(gaps), tau)).backward()
-                optimizer.step()
+                step(optimizer, server_loss(p[some], [y[i] for i in some.tolist()], twin(), min(max(gaps), tau)))
         got = sim.state.server["protos"]
         assert got.present.all()
         assert_close(got.values, twin().detach(), **TIGHT)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     EARLY,
@@ -406,9 +407,7 @@ def test_retraining_is_plain_sgd_on_the_loss_over_the_draws(monkeypatch: pytest.
             h = proj(x[rows])
             dots = (h / h.norm(dim=1, keepdim=True) * before["etf.columns"][k].T[y[rows]]).sum(1)
             loss = nn.functional.cross_entropy(head(x[rows]), y[rows]) + 1.5 * (0.5 * (dots - 1) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
         for part, name in ((head, "head"), (proj, "proj")):
             for n, t in part.state_dict().items():
                 assert_close(after[f"{name}.{n}"][k], t, **TIGHT)

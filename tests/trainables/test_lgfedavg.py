@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -54,10 +55,7 @@ def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> No
             with torch.no_grad():
                 net.head.weight.copy_(heads[0]), net.head.bias.copy_(heads[1])
             x, y = own_rows(sim, k)
-            grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(nn.functional.cross_entropy(net(x), y), net, 0.1)
         each = [[n.head.weight for n in nets], [n.head.bias for n in nets]]
         heads = [sum(n * p.detach() for n, p in zip(rows, ps, strict=True)) / 18 for ps in each]
     play(sim, 2)

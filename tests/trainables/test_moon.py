@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -71,9 +72,7 @@ def test_three_rounds_by_hand(model: str, projection: bool) -> None:
                         nn.functional.cosine_similarity(z, features(other, x).detach()) for other in (received, last[k])
                     ]
                     loss = loss - 2.0 * (torch.stack(sims, 1) / 0.7).log_softmax(1)[:, 0].mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                step(optimizer, loss)
             last[k] = whole_net(sim, k).eval()
             last[k].load_state_dict(copied(net.state_dict()))
         play(sim, 1)

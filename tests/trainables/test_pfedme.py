@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from support.by_hand import common_model, distance, sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -15,10 +15,6 @@ from support.helpers import (
 )
 from torch import nn
 from torch.testing import assert_close
-
-
-def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
 
 
 @pytest.mark.parametrize("averaging", ["rows", "clients"])
@@ -48,10 +44,7 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
                 x, y = x.repeat(2, 1, 1, 1), y.repeat(2)
             for _ in range(2):
                 for _ in range(3):
-                    grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                    with torch.no_grad():
-                        for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                            p -= lr * (g + lam * (p - w[n]))
+                    sgd_step(nn.functional.cross_entropy(net(x), y) + lam / 2 * distance(net, w), net, lr)
                 for n, p in net.named_parameters():
                     w[n] = w[n] - outer * lam * (w[n] - p.detach())
             ends.append(w)
@@ -59,7 +52,7 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
         mean = {n: share[0] * ends[0][n] + share[1] * ends[1][n] for n in common}
         common = {n: (1 - beta) * t + beta * mean[n] for n, t in common.items()}
         play(sim, 1)
-        for n, t in bare(sim.state.server["shared"]).items():
+        for n, t in common_model(sim).items():
             assert_close(t, common[n], **TIGHT)
         for k, net in enumerate(thetas):
             for n, p in net.named_parameters():
@@ -71,6 +64,6 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     for lam in (0.1, 2.0, 9.0):
         sim = simulate("pfedme", DIGITS, lam=lam, lr=0.1, common_lr=0.01)
         play(sim, 2)
-        common, own = bare(sim.state.server["shared"]), sim.state.groups[0].tensors
+        common, own = common_model(sim), sim.state.groups[0].tensors
         apart.append(sum(((own[n] - t) ** 2).sum().item() for n, t in common.items()))
     assert apart[0] > apart[1] > apart[2]
