@@ -47,7 +47,7 @@ SCORED = [
 
 
 def experiment(name: str, fields: dict[str, Any], pinned: dict[str, Any]) -> Experiment:
-    return Experiment(name, DIGITS.override(**fields), pinned=pinned)
+    return Experiment(algorithm=name, scenario=DIGITS.override(**fields), pinned=pinned)
 
 
 @pytest.mark.parametrize(("name", "fields", "pinned", "why"), REFUSED)
@@ -63,4 +63,4 @@ def test_one_that_fits_is_taken(name: str, fields: dict, pinned: dict) -> None:
 
 @pytest.mark.parametrize(("name", "scenario", "words"), SCORED)
 def test_what_is_scored_is_said(name: str, scenario: Scenario, words: str) -> None:
-    assert Experiment(name, scenario).describe_scoring().startswith(words)
+    assert Experiment(algorithm=name, scenario=scenario).describe_scoring().startswith(words)
