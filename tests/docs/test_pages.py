@@ -225,13 +225,6 @@ def test_every_metric_setting_algorithm_and_hyperparameter_is_on_its_page() -> N
         )
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_presets_hold_hyperparameters_that_there_are_and_values_that_may_be(name: str) -> None:
-    known = hyperparameters(Scenario) | hyperparameters(registry.find(name))
-    for values in registry.find(name).presets.values():
-        assert {n: known[n].check(v) for n, v in values.items()} == values
-
-
 @pytest.mark.parametrize("name", [n for n in PAGES if n != "docs/how-to/python.md"])
 def test_python_snippets_import_what_is_there(name: str) -> None:
     for code in fences((ROOT / name).read_text(), "python"):
