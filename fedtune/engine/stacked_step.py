@@ -71,9 +71,9 @@ class StackedStep(Calls[Out]):
             self.run, self.fixed = self.replay(entry, fixed), fixed
             self.asks += entry.asks
             return None
-        if entry.calls_seen == 1 and not self.like() and len(step) > len(lean_step := _without_scalars(step)):
+        if entry.calls_seen == 1 and not self.similar() and len(step) > len(lean_step := _without_scalars(step)):
             lean_entry = self._entry(lean_step)  # of the steps that follow, unless this one uses scalars
-            if lean_entry and not lean_entry.calls_seen and (twin := self.like()):
+            if lean_entry and not lean_entry.calls_seen and (twin := self.similar()):
                 given = [*self._fixed(lean_step), *_fresh(step)]
                 out = self.record_again(lean_entry, twin, lambda: self._eager(step), given)
                 lean_entry.verified &= not self.asks
