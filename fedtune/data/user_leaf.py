@@ -81,7 +81,7 @@ def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
 def _content(file: Path) -> dict[str, Any]:
     """A file's lists of users and numbers, and their rows."""
     try:
-        found = json.loads(bounded.read(file, zipped.most()))
+        found = json.loads(bounded.read(file, zipped.max_bytes()))
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} cannot be read as LEAF's JSON: {reason}; make it again") from error

@@ -122,7 +122,7 @@ def _parquet(file: Path) -> pa.Table:
         about = arrow.read_metadata(file)
         groups = [about.row_group(i) for i in range(about.num_row_groups)]
         size = max(sum(g.total_byte_size for g in groups), about.num_rows * about.num_columns * NUMBER)
-        bounded.require_unpacked(file, file.stat().st_size, size, zipped.most())
+        bounded.require_unpacked(file, file.stat().st_size, size, zipped.max_bytes())
         return arrow.ParquetFile(file).read()  # not read_table, which takes columns from the names of folders
 
 
@@ -153,7 +153,7 @@ def _arrow(folder: Path) -> list[pa.Table]:
     found = []
     for file in files:
         with _reading(file, "Arrow"):
-            bounded.require(file, zipped.most())
+            bounded.require(file, zipped.max_bytes())
             with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
                 found.append(stream.read_all())
     return found

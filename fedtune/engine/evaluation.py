@@ -183,7 +183,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
     adapts, outputs = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
     draws, stand_in = Draws(_score_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
     everyone = g, runs
-    if split == "all" and draws.seen is False:  # the same rows for all clients
+    if split == "all" and draws.is_random is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
         model = g.tensors if adapts else received(s, g, down)
         kept = g.kept if g.net in _USES_KEPT else {}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
 from fedtune.data.federation import Federation, rows_by_class
 from fedtune.engine.local_training import PhaseResult
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
@@ -153,11 +153,11 @@ def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
         return {n: _back(t, at, new[n]) for n, t in old.items()}
     if isinstance(old, tuple):
         return type(old)(*(_back(*pair) for pair in zip(old, [at] * len(old), new, strict=True)))
-    if alike(old):
+    if is_shared(old):
         return old
     if len(at) < len(old):
         return old.index_copy_(0, at, new)
-    return new.clone() if alike(new) else new
+    return new.clone() if is_shared(new) else new
 
 
 def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedtune.core import process, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
-from fedtune.core.trees import alike, named, tree_map
+from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
 from fedtune.engine.executor_choice import choose_executor
@@ -54,7 +54,7 @@ def _at_work() -> Iterator[None]:
 
 def _copy(t: Tensor) -> Tensor:
     """A copy, except of tensors shared by all clients."""
-    return t if alike(t) else t.clone()
+    return t if is_shared(t) else t.clone()
 
 
 class Simulation:

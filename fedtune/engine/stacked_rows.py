@@ -51,7 +51,7 @@ class StackedRows(Calls[Tree]):
         def run() -> Tree:
             return for_each_client(self.of_one, self.executor, *arguments, draws=self.draws)
 
-        if self.executor == "loop" or self.code is None or self.draws.seen is not False:
+        if self.executor == "loop" or self.code is None or self.draws.is_random is not False:
             return run()
         fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
         entry = self.entry(self.key, tuple(tracing.names(arguments)), tracing.metadata([*fixed, *fresh]))

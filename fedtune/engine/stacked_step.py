@@ -94,7 +94,7 @@ class StackedStep(Calls[Out]):
 
     def _entry(self, step: Step) -> CacheEntry | None:
         """The cache entry of such steps; None if they are not recorded."""
-        if self.code is None or self.draws.seen is not False:
+        if self.code is None or self.draws.is_random is not False:
             return None
         form = (*self.clients, *map(tuple, map(tracing.names, (self.received, step[3:]))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core import randomness
-from fedtune.core.trees import Executor, alike
+from fedtune.core.trees import Executor, is_shared
 from fedtune.engine import engine
 from fedtune.engine.engine import RunSetup, State
 from fedtune.experiment import hooks, initial_weights
@@ -73,7 +73,7 @@ def from_weights(s: RunSetup, state: State, weights: Weights, part: str) -> Stat
                 continue
             if file_name in weights.common:
                 values = weights.common[file_name].to(own[name], copy=True).expand_as(own[name])
-                own[name] = values if alike(own[name]) else values.clone()  # a frozen part is shared by all
+                own[name] = values if is_shared(own[name]) else values.clone()  # a frozen part is shared by all
             else:
                 own[name] = torch.stack([weights.clients[k][file_name] for k in ids]).to(own[name])
         groups.append(g._replace(tensors=own))

@@ -249,11 +249,11 @@ class Experiment:
             "device": self.device,
         }
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
         """The scenario by name, with what was changed of it."""
         return scenarios.in_words(name, asdict(self._setting), dict(given))
 
-    def to_setting(self, name: str) -> dict[str, Any]:
+    def scenario_record(self, name: str) -> dict[str, Any]:
         """What the record of a comparison holds of the setting."""
         return {"scenario_name": name, "scenario": asdict(self._setting), "preset": self.preset}
 
@@ -274,7 +274,7 @@ class Experiment:
             "metric": tuple(user_files.reference(name) for name in self.metrics),
         }
 
-    def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
+    def rerun_command(self, config: dict[str, Any], best: Path, *where: str) -> str:
         """The command that trains the best configuration once more."""
         return command_line("run", "--config", best, *where)
 

@@ -78,7 +78,7 @@ def take(reference: str) -> tuple[str, UserFile]:
 def require(path: Path) -> None:
     """UserError for a file that is not PyTorch's, or unpacks to too much, before it is read whole."""
     try:
-        start = zipped.begins(path)
+        start = zipped.first_bytes(path)
         if start == zipped.ZIP:
             zipped.require(path)
         elif start[:1] != PICKLED:

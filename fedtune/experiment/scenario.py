@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import check_all, hyper, plain
+from fedtune.core.hyper import check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
@@ -330,7 +330,7 @@ def about(name: str) -> str:
 
 def _typed(name: str, value: Any, kind: type) -> Any:
     try:
-        value = plain(value)
+        value = python_value(value)
         if isinstance(value, bool) or (kind is int and float(value) != int(float(value))):
             raise ValueError
         return kind(float(value)) if kind is int else kind(value)
