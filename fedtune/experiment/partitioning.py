@@ -155,7 +155,7 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         return partitions.fedgen(
             y=y,
             train_rows=train_rows,
-            whole=n,
+            total=n,
             clients=s.clients,
             alpha=s.alpha,
             share=s.share,
