@@ -96,7 +96,7 @@ def draws(s: Subject) -> Violation | Note | None:
         "numpy": r"np\.random|numpy\.random",
         "python": r"\brandom\.\w+\(",
     }
-    place = next((place for n in sorted(run.streams_used) if (place := sources.of_word(s.cls, word[n]))), "")
+    place = next((line for n in sorted(run.streams_used) if (line := sources.of_word(s.cls, word[n]))), "")
     return Violation(
         place,
         f"a round draws from the process's random stream of {' and '.join(sorted(run.streams_used))}",

@@ -91,11 +91,13 @@ def watched(cls: type[Algorithm], tape: MessageLog) -> type[Algorithm]:
         method = getattr(cls, name)
 
         def call(self: Algorithm, *args: Any) -> Any:
-            tape = log()
-            assert tape
-            out = tape.call(name, lambda *arguments: method(self, *arguments), args)
+            messages = log()
+            assert messages
+            out = messages.call(name, lambda *arguments: method(self, *arguments), args)
             return (
-                tuple(_recorded_phase(a, tape) if isinstance(a, Phase) else a for a in out) if name == "round" else out
+                tuple(_recorded_phase(a, messages) if isinstance(a, Phase) else a for a in out)
+                if name == "round"
+                else out
             )
 
         return call

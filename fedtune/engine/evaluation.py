@@ -164,8 +164,8 @@ def _scores(
 
     t = next(iter(states.values())).round
     scores_by_run: dict[int, list[Scores]] = {i: [] for i in groups}
-    for place in dict.fromkeys(place for result in groups.values() for place in result):
-        group_by_run = {i: result[place] for i, result in groups.items() if place in result}
+    for place in dict.fromkeys(place for by_place in groups.values() for place in by_place):
+        group_by_run = {i: by_place[place] for i, by_place in groups.items() if place in by_place}
         works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in group_by_run.items()]
         scores = seeds.run(works, lambda s, g, runs: _score_group(s, g, runs, deployed, split, t))
         for i, result in zip(group_by_run, scores, strict=True):
