@@ -108,7 +108,7 @@ class CFL(Algorithm):
 
 def second_half(moves: Tensor) -> Tensor:
     """Which moves [n, P] are not in the first one's group, [n] bool: two groups by complete linkage of cosines."""
-    from scipy.cluster import hierarchy  # where a cluster splits: few do
+    from scipy.cluster import hierarchy  # imported here, because few clusters split
 
     unit = F.normalize(moves.double(), dim=1)
     pairs = torch.triu_indices(len(moves), len(moves), 1)

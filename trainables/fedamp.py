@@ -61,7 +61,7 @@ class FedAMP(LastModels):
             return {}
         flat = torch.cat([t.flatten(1) for t in server["models"].values()], 1)  # [K, P]
         weights, any_ = self.weights(flat, server["sent"])[ids], server["sent"].int().argmax()
-        # from one of them: where all are the same, so is the mixture, to the last bit
+        # differences from one model: if all models are the same, so is the mixture, to the last bit
         return {"shared": {n: t[any_] + torch.tensordot(weights, t - t[any_], 1) for n, t in server["models"].items()}}
 
     def weights(self, models: Tensor, sent: Tensor) -> Tensor:

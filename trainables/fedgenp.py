@@ -64,8 +64,8 @@ from fedtune.trainables._generative import Generative
 from fedtune.trainables._released import CLIENTS, GENERATOR
 
 FIRST_STOP = 20  # no generator stops before this round
-MOST_PATIENCE = 30  # so many accuracies are kept, whatever the patience, which may change during a run
-RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is convergence
+MOST_PATIENCE = 30  # accuracies that are stored: the patience may change during a run
+RISE = 1e-3  # a smaller rise of validation accuracy within `patience` rounds is convergence
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ class FedHKD(Algorithm):
         if self.knowledge == "final":
             return loss
         every = torch.ones_like(batch.y, dtype=torch.bool)
-        told = torch.cat([z, self.soften(logits)], 1).detach()
-        sums, counts = class_sums(told, batch.y, every, len(present))
+        inputs = torch.cat([z, self.soften(logits)], 1).detach()
+        sums, counts = class_sums(inputs, batch.y, every, len(present))
         return loss, {"sums": sums, "counts": counts}
 
     def soften(self, logits: Tensor) -> Tensor:
@@ -153,11 +153,11 @@ class FedHKD(Algorithm):
         if self.knowledge == "running":
             counts = data.tally["counts"]
             means, present = data.tally["sums"] / counts.clamp(min=1)[:, None], counts > 0
-        told = present & (rows >= self.least_share * rows.sum())
+        sent_classes = present & (rows >= self.least_share * rows.sum())
         return {
-            "features": Ragged(means[:, :features] + self.noise * data.eps["noise"], told),
-            "soft": Ragged(means[:, features:], told),
-            "counts": Ragged(rows, told),
+            "features": Ragged(means[:, :features] + self.noise * data.eps["noise"], sent_classes),
+            "soft": Ragged(means[:, features:], sent_classes),
+            "counts": Ragged(rows, sent_classes),
         }
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:

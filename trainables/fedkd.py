@@ -186,8 +186,8 @@ def rank_of(s: Tensor, energy: Tensor) -> Tensor:
 
     s [k] falling, finite.
     """
-    present = (s.double() / s[0].double().clamp(min=1e-300)).square().cumsum(0)  # by the largest: squares stay in range
-    return torch.where(energy < 1, 1 + (present < energy * present[-1]).sum(), len(s))
+    sums = (s.double() / s[0].double().clamp(min=1e-300)).square().cumsum(0)  # divided, so that squares stay in range
+    return torch.where(energy < 1, 1 + (sums < energy * sums[-1]).sum(), len(s))
 
 
 def unpack(wire: dict) -> dict[str, Tensor]:

@@ -251,13 +251,13 @@ class GFPL(Algorithm):
         """Local training in which a step of the heads follows every step (algorithm 2, lines 11 to 18)."""
         if self.retrain_on == "none":
             return train
-        b, again = task.batch, self.second_loss if self.retrain_on == "pseudo" else self.second_loss_on_own
+        b, second = task.batch, self.second_loss if self.retrain_on == "pseudo" else self.second_loss_on_own
         noise = {
             "label": Noise((b,), "uniform"),
             "component": Noise((b, 1), "uniform"),
             "value": Noise((b, 1, task.features)),
         }
-        return train._replace(noise=train.noise | noise, after=SecondStep(again, self.moves(), "sgd", self.retrain_lr))
+        return train._replace(noise=train.noise | noise, after=SecondStep(second, self.moves(), "sgd", self.retrain_lr))
 
     def moves(self) -> tuple[str, ...]:
         """The parts that retraining moves."""

@@ -94,11 +94,9 @@ def watched(cls: type[Algorithm], tape: MessageLog) -> type[Algorithm]:
             messages = log()
             assert messages
             out = messages.call(name, lambda *arguments: method(self, *arguments), args)
-            return (
-                tuple(_recorded_phase(a, messages) if isinstance(a, Phase) else a for a in out)
-                if name == "round"
-                else out
-            )
+            if name != "round":
+                return out
+            return tuple(_recorded_phase(a, messages) if isinstance(a, Phase) else a for a in out)
 
         return call
 

@@ -16,7 +16,7 @@ def shown(value: object) -> str:
     """A value for a message, as Python writes it; shortened if it is long."""
     try:
         text = repr(value)
-    except Exception:  # of a user's class, or infinitely nested
+    except Exception:  # repr of a user's class fails, or the value is infinitely nested
         return f"something of type {type(value).__name__}"
     return text if len(text) <= VALUE else f"{text[: VALUE * 2 // 3]}…{text[-VALUE // 4 :]}"
 

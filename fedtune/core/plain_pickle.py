@@ -104,7 +104,7 @@ class _Array:
             for i, value in enumerate(content):
                 flat[i] = _value(value, allowance)
             return flat.reshape(shape, order=order)  # type: ignore[call-overload]
-        if isinstance(content, str):  # of Python 2
+        if isinstance(content, str):  # Python 2 wrote bytes as text
             content = content.encode("latin1")
         if len(content) != math.prod(shape) * kind.itemsize:
             raise Refused(f"it holds an array of shape {tuple(shape)} and type {kind} with {len(content):,} bytes")

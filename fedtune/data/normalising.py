@@ -98,7 +98,7 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
 def _exact(x: np.ndarray, integers: np.ndarray) -> bool:
     """Whether floats equal these integers: compared as integers, because float64 has only 53 bits."""
     if x.max() >= 2.0 ** (8 * integers.dtype.itemsize - (integers.dtype.kind == "i")):
-        return False  # it was rounded up beyond the integer type's range
+        return False  # a value was rounded up beyond the integer type's range
     return bool((x.astype(integers.dtype) == integers).all())
 
 

@@ -28,7 +28,7 @@ SPLITS = ("split",)
 CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
 INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 REAL = re.compile(r"(?!(\D*\d){16})-?(0|[1-9]\d*)(\.\d*)?")  # 15 digits are exact in float64
-MARKS = 3  # as many texts may stand for missing values in a column of numbers
+MARKS = 3  # the most texts that may stand for missing values in a column of numbers
 PANDAS_INDEX = "__index_level_"
 Features = Mapping[str, Mapping[str, Any]]
 
@@ -80,12 +80,7 @@ def _column_names(source: str, table: pa.Table, options: Options) -> list[str]:
 
 
 def _column_of(
-    source: str,
-    names: list[str],
-    name: str | None,
-    usual: Sequence[str],
-    option: str,
-    known: Sequence[str] = (),
+    source: str, names: list[str], name: str | None, usual: Sequence[str], option: str, known: Sequence[str] = ()
 ) -> str | None:
     """The column that is named or meant; None if there is none.  found: what the data set itself calls so."""
     if name is None:
@@ -126,14 +121,14 @@ def _features(
         return list(columns)
     if not names:
         raise UserError(f"{source} needs a column of features, but has only {y}")
-    whole = [n for n in names if _is_picture(table.schema.field(n).type, features.get(n, {})) or _is_list(table, n)]
+    lists = [n for n in names if _is_picture(table.schema.field(n).type, features.get(n, {})) or _is_list(table, n)]
     texts = [n for n in names if _is_text(table.schema.field(n).type)]
-    if not whole and len(texts) > 1 and len(texts) == len(names) and (todo := _how_read(table[texts[0]])):
+    if not lists and len(texts) > 1 and len(texts) == len(names) and (todo := _how_read(table[texts[0]])):
         raise UserError(f"column {texts[0]!r} of {source} is text, {todo}")
-    if len(whole) > 1 or (not whole and len(texts) > 1 and len(texts) == len(names)):
-        raise UserError(f"{source} has {few(whole or texts)}; say which holds the rows: x={(whole or texts)[0]!r}")
-    if whole or texts == names or (options.text and len(texts) == 1):
-        return whole or texts
+    if len(lists) > 1 or (not lists and len(texts) > 1 and len(texts) == len(names)):
+        raise UserError(f"{source} has {few(lists or texts)}; say which holds the rows: x={(lists or texts)[0]!r}")
+    if lists or texts == names or (options.text and len(texts) == 1):
+        return lists or texts
     return names
 
 

@@ -33,7 +33,7 @@ class Pool(NamedTuple):
 class BatchPlan(NamedTuple):
     """Each client's steps, rows and noise, drawn in advance from the client's own stream."""
 
-    steps: list[int]  # of each client
+    steps: list[int]  # the number of steps of each client
     rows: Tensor  # [m, S, B] rows of pool.x, padded after a client's last step
     eps: dict[str, Tensor]  # [m, S, …]
     ends: Tensor  # [m, S] bool, the last step of each pass

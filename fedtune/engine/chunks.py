@@ -88,7 +88,7 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
     longest = max(mine)
     order = sorted(range(len(mine)), key=lambda i: -mine[i])
     cut = [longest - max(0, longest - max(mine[i], STEP)) // STEP * STEP for i in order]  # rows, with padding
-    costs, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # for the first i clients
+    costs, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # entry i: the least cost of the first i clients
     for end in range(1, len(order) + 1):
         for i in range(end - 1 if len(order) > 1 else end):
             if (cost := costs[i] + BAND + (end - i) * cut[i]) < costs[end]:

@@ -221,11 +221,11 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
 
     with client_errors.running(s, g, t):
         try:
-            found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+            result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
         except _KeptUsed:
             _USES_KEPT[g.net] = None  # from now on clients with different kept state count as different
             return _score_group(s, *everyone, deployed, split, t)
-    return Scores(take(found, stand_in), outputs)
+    return Scores(take(result, stand_in), outputs)
 
 
 def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:

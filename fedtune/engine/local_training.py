@@ -35,8 +35,8 @@ class Job(NamedTuple):
     plan: BatchPlan
     trained: tuple[str, ...]  # the parts that are trained
     client: Client  # with a client axis
-    streams: list[torch.Generator]  # with the clients' addresses in this phase
-    draws: tuple[Draws, Draws, Draws, Draws]  # for a step, the second step, and the setters before and after steps
+    streams: list[torch.Generator]  # one per client, at the client's address in this phase
+    draws: tuple[Draws, Draws, Draws, Draws]  # of the step, the second step, and the setters before and after steps
 
     def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
         """The random draws of a phase's code for these clients, from the beginning of their streams."""

@@ -41,6 +41,6 @@ def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
         return Experiment(**about), dict(content["config"]), dict(content["state"])
     except UserError:
         raise
-    except Exception as error:  # from another program or version, truncated, or with code in it
+    except Exception as error:  # a file of another program or version, truncated, or with code in it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"a saved model must come from fedtune run --save, but {path} does not: {reason}") from error

@@ -30,8 +30,7 @@ class Optimizers:
         self.phase, self.lead = phase, lead
         of_parts = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
         others = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
-        scales = (*self.phase.lr_scale.values(), 1.0)
-        scaled = [(times, s) for times, s in zip(scales, (*of_parts, others), strict=True) if s]
+        scaled = [(x, s) for x, s in zip((*phase.lr_scale.values(), 1.0), (*of_parts, others), strict=True) if s]
         self.bounded = [s for _, s in scaled]  # groups that are clipped together
         self.bound = work.clip_norm if phase.clip is None else phase.clip
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()

@@ -86,7 +86,7 @@ def require(path: Path) -> None:
     except UserError as error:
         raise _no_weights(path.name, error.__cause__ or "it is not a PyTorch file") from error
     except FileNotFoundError:
-        pass  # it may be registered
+        pass  # the file may be registered with its content
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; give another") from error
 

@@ -60,7 +60,7 @@ def report(data: Dataset, scenario: Scenario, seed: int) -> None:
     for name in architectures.unseeded(scenario.model, tuple(shape), classes, scenario.features):
         say(f"note: {name} {architectures.UNSEEDED}")
     if not user_data.is_own(scenario.dataset):
-        return  # which rows a named scenario uses is part of its definition
+        return  # a named scenario defines which rows it uses
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
     rows_used = rows[np.concatenate([places for split in parts for places in split])]
     for line in filter(None, (left_out(data, scenario, rows_used), last_group(scenario, owners))):

@@ -67,7 +67,7 @@ class Phase(NamedTuple):
     after: Step | None = None
     batches: int = 1  # mini-batches that a step gets, one after the other: batch.x [batches · B, …]
     repeat: int = 1  # steps in a row on the same mini-batch; `after` follows the last of them
-    momentum: float | None = None  # of SGD; None: the scenario's
+    momentum: float | None = None  # SGD's momentum; None: the scenario's
     plain: bool = False  # SGD without momentum and weight decay, whatever the scenario's optimiser
     share: float = 1.0  # share of a client's rows, redrawn for every phase; at least one row
     # which of its own rows a client trains on: from their places 0, 1, … [n] to bool [n]; None: all

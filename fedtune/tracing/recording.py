@@ -151,7 +151,7 @@ _NOT_REPEATABLE = {
 }
 _WRITES: dict[Any, frozenset[int | str] | None] = {}  # by operation: the arguments it changes; None: not repeatable
 
-_INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only where a mask is given
+_INDEX = torch.ops.aten.index.Tensor  # the size of its result depends on values only if an index is a mask
 _UNDECLARED = ("running_mean", "running_var")  # batch normalisation writes into these and does not say so
 
 

@@ -181,7 +181,7 @@ class Tape:
         setup: list[str] = []
         replayed: list[ReplayedLine] = []
         available = {*range(self._fixed), *self._constants}  # what is there before a replay
-        constant = available - self._moving  # and holds the same values in every replay
+        constant = available - self._moving  # slots with the same values in every replay
         for line in self._live():
             view, reads = self._is_view(line), self._reads(line)
             outs = [s for s in line.made if self._equal[s] == s]
@@ -206,7 +206,7 @@ class Tape:
         results = [None if s is None else self._equal[s] for s in self._results]
         last_use = {s: i for i, a in enumerate(replayed) for s in (*a.reads, *a.outs)}
         last_use |= dict.fromkeys([s for s in (*available, *results) if s is not None], len(replayed))
-        ends: dict[int, int] = {}  # where the memory of a root is needed last
+        ends: dict[int, int] = {}  # root -> the line that needs its memory last
         for s, i in last_use.items():
             ends[self._root[s]] = max(ends.get(self._root[s], 0), i)
         body = []
