@@ -168,7 +168,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
     """The trained models of the next round's clients, in their order."""
     seen: list[dict] = []
 
-    def train(*args: Any) -> local_training.Done:
+    def train(*args: Any) -> local_training.PhaseResult:
         done = local_training.train(*args)
         seen.append(done.tensors)
         return done

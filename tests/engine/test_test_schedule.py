@@ -138,7 +138,7 @@ def test_rows_that_are_kept_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     sim.step()
     s, state = sim.setup, sim.state
     with_them = evaluation.score(s, state)
-    monkeypatch.setattr(chunks, "KEPT", 0)
+    monkeypatch.setattr(chunks, "CACHED_BYTES", 0)
     monkeypatch.setattr(chunks, "_BANDS", type(chunks._BANDS)())
     without = evaluation.score(s, state)
     assert with_them.row == without.row
