@@ -9,7 +9,7 @@ from fedtune.analysis.plot_tools import in_words, legend_lines
 from fedtune.analysis.theme import COLOURS, colours, finish, nothing, see_through
 from fedtune.core import statistics
 from fedtune.core.metrics import limits
-from fedtune.core.objectives import ACCURACY, Objective, written
+from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import trial_states
 from fedtune.studies.comparison import budgets, tables
@@ -107,7 +107,7 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
     >>> figure = plots.by_budget(frames.by_budget("runs/COMPARISON"))
     >>> figure.write_html("by_budget.html")
     """
-    objective = written(str(objective))
+    objective = parse_recorded(str(objective))
     words, within = in_words(objective.name), limits(objective.name)
     title = f"Best {words} in the searches, against their number of trials"
     scored = table.dropna(subset=["score"])

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from fedtune.analysis.plot_tools import KEYS, UNITS, hover_texts, in_words, legend_lines, run_of, text_column, with_cost
 from fedtune.analysis.theme import GREY, colours, finish, nothing
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import ACCURACY, Objective, written
+from fedtune.core.objectives import ACCURACY, Objective, parse_recorded
 from fedtune.core.terminal import several
 from fedtune.runs import pareto
 
@@ -106,7 +106,7 @@ def accuracy_communication(
     >>> figure = plots.accuracy_communication(rounds)
     >>> figure.write_html("accuracy_communication.html")
     """
-    second = written(str(objective))
+    second = parse_recorded(str(objective))
     name, words = in_words(second.name), in_words(first.name)
     title = f"{words[:1].upper()}{words[1:]} against {name.split(' [')[0]}, every round"
     points, seeds = _scored(rounds, [first.name, second.name])

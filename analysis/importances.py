@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedtune.core.metrics import METRIC, in_words
-from fedtune.core.objectives import FAR
+from fedtune.core.objectives import WORST
 from fedtune.core.terminal import several
 from fedtune.runs.folder import StudyFolder
 
@@ -127,7 +127,7 @@ def comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Froz
     known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
     finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
     least = max(LEAST["importance"], len(known) * share)
-    scored = {t.number: {step: v for step, v in t.intermediate_values.items() if abs(v) < FAR} for t in known}
+    scored = {t.number: {step: v for step, v in t.intermediate_values.items() if abs(v) < WORST} for t in known}
     reached = Counter(step for values in scored.values() for step in values)
     rounds = [step for step, trials in reached.items() if trials >= least]
     every = len(study.get_trials(deepcopy=False))

@@ -91,7 +91,7 @@ class Generative(Algorithm):
     net_heads: ClassVar[int] = 1  # 2: mean and log-variance
     personal: ClassVar[bool] = False  # a net for each client, stacked [K, …], instead of one for all
 
-    def wanted(self) -> bool:
+    def needs_generator(self) -> bool:
         """Whether clients train on generated features at all; if not, nothing is trained and nothing sent."""
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class Generative(Algorithm):
 
     def imagines(self, t: int) -> bool:
         """Whether clients have a generator in round t."""
-        return t >= 1 and self.wanted()
+        return t >= 1 and self.needs_generator()
 
     def init(self, task: Task) -> dict[str, Tree]:
         """Untrained nets, Adam's initial state, and no reported labels."""
@@ -125,7 +125,7 @@ class Generative(Algorithm):
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """How many rows of each class the client holds."""
-        return {"counts": label_counts(data.y, data.mask, m["head.weight"].shape[0])} if self.wanted() else {}
+        return {"counts": label_counts(data.y, data.mask, m["head.weight"].shape[0])} if self.needs_generator() else {}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
         """The model; and, once there is one, the generator with the label distribution."""
@@ -175,7 +175,7 @@ class Generative(Algorithm):
 
     def report(self, server: dict) -> dict[str, float]:
         """With `quality`, FedPA's table V: how far apart generated features lie, within and between classes."""
-        if not self.quality or not self.wanted():
+        if not self.quality or not self.needs_generator():
             return {}
         with torch.no_grad():
             intra, inter = self.measured(server)

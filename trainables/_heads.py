@@ -35,10 +35,10 @@ class FitsHead(Algorithm):
 
     checked_with: ClassVar[Mapping[str, Any]] = {"head_epochs": 1}
 
-    def fitted(self, head: dict[str, Tensor], x: Tensor, seen: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
+    def fitted(self, head: dict[str, Tensor], x: Tensor, present: Tensor, stream: torch.Generator) -> dict[str, Tensor]:
         """The head {weight, bias}, fitted to x [C, r, D]: r draws of every class, of which those seen [C] count."""
         y = torch.arange(len(x), device=x.device)[:, None].expand(x.shape[:2])
-        start, rows = (head["weight"], head["bias"]), (x[seen].flatten(0, 1), y[seen].flatten())
+        start, rows = (head["weight"], head["bias"]), (x[present].flatten(0, 1), y[present].flatten())
         plan = self.head_epochs, self.head_batch
         weight, bias = descend(*start, *rows, *plan, self.head_lr, stream, self.head_optimizer)
         return {"weight": weight, "bias": bias}
@@ -46,10 +46,10 @@ class FitsHead(Algorithm):
 
 def one_component(scenario: Scenario) -> dict[str, str]:
     """The hyperparameter `components`, with the reason, if small classes leave every mixture one component."""
-    most = scenario.shots + scenario.shots_spread
-    if scenario.partition != "ways-shots" or most >= 10:
+    max_shots = scenario.shots + scenario.shots_spread
+    if scenario.partition != "ways-shots" or max_shots >= 10:
         return {}
-    return {"components": f"a class has at most {most} rows, and a component needs 5"}
+    return {"components": f"a class has at most {max_shots} rows, and a component needs 5"}
 
 
 def normal(shape: tuple[int, ...], like: Tensor, stream: torch.Generator) -> Tensor:

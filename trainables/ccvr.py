@@ -35,7 +35,7 @@ from torch import Tensor
 from fedtune.core import randomness
 from fedtune.core.trees import to_all
 from fedtune.experiment.algorithm import Data, Model, Ragged, Task, hyper
-from fedtune.nn.heads import moments, pooled_moments, roots, upper, whole
+from fedtune.nn.heads import moments, pooled_moments, roots, symmetric, upper
 from fedtune.trainables._heads import FitsHead, normal
 
 
@@ -61,25 +61,25 @@ class CCVR(FitsHead):
             return {}
         z = Model(m.net, m.tensors | down["shared"]).body(data.x)
         means, covariances, counts = moments(z, data.y, data.mask, len(m["head.bias"]))
-        held = counts > 0
+        present = counts > 0
         return {
-            "means": Ragged(means, held),
-            "covariances": Ragged(upper(covariances), held),
-            "counts": Ragged(counts, held),
+            "means": Ragged(means, present),
+            "covariances": Ragged(upper(covariances), present),
+            "counts": Ragged(counts, present),
         }
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """FedAvg; and the received model with its head calibrated."""
-        new = super().aggregate(server, up, task)
+        state = super().aggregate(server, up, task)
         if not self.virtual:
-            return new
+            return state
         model, stream = server["shared"], randomness.stream(task.seed, "virtual", task.t)
         head = {n: model[f"head.{n}"] for n in ("weight", "bias")}
-        seen = up["counts"].present.any(0)
+        present = up["counts"].present.any(0)
         x, raised = self.draws(up, stream)
-        fitted = self.fitted(head, x, seen, stream)
+        fitted = self.fitted(head, x, present, stream)
         calibrated = model | {f"head.{n}": t for n, t in fitted.items()}
-        return new | {"calibrated": calibrated, "raised": (raised & seen).sum()}
+        return state | {"calibrated": calibrated, "raised": (raised & present).sum()}
 
     def draws(self, up: dict, stream: torch.Generator) -> tuple[Tensor, Tensor]:
         """r virtual features of every class [C, r, D], and whether ε had to be raised for it [C]; valid only for
@@ -87,11 +87,11 @@ class CCVR(FitsHead):
         """
         means, triangles, counts = (up[n].values for n in ("means", "covariances", "counts"))
         _, classes, width = means.shape
-        mean, covariance = pooled_moments(means, whole(triangles, width), counts)
-        least = self.variance_floor * covariance.diagonal(dim1=1, dim2=2).mean(1) + 1e-6  # [C]
-        factors, floors = roots(covariance, least)
+        mean, covariance = pooled_moments(means, symmetric(triangles, width), counts)
+        min_variance = self.variance_floor * covariance.diagonal(dim1=1, dim2=2).mean(1) + 1e-6  # [C]
+        factors, floors = roots(covariance, min_variance)
         x = mean[:, None] + normal((classes, self.virtual, width), mean, stream) @ factors.to(mean).mT
-        return x, floors > least
+        return x, floors > min_variance
 
     def report(self, server: dict) -> dict[str, float]:
         """For how many classes ε had to be raised."""

@@ -82,18 +82,18 @@ class CFL(Algorithm):
         sent, ids, cluster = up["shared"], up["ids"], server["cluster"].clone()
         share = up["rows"] if self.weighting == "rows" else torch.ones_like(up["rows"])
         models = server["models"] if "models" in server else {n: t[None] for n, t in server["shared"].items()}
-        of, known = cluster[ids], len(next(iter(models.values())))  # [m]
-        received = take(models, of)
+        cluster_of, clusters = cluster[ids], len(next(iter(models.values())))  # [m]
+        received = take(models, cluster_of)
         moves = torch.cat([(sent[n] - received[n]).flatten(1) for n in task.parameters if n in sent], 1)  # [m, P]
-        for c in range(known):
-            here = (of == c).nonzero()[:, 0]
-            if task.t > self.start and self.splits(moves[here], share[here]):
-                cluster[ids[here[second_half(moves[here])]]] = 1 + int(cluster.max())
-        of, found = cluster[ids], []
+        for c in range(clusters):
+            members = (cluster_of == c).nonzero()[:, 0]
+            if task.t > self.start and self.splits(moves[members], share[members]):
+                cluster[ids[members[second_half(moves[members])]]] = 1 + int(cluster.max())
+        cluster_of, averages = cluster[ids], []
         for c in range(1 + int(cluster.max())):
-            here = share * (of == c)
-            found.append(mean_over_clients(sent, here) if here.any() else take(models, c))
-        models = tree_map(lambda *ts: torch.stack(ts), found[0], *found[1:])
+            members = share * (cluster_of == c)
+            averages.append(mean_over_clients(sent, members) if members.any() else take(models, c))
+        models = tree_map(lambda *ts: torch.stack(ts), averages[0], *averages[1:])
         return {"shared": mean_over_clients(sent, share), "models": models, "cluster": cluster}
 
     def splits(self, moves: Tensor, share: Tensor) -> bool:
@@ -108,10 +108,10 @@ class CFL(Algorithm):
 
 def second_half(moves: Tensor) -> Tensor:
     """Which moves [n, P] are not in the first one's group, [n] bool: two groups by complete linkage of cosines."""
-    from scipy.cluster import hierarchy  # where a cluster splits: few do
+    from scipy.cluster import hierarchy  # imported here, because few clusters split
 
     unit = F.normalize(moves.double(), dim=1)
     pairs = torch.triu_indices(len(moves), len(moves), 1)
-    far = (1 - unit @ unit.T).cpu()[*pairs].numpy()
-    group = hierarchy.cut_tree(hierarchy.linkage(far, "complete"), 2)[:, 0]
+    distances = (1 - unit @ unit.T).cpu()[*pairs].numpy()
+    group = hierarchy.cut_tree(hierarchy.linkage(distances, "complete"), 2)[:, 0]
     return torch.as_tensor(group != group[0]).to(moves.device)

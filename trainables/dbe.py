@@ -76,10 +76,10 @@ class DBE(Algorithm):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE of shifted features, and the distance between the mean features; in round 1 CE alone."""
-        z, (g, known) = m.body(batch.x), down["mean"]
+        z, (g, consensus) = m.body(batch.x), down["mean"]
         offset, mean = m.part("offset")(z)
-        apart = (mean - g[0]).square().mean()
-        return cross_entropy(m.head(z + known * offset), batch.y) + self.kappa / 2 * (known * apart).sum()
+        distance = (mean - g[0]).square().mean()
+        return cross_entropy(m.head(z + consensus * offset), batch.y) + self.kappa / 2 * (consensus * distance).sum()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The mean feature, as long as the server has none."""
@@ -87,10 +87,10 @@ class DBE(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """FedAvg; and once the mean feature of all."""
-        new = super().aggregate(server, up, task)
+        state = super().aggregate(server, up, task)
         if server["mean"].present.any():
-            return new
-        return new | {"mean": Ragged(mean_over_clients(up["mean"].values, up["rows"]), up["mean"].present[0])}
+            return state
+        return state | {"mean": Ragged(mean_over_clients(up["mean"].values, up["rows"]), up["mean"].present[0])}
 
     def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
         """The common model on shifted features."""

@@ -49,8 +49,8 @@ class Ditto(TwoModels):
         """The sum L + L' of both models' losses: each moves its own model."""
         common = cross_entropy(self.common(m, batch.x), batch.y)
         own = cross_entropy(m.head(m.body(batch.x)), batch.y)
-        apart = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in self.own(m))
-        return common + own + self.lam / 2 * apart
+        distance = sum(((m[n] - down["shared"][f"common.{n}"]) ** 2).sum() for n in self.own(m))
+        return common + own + self.lam / 2 * distance
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """The predictions of the client's own model; those of the common model are logged too."""

@@ -93,8 +93,8 @@ class FedALA(Algorithm):
 
     def mixed(self, m: Model, down: dict) -> dict[str, Tensor]:
         """The mixture θ̂."""
-        theirs = down["shared"]
-        return {n: torch.lerp(m[n], theirs[n], m[f"weights.{i}"]) for i, n in enumerate(self.higher(theirs))}
+        received = down["shared"]
+        return {n: torch.lerp(m[n], received[n], m[f"weights.{i}"]) for i, n in enumerate(self.higher(received))}
 
     def weights_loss(self, m: Model, batch: Batch, down: dict) -> tuple[Tensor, dict[str, Tree]]:
         """CE of the mixture; and that W learns."""

@@ -61,7 +61,7 @@ class FedAMP(LastModels):
             return {}
         flat = torch.cat([t.flatten(1) for t in server["models"].values()], 1)  # [K, P]
         weights, any_ = self.weights(flat, server["sent"])[ids], server["sent"].int().argmax()
-        # from one of them: where all are the same, so is the mixture, to the last bit
+        # differences from one model: if all models are the same, so is the mixture, to the last bit
         return {"shared": {n: t[any_] + torch.tensordot(weights, t - t[any_], 1) for n, t in server["models"].items()}}
 
     def weights(self, models: Tensor, sent: Tensor) -> Tensor:
@@ -69,19 +69,19 @@ class FedAMP(LastModels):
         others = sent & ~torch.eye(len(sent), dtype=torch.bool, device=sent.device)  # [K, K]
         if self.similarity == "cosine":
             unit = F.normalize(models, dim=1)
-            alike = (self.sigma * (unit @ unit.T)).masked_fill(~others, -torch.inf).softmax(1).nan_to_num()
-            found = (1 - self.self_weight) * alike
+            similarity = (self.sigma * (unit @ unit.T)).masked_fill(~others, -torch.inf).softmax(1).nan_to_num()
+            weights = (1 - self.self_weight) * similarity
         else:
-            apart = torch.stack([(models - one).square().sum(1) for one in models])
-            found = self.cloud_step * (-apart / self.sigma).exp() / self.sigma * others
-            found = found / found.sum(1, keepdim=True).clamp(min=1)
-        found = found + torch.diag(1 - found.sum(1))
-        return torch.where(sent[:, None], found, sent.to(models) / sent.sum())
+            distance = torch.stack([(models - one).square().sum(1) for one in models])
+            weights = self.cloud_step * (-distance / self.sigma).exp() / self.sigma * others
+            weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+        weights = weights + torch.diag(1 - weights.sum(1))
+        return torch.where(sent[:, None], weights, sent.to(models) / sent.sum())
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE, and the pull to the cloud model."""
         loss = super().loss(m, batch, down)
         if "shared" not in down or not self.lam:
             return loss
-        apart = sum(((m[n] - u) ** 2).sum() for n, u in down["shared"].items())
-        return loss + self.lam / (2 * self.cloud_step) * apart
+        distance = sum(((m[n] - u) ** 2).sum() for n, u in down["shared"].items())
+        return loss + self.lam / (2 * self.cloud_step) * distance

@@ -77,8 +77,8 @@ class FedAS(Algorithm):
         """Distance to the own prototypes, class by class."""
         protos = m.kept["protos"]
         member = F.one_hot(batch.y, len(protos)).to(protos)  # [B, C]
-        apart = row_distance(m.body(batch.x), protos[batch.y], "mse")  # [B]
-        sums = apart[None] @ member  # [1, C]; a vector's product cannot be recorded under vmap
+        distance = row_distance(m.body(batch.x), protos[batch.y], "mse")  # [B]
+        sums = distance[None] @ member  # [1, C]; a vector's product cannot be recorded under vmap
         return m.kept["seen"] * (sums / member.sum(0).clamp(min=1)).sum()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:

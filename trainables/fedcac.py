@@ -56,11 +56,11 @@ class FedCAC(Algorithm):
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The critical numbers, as bits."""
-        received, found = down["shared"], {}
+        received, requests = down["shared"], {}
         for n in (n for n, _ in m.net.named_parameters() if n in received):
             mask = critical((m[n] - received[n]) * m[n], int(self.tau * m[n].numel()))
-            found[n] = Ragged(m[n].new_zeros(*mask.shape, 0), mask)
-        return {"masks": found}
+            requests[n] = Ragged(m[n].new_zeros(*mask.shape, 0), mask)
+        return {"masks": requests}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
         """Send every client the common model with its own critical numbers."""
@@ -75,8 +75,8 @@ class FedCAC(Algorithm):
         masks = {n: t.present for n, t in up["masks"].items()}
         share = self.sharing(torch.cat([t.flatten(1) for t in masks.values()], 1), task.t)  # [m, m]
         own = {n: torch.tensordot(share.to(up["shared"][n]), up["shared"][n], 1) for n in masks}
-        new = super().aggregate(server, up, task)
-        return new | {"masks": put(server["masks"], up["ids"], masks), "own": put(server["own"], up["ids"], own)}
+        state = super().aggregate(server, up, task)
+        return state | {"masks": put(server["masks"], up["ids"], masks), "own": put(server["own"], up["ids"], own)}
 
     def sharing(self, masks: Tensor, t: int) -> Tensor:
         """Weights [m, m] of the clients in each one's mean in round t, from masks [m, P]; rows sum to 1."""
@@ -84,8 +84,8 @@ class FedCAC(Algorithm):
         size = bits.sum(1)
         overlap = 1 - (size[:, None] + size - 2 * bits @ bits.T) / (2 * size[:, None]).clamp(min=1)
         if len(masks) > 1:
-            others = overlap[~alone]
-            bound = others.mean() + t / self.together * (others.max() - others.mean())
+            pairs = overlap[~alone]
+            bound = pairs.mean() + t / self.together * (pairs.max() - pairs.mean())
             alone = alone | (overlap >= bound)
         return alone.double() / alone.sum(1, keepdim=True)
 
@@ -96,5 +96,5 @@ def critical(product: Tensor, number: int) -> Tensor:
     if not number:
         return torch.zeros_like(size, dtype=torch.bool)
     bound = size.flatten().topk(number).values[-1]
-    least = torch.where(size > 1e-20, size, torch.inf).min()
-    return size >= torch.where(bound > 1e-10, bound, least)
+    smallest = torch.where(size > 1e-20, size, torch.inf).min()
+    return size >= torch.where(bound > 1e-10, bound, smallest)

@@ -53,8 +53,8 @@ class FedDecorr(Algorithm):
         k2, rows, width = correlations(z).square(), *z.shape
         if self.scale == "text":
             return loss + self.beta * k2.mean()
-        apart = (k2.sum() - k2.diagonal().sum()) / (width * (width - 1))
-        return loss + self.beta * apart * (rows - 1) ** 2 / rows
+        distance = (k2.sum() - k2.diagonal().sum()) / (width * (width - 1))
+        return loss + self.beta * distance * (rows - 1) ** 2 / rows
 
 
 def correlations(z: Tensor) -> Tensor:

@@ -92,8 +92,8 @@ class FedDistill(Algorithm):
         loss = cross_entropy(logits, batch.y)
         targets, present = down["targets"]
         if self.lam:
-            apart = kl_rows(targets[batch.y] / self.temperature, logits / self.temperature)  # [B]
-            loss = loss + self.lam * (apart * present[batch.y]).mean()
+            distance = kl_rows(targets[batch.y] / self.temperature, logits / self.temperature)  # [B]
+            loss = loss + self.lam * (distance * present[batch.y]).mean()
         if self.knowledge == "final":
             return loss
         sums, counts = class_sums(logits.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(present))
@@ -110,6 +110,6 @@ class FedDistill(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Store the received logits; classes without new ones keep their old ones."""
-        (new, said), old = up["logits"], take(server["told"], up["ids"])
-        latest = Ragged(torch.where(said[:, :, None], new, old.values), said | old.present)
+        (logits, present), previous = up["logits"], take(server["told"], up["ids"])
+        latest = Ragged(torch.where(present[:, :, None], logits, previous.values), present | previous.present)
         return server | {"told": put(server["told"], up["ids"], latest)}

@@ -72,13 +72,13 @@ class FedDyn(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE, the linear term by g_k, and the pull to the received model."""
         bent = sum((g * m[n]).sum() for n, g in batch.client.kept["gradient"].items())
-        apart = sum(((m[n] - down["shared"][n]) ** 2).sum() for n in batch.client.kept["gradient"])
-        return super().loss(m, batch, down) - bent + self.alpha_dyn / 2 * apart
+        distance = sum(((m[n] - down["shared"][n]) ** 2).sum() for n in batch.client.kept["gradient"])
+        return super().loss(m, batch, down) - bent + self.alpha_dyn / 2 * distance
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The client's state g_k after the round: g_k - α (w_k - w)."""
-        old = data.client.kept["gradient"]
-        return {"gradient": {n: g - self.alpha_dyn * (m[n] - down["shared"][n]) for n, g in old.items()}}
+        gradient = data.client.kept["gradient"]
+        return {"gradient": {n: g - self.alpha_dyn * (m[n] - down["shared"][n]) for n, g in gradient.items()}}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """The mean model, and beyond it by the sum of all moves."""

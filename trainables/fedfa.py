@@ -77,8 +77,8 @@ class FedFA(Algorithm):
         loss = cross_entropy(m.head(z), batch.y)
         sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(a))
         if self.lam:
-            apart = ((z - a[batch.y]) ** 2).sum(1)  # [B]
-            loss = loss + self.lam / len(a) * (apart / counts[batch.y]).sum()
+            distance = ((z - a[batch.y]) ** 2).sum(1)  # [B]
+            loss = loss + self.lam / len(a) * (distance / counts[batch.y]).sum()
         return loss, {"sums": sums, "counts": counts}
 
     def calibrate(self, m: Model, batch: Batch, down: dict) -> Tensor:

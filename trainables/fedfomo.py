@@ -58,22 +58,22 @@ class FedFomo(LastModels):
         """Nobody trusts anybody."""
         return super().init(task) | {"trust": torch.zeros(task.clients, task.clients)}
 
-    def chosen(self, server: dict, ids: Tensor, task: Task) -> Tensor:
+    def candidates_of(self, server: dict, ids: Tensor, task: Task) -> Tensor:
         """Whose models clients `ids` receive in this round, [m, at most M]."""
-        there, trust, found = server["sent"].nonzero()[:, 0], server["trust"].cpu(), []
+        senders, trust, choices = server["sent"].nonzero()[:, 0], server["trust"].cpu(), []
         for k in ids.tolist():
             stream = randomness.stream(task.seed, "candidates", task.t, k)
-            others = [j for j in there[torch.randperm(len(there), generator=stream)].tolist() if j != k]
+            others = [j for j in senders[torch.randperm(len(senders), generator=stream)].tolist() if j != k]
             trusted, mine = sorted(others, key=lambda j: -float(trust[k, j])), []  # noqa: B023 (called at once)
-            for u in torch.rand(min(self.candidates, max(0, len(there) - 1)), generator=stream).tolist():
+            for u in torch.rand(min(self.candidates, max(0, len(senders) - 1)), generator=stream).tolist():
                 mine.append(next(j for j in (others if u < self.explore else trusted) if j not in mine))
-            found.append(mine)
-        return torch.tensor(found, dtype=torch.int64, device=ids.device)
+            choices.append(mine)
+        return torch.tensor(choices, dtype=torch.int64, device=ids.device)
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict[str, Tree]:
         """The candidates' models, [m, M, …]."""
-        who = self.chosen(server, ids, task)
-        return {"shared": take(server["models"], who)} if who.numel() else {}
+        candidates = self.candidates_of(server, ids, task)
+        return {"shared": take(server["models"], candidates)} if candidates.numel() else {}
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
         """Mix, then train on what is not held out."""
@@ -87,9 +87,9 @@ class FedFomo(LastModels):
         """The mixture, and the v_j."""
         if not (others := down.get("shared", {})):  # [M, …]
             return {}
-        apart = torch.stack([(t - m[n]).flatten(1).square().sum(1) for n, t in others.items()]).sum(0).sqrt()  # [M]
-        losses = torch.stack([self.judged(m.at(take(others, j)), data) for j in range(len(apart))])
-        v = (self.judged(m, data) - losses) / (apart + 1e-5)
+        distance = torch.stack([(t - m[n]).flatten(1).square().sum(1) for n, t in others.items()]).sum(0).sqrt()  # [M]
+        losses = torch.stack([self.judged(m.at(take(others, j)), data) for j in range(len(distance))])
+        v = (self.judged(m, data) - losses) / (distance + 1e-5)
         share = v.clamp(min=0) / v.clamp(min=0).sum().clamp(min=1e-30)
         mixture = {n: torch.where(share.sum() > 0, torch.tensordot(share, t, 1), m[n]) for n, t in others.items()}
         return mixture | {"worth.v": torch.cat([v, v.new_zeros(self.candidates - len(v))])}
@@ -106,6 +106,6 @@ class FedFomo(LastModels):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """Keep each client's last model, and add to its trust."""
-        trust, who = server["trust"].clone(), self.chosen(server, up["ids"], task)
-        trust[up["ids"][:, None], who] += up.get("v", 0.0)
+        trust, candidates = server["trust"].clone(), self.candidates_of(server, up["ids"], task)
+        trust[up["ids"][:, None], candidates] += up.get("v", 0.0)
         return super().aggregate(server, up, task) | {"trust": trust}

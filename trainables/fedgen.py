@@ -104,7 +104,7 @@ class FedGen(Generative):
         """The parts that the server averages: the whole model, or its head."""
         return ("body", "head") if self.averages == "model" else ("head",)
 
-    def wanted(self) -> bool:
+    def needs_generator(self) -> bool:
         """Whether a generator is needed: unless both of its weights are 0."""
         return self.gen_weight > 0 or self.kl_weight > 0
 
@@ -131,7 +131,7 @@ class FedGen(Generative):
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Average, then train the generator against all received heads."""
         server = super().aggregate(server, up, task)
-        if not self.wanted():
+        if not self.needs_generator():
             return server
         share = label_share(up["counts"])
 

@@ -64,8 +64,8 @@ from fedtune.trainables._generative import Generative
 from fedtune.trainables._released import CLIENTS, GENERATOR
 
 FIRST_STOP = 20  # no generator stops before this round
-MOST_PATIENCE = 30  # so many accuracies are kept, whatever the patience, which may change during a run
-RISE = 1e-3  # of validation accuracy: less of it within `patience` rounds is convergence
+MOST_PATIENCE = 30  # accuracies that are stored: the patience may change during a run
+RISE = 1e-3  # a smaller rise of validation accuracy within `patience` rounds is convergence
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class FedGenP(Generative):
         },
     }
 
-    def wanted(self) -> bool:
+    def needs_generator(self) -> bool:
         """Whether generators are needed: unless both of their weights are 0."""
         return self.a > 0 or self.b > 0
 
@@ -233,14 +233,14 @@ class FedGenP(Generative):
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Average, then train the generators of the clients that took part, until they stop."""
         server = super().aggregate(server, up, task)
-        if not self.wanted() or server["stopped"]:
+        if not self.needs_generator() or server["stopped"]:
             return server
         ids, m = up["ids"], len(up["ids"])
         noise, y = self.draw(server, task, (m,))  # [S, m, B, Z], [S, m, B]
         stream = randomness.stream(task.seed, "variation", task.t)
         xi = torch.randn(*y.shape, task.features, generator=stream, dtype=noise.dtype).to(noise.device)
         share, nets, memory = label_share(up["counts"]), take(server["nets"], ids), take(server["memory"], ids)
-        rank, done = torch.arange(m, device=ids.device), []
+        rank, trained_nets = torch.arange(m, device=ids.device), []
         for some in chunks(m, m * self.gen_batch * task.classes):
 
             def loss(net: Net, s: int, some: slice = some) -> tuple[Tensor, None]:
@@ -249,8 +249,8 @@ class FedGenP(Generative):
 
                 return vmap(one)(net, rank[some], noise[s, some], xi[s, some], y[s, some]).sum(), None
 
-            done.append(self.descended(take(nets, some), take(memory, some), task, loss))
-        nets, memory = join([d[0] for d in done]), join([d[1] for d in done])
+            trained_nets.append(self.descended(take(nets, some), take(memory, some), task, loss))
+        nets, memory = join([d[0] for d in trained_nets]), join([d[1] for d in trained_nets])
         server = server | {"nets": put(server["nets"], ids, nets), "memory": put(server["memory"], ids, memory)}
         return server | {"trained": server["trained"].index_fill(0, ids, True)}
 
@@ -273,8 +273,8 @@ class FedGenP(Generative):
         if not self.patience:
             return server
         best = torch.cat([server["best"][1:], server["best"][-1:].clamp(min=val_acc)])
-        then, now = best[-1 - self.patience], best[-1]
-        stale = bool(then >= 0) and float(now - then) < RISE and task.t >= FIRST_STOP
+        earlier, latest = best[-1 - self.patience], best[-1]
+        stale = bool(earlier >= 0) and float(latest - earlier) < RISE and task.t >= FIRST_STOP
         return server | {"best": best, "stopped": server["stopped"] | stale}
 
     def report(self, server: dict) -> dict[str, float]:

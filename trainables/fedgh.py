@@ -60,8 +60,8 @@ class FedGH(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """The head after its epochs on the class means."""
-        protos, held = up["protos"]  # [m, C, D], [m, C]
-        start, rows = (server["head"]["weight"], server["head"]["bias"]), (protos[held], held.nonzero()[:, 1])
+        protos, present = up["protos"]  # [m, C, D], [m, C]
+        start, rows = (server["head"]["weight"], server["head"]["bias"]), (protos[present], present.nonzero()[:, 1])
         stream = randomness.stream(task.seed, "head", task.t)
         weight, bias = descend(*start, *rows, self.server_epochs, task.batch, self.server_lr, stream)
         return {"head": {"weight": weight, "bias": bias}}

@@ -99,18 +99,18 @@ class FedHKD(Algorithm):
         fewest = max(2, scenario.ways - scenario.ways_spread)
         if scenario.partition != "ways-shots" or fewest * self.least_share <= 1:
             return {}
-        why = (
+        reason = (
             f"with {fewest} or more classes of equal size, none has the share ν = {self.least_share:g} of a "
             "client's rows"
         )
-        return dict.fromkeys(("lam", "gamma", "temperature", "noise", "soft", "knowledge"), why)
+        return dict.fromkeys(("lam", "gamma", "temperature", "noise", "soft", "knowledge"), reason)
 
     def init(self, task: Task) -> dict:
         """No class has knowledge yet."""
-        none = torch.zeros(task.classes, dtype=torch.bool)
+        no_classes = torch.zeros(task.classes, dtype=torch.bool)
         return {
-            "features": Ragged(torch.zeros(task.classes, task.features), none),
-            "soft": Ragged(torch.zeros(task.classes, task.classes), none),
+            "features": Ragged(torch.zeros(task.classes, task.features), no_classes),
+            "soft": Ragged(torch.zeros(task.classes, task.classes), no_classes),
         }
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Any:
@@ -118,22 +118,22 @@ class FedHKD(Algorithm):
         z = m.body(batch.x)  # [B, D]
         logits = m.head(z)
         loss = cross_entropy(logits, batch.y)
-        (known, seen), (target, _) = down["features"], down["soft"]  # [C, D], [C], [C, C]
+        (features, present), (target, _) = down["features"], down["soft"]  # [C, D], [C], [C, C]
         if self.lam:
-            mine = m.head(known) / self.temperature
-            apart = (
+            mine = m.head(features) / self.temperature
+            distance = (
                 ((mine.softmax(1) - target) ** 2).mean(1)
                 if self.soft == "mse"
                 else (torch.xlogy(target, target) - target * mine.log_softmax(1)).sum(1)
             )
-            loss = loss + self.lam * (apart * seen).mean()
+            loss = loss + self.lam * (distance * present).mean()
         if self.gamma:
-            loss = loss + self.gamma * (((z - known[batch.y]) ** 2).mean(1) * seen[batch.y]).mean()
+            loss = loss + self.gamma * (((z - features[batch.y]) ** 2).mean(1) * present[batch.y]).mean()
         if self.knowledge == "final":
             return loss
         every = torch.ones_like(batch.y, dtype=torch.bool)
-        told = torch.cat([z, self.soften(logits)], 1).detach()
-        sums, counts = class_sums(told, batch.y, every, len(seen))
+        inputs = torch.cat([z, self.soften(logits)], 1).detach()
+        sums, counts = class_sums(inputs, batch.y, every, len(present))
         return loss, {"sums": sums, "counts": counts}
 
     def soften(self, logits: Tensor) -> Tensor:
@@ -149,15 +149,15 @@ class FedHKD(Algorithm):
         classes, features = data.eps["noise"].shape
         z = m.body(data.x)
         means, rows = class_means(torch.cat([z, self.soften(m.head(z))], 1), data.y, data.mask, classes)
-        held = rows > 0
+        present = rows > 0
         if self.knowledge == "running":
-            drawn = data.tally["counts"]
-            means, held = data.tally["sums"] / drawn.clamp(min=1)[:, None], drawn > 0
-        told = held & (rows >= self.least_share * rows.sum())
+            counts = data.tally["counts"]
+            means, present = data.tally["sums"] / counts.clamp(min=1)[:, None], counts > 0
+        sent_classes = present & (rows >= self.least_share * rows.sum())
         return {
-            "features": Ragged(means[:, :features] + self.noise * data.eps["noise"], told),
-            "soft": Ragged(means[:, features:], told),
-            "counts": Ragged(rows, told),
+            "features": Ragged(means[:, :features] + self.noise * data.eps["noise"], sent_classes),
+            "soft": Ragged(means[:, features:], sent_classes),
+            "counts": Ragged(rows, sent_classes),
         }
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
@@ -165,7 +165,7 @@ class FedHKD(Algorithm):
         rows = up["counts"].values * up["counts"].present  # [m, C]
         knowledge = {}
         for name in self.sends:
-            mean, seen = mean_by_count(up[name].values, rows)
-            old = server[name]
-            knowledge[name] = Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen)
+            mean, present = mean_by_count(up[name].values, rows)
+            previous = server[name]
+            knowledge[name] = Ragged(torch.where(present[:, None], mean, previous.values), previous.present | present)
         return super().aggregate(server, up, task) | knowledge

@@ -144,8 +144,8 @@ class FedKD(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """The plain mean of what was rebuilt."""
-        alike = torch.ones(len(up["ids"]), device=up["ids"].device)
-        return {"mentee": mean_over_clients(unpack(up["mentee"]), alike)}
+        equal_weights = torch.ones(len(up["ids"]), device=up["ids"].device)
+        return {"mentee": mean_over_clients(unpack(up["mentee"]), equal_weights)}
 
 
 def pack(tensors: dict[str, Tensor], energy: Tensor | None = None) -> dict:
@@ -165,8 +165,8 @@ def compress(w: Tensor, energy: Tensor | None) -> tuple[Ragged, Ragged]:
     Non-finite numbers are sent as they are, for the engine to find.
     """
     rows, columns = w.flatten(1).shape
-    most = (rows * columns - 1) // (rows + 1 + columns)  # the largest rank that saves numbers
-    if energy is None or not most:
+    max_rank = (rows * columns - 1) // (rows + 1 + columns)  # the largest rank that saves numbers
+    if energy is None or not max_rank:
         nothing = w.new_zeros(0, rows + 1 + columns)
         return Ragged(nothing, nothing.new_zeros(0, dtype=torch.bool)), Ragged(w[None], w.new_ones(1, dtype=torch.bool))
     finite = w.isfinite().all()
@@ -175,10 +175,10 @@ def compress(w: Tensor, energy: Tensor | None) -> tuple[Ragged, Ragged]:
     except torch.linalg.LinAlgError as error:
         raise Diverged(f"diverged: the mentee's singular values were not found ({error})") from error
     rank = rank_of(s, energy)
-    dense = (rank > most) | ~finite
-    held = (torch.arange(most, device=w.device) < rank) & ~dense
-    table = torch.cat([u.mT, s[:, None], v], 1)[:most]
-    return Ragged(table, held), Ragged(torch.where(dense, w, 0)[None], dense[None])
+    dense = (rank > max_rank) | ~finite
+    present = (torch.arange(max_rank, device=w.device) < rank) & ~dense
+    table = torch.cat([u.mT, s[:, None], v], 1)[:max_rank]
+    return Ragged(table, present), Ragged(torch.where(dense, w, 0)[None], dense[None])
 
 
 def rank_of(s: Tensor, energy: Tensor) -> Tensor:
@@ -186,18 +186,18 @@ def rank_of(s: Tensor, energy: Tensor) -> Tensor:
 
     s [k] falling, finite.
     """
-    held = (s.double() / s[0].double().clamp(min=1e-300)).square().cumsum(0)  # by the largest: squares stay in range
-    return torch.where(energy < 1, 1 + (held < energy * held[-1]).sum(), len(s))
+    sums = (s.double() / s[0].double().clamp(min=1e-300)).square().cumsum(0)  # divided, so that squares stay in range
+    return torch.where(energy < 1, 1 + (sums < energy * sums[-1]).sum(), len(s))
 
 
 def unpack(wire: dict) -> dict[str, Tensor]:
     """The nets [m, …] that were packed, each matrix rebuilt from its triplets."""
     nets = dict(wire["vectors"])
-    for name, (table, held) in wire["triplets"].items():
-        whole, dense = wire["dense"][name]  # [m, 1, out, …], [m, 1]
-        m, _, rows = whole.shape[:3]
+    for name, (table, present) in wire["triplets"].items():
+        full, dense = wire["dense"][name]  # [m, 1, out, …], [m, 1]
+        m, _, rows = full.shape[:3]
         columns = table.shape[-1] - rows - 1
-        u, s, v = torch.where(held[..., None], table, 0).split([rows, 1, columns], -1)  # [m, R, …]
-        rebuilt = ((u * s).mT @ v).view(whole[:, 0].shape)
-        nets[name] = torch.where(dense.view(m, *[1] * (rebuilt.ndim - 1)), whole[:, 0], rebuilt)
+        u, s, v = torch.where(present[..., None], table, 0).split([rows, 1, columns], -1)  # [m, R, …]
+        rebuilt = ((u * s).mT @ v).view(full[:, 0].shape)
+        nets[name] = torch.where(dense.view(m, *[1] * (rebuilt.ndim - 1)), full[:, 0], rebuilt)
     return nets

@@ -80,8 +80,8 @@ class FedKTL(Algorithm):
 
     def init(self, task: Task) -> dict:
         """The transformer F and the generator G; no pictures yet."""
-        c, w, none = task.classes, self.latents, torch.zeros(task.classes, dtype=torch.bool)
-        pictures, vectors = Ragged(torch.zeros(c, *task.shape), none), Ragged(torch.zeros(c, w), none)
+        c, w, no_classes = task.classes, self.latents, torch.zeros(task.classes, dtype=torch.bool)
+        pictures, vectors = Ragged(torch.zeros(c, *task.shape), no_classes), Ragged(torch.zeros(c, w), no_classes)
         return new_nets(c, w, torch.Size(task.shape).numel(), task.seed) | {"pictures": pictures, "vectors": vectors}
 
     def phases(self, task: Task) -> tuple[Phase, ...]:
@@ -94,9 +94,9 @@ class FedKTL(Algorithm):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """And the distance of the pictures' features, projected, to their latents."""
-        x, seen = filled(down["pictures"], batch.x), down["pictures"].present
-        apart = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)  # [C]
-        return self.arc(m, batch, down) + self.mu * (apart * seen).sum() / seen.sum().clamp(min=1)
+        x, present = filled(down["pictures"], batch.x), down["pictures"].present
+        distance = (m.part("projection")(m.body(x)) - down["vectors"].values).square().mean(1)  # [C]
+        return self.arc(m, batch, down) + self.mu * (distance * present).sum() / present.sum().clamp(min=1)
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Normalised class means of the classes that the client holds."""
@@ -106,8 +106,8 @@ class FedKTL(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """F and latents after their epochs, and the pictures of the latents."""
-        protos, held = up["protos"]  # [m, C, C], [m, C]
-        p, y, stream = protos[held], held.nonzero()[:, 1], randomness.stream(task.seed, "latents", task.t)
+        protos, present = up["protos"]  # [m, C, C], [m, C]
+        p, y, stream = protos[present], present.nonzero()[:, 1], randomness.stream(task.seed, "latents", task.t)
         work = self.server_epochs, self.server_batch, self.server_lr, self.lam
         net, vectors = align(server["transformer"], server["vectors"], p, y, *work, stream)
         pictures = generate(server["generator"], vectors.values).view(-1, *task.shape)

@@ -45,8 +45,8 @@ class FedNTD(Algorithm):
             return loss
         received = m.still(down["shared"])
         log_p = not_true(received.head(received.body(batch.x)) / self.tau, batch.y)
-        apart = log_p.exp() * (log_p - not_true(logits / self.tau, batch.y))
-        return loss + self.beta * self.tau**2 * apart.sum(1).mean()
+        distance = log_p.exp() * (log_p - not_true(logits / self.tau, batch.y))
+        return loss + self.beta * self.tau**2 * distance.sum(1).mean()
 
 
 def not_true(logits: Tensor, y: Tensor) -> Tensor:

@@ -170,7 +170,7 @@ class FedPA(Generative):
             t += 1
         return t + 1
 
-    def wanted(self) -> bool:
+    def needs_generator(self) -> bool:
         """Unless generated features have no weight."""
         return self.lam_ge > 0
 
@@ -180,8 +180,8 @@ class FedPA(Generative):
 
     def init(self, task: Task) -> dict:
         """No class has a prototype yet."""
-        none = torch.zeros(task.classes, dtype=torch.bool)
-        return super().init(task) | {"protos": Ragged(torch.zeros(task.classes, task.features), none)}
+        no_classes = torch.zeros(task.classes, dtype=torch.bool)
+        return super().init(task) | {"protos": Ragged(torch.zeros(task.classes, task.features), no_classes)}
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
         """Prototypes too, if they pull and there are any."""
@@ -199,8 +199,8 @@ class FedPA(Generative):
             h = generate(down["generator"], batch.eps["noise"], y)
             loss = loss + self.lam_ge * self.ge_decay**t * cross_entropy(m.head(h), y)
         if t and self.lam_po:
-            protos, seen = down["protos"]
-            loss = loss + self.pull(t) * (row_distance(z, protos[batch.y], self.distance) * seen[batch.y]).mean()
+            protos, present = down["protos"]
+            loss = loss + self.pull(t) * (row_distance(z, protos[batch.y], self.distance) * present[batch.y]).mean()
         if self.prototypes == "final" or not self.uses_prototypes():
             return loss
         sums, counts = class_sums(z.detach(), batch.y, torch.ones_like(batch.y, dtype=torch.bool), len(m["head.bias"]))
@@ -208,7 +208,7 @@ class FedPA(Generative):
 
     def uses_prototypes(self) -> bool:
         """Whether anything is done with prototypes."""
-        return self.lam_po > 0 or (self.gamma_ad > 0 and self.wanted())
+        return self.lam_po > 0 or (self.gamma_ad > 0 and self.needs_generator())
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Class means (Eq. 2) of the classes it holds, and its rows of each class."""
@@ -217,32 +217,32 @@ class FedPA(Generative):
             return up
         classes = len(m["head.bias"])
         means, rows = class_means(m.body(data.x), data.y, data.mask, classes)
-        held = rows > 0
+        present = rows > 0
         if self.prototypes == "running":
-            drawn = data.tally["counts"]
-            means, held = data.tally["sums"] / drawn.clamp(min=1)[:, None], drawn > 0
-        return up | {"protos": Ragged(means, held), "counts": rows}
+            counts = data.tally["counts"]
+            means, present = data.tally["sums"] / counts.clamp(min=1)[:, None], counts > 0
+        return up | {"protos": Ragged(means, present), "counts": rows}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Average models and prototypes (Eq. 3, 4), then train the generator (Eq. 5 to 8)."""
         last = server["protos"]
         server = super().aggregate(server, up, task)
         if self.uses_prototypes():
-            mean, seen = mean_by_count(up["protos"].values, up["counts"] * up["protos"].present)
-            server = server | {"protos": Ragged(torch.where(seen[:, None], mean, last.values), last.present | seen)}
-        if not self.wanted():
+            mean, has = mean_by_count(up["protos"].values, up["counts"] * up["protos"].present)
+            server = server | {"protos": Ragged(torch.where(has[:, None], mean, last.values), last.present | has)}
+        if not self.needs_generator():
             return server
         t, share = task.t - 1, label_share(up["counts"])
-        protos, seen = server["protos"] if self.targets == "new" else last
-        cap = mean_distance(protos, seen, self.distance) if self.bounded else torch.inf
+        protos, has = server["protos"] if self.targets == "new" else last
+        cap = mean_distance(protos, has, self.distance) if self.bounded else torch.inf
         scale = 1 / len(share) if self.reduce == "mean" else 1.0
         fid = self.gamma_fid * self.fid_decay**t * scale
         div, ad = self.gamma_div * self.div_decay**t, self.gamma_ad * self.ad_decay**t
 
         def objective(noise: Tensor, y: Tensor) -> Term:
             agree = fidelity(fid, up["shared"], share, y, self.weighing)
-            alike = diversity(div, noise, y, self.pairs, task.features, self.pairs_over == "batch")
-            far = remoteness(-ad, protos, seen, y, self.distance, cap)
-            return total(agree, alike, far)
+            diverse_term = diversity(div, noise, y, self.pairs, task.features, self.pairs_over == "batch")
+            remote_term = remoteness(-ad, protos, has, y, self.distance, cap)
+            return total(agree, diverse_term, remote_term)
 
         return self.train_net(server, task, objective)

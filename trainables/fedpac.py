@@ -87,29 +87,29 @@ class FedPAC(Algorithm):
         loss = cross_entropy(m.head(z), batch.y)
         if "protos" not in down:
             return loss
-        protos, seen = down["protos"]
-        return loss + self.lam * (row_distance(z, protos[batch.y], "mse") * seen[batch.y]).mean()
+        protos, present = down["protos"]
+        return loss + self.lam * (row_distance(z, protos[batch.y], "mse") * present[batch.y]).mean()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """Prototypes of the trained body; the head, and moments of the received body."""
         protos, counts = class_means(m.body(data.x), data.y, data.mask, len(data.client.counts))
-        held = counts > 0
-        up: dict[str, Tree] = {"protos": Ragged(protos, held), "counts": Ragged(counts, held)} if self.lam else {}
+        present = counts > 0
+        up: dict[str, Tree] = {"protos": Ragged(protos, present), "counts": Ragged(counts, present)} if self.lam else {}
         if not self.mixes:
             return up
         z = m.at(down["shared"]).body(data.x)
-        h = class_sums(z, data.y, data.mask, len(held))[0] / counts.sum()
+        h = class_sums(z, data.y, data.mask, len(present))[0] / counts.sum()
         spread = (z.square().sum(1) * data.mask).sum() / counts.sum() - h.square().sum()
         head = {n: t for n, t in m.tensors.items() if n.startswith("head.")}
-        return up | {"head": head, "h": Ragged(h, held), "variance": spread / counts.sum()}
+        return up | {"head": head, "h": Ragged(h, present), "variance": spread / counts.sum()}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """Average bodies and prototypes, and mix the heads for each client of the round."""
         server, last = super().aggregate(server, up, task), server["protos"]
         if self.lam:
             rows = up["counts"].values if self.weighting == "rows" else up["counts"].present.to(up["rows"])
-            mean, seen = mean_by_count(up["protos"].values, rows)
-            protos = Ragged(torch.where(seen[:, None], mean, last.values), last.present | seen)
+            mean, present = mean_by_count(up["protos"].values, rows)
+            protos = Ragged(torch.where(present[:, None], mean, last.values), last.present | present)
             server = server | {"protos": protos}
         if not self.mixes:
             return server

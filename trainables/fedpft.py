@@ -63,8 +63,8 @@ class FedPFT(FitsHead):
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """The hyperparameters of local training; with few rows a class, every mixture has one component."""
         local = {*hyperparameters(Scenario)} - {"participation"}
-        why = "no client trains: see head_lr, head_epochs, head_batch"
-        return dict.fromkeys(local, why) | one_component(scenario)
+        reason = "no client trains: see head_lr, head_epochs, head_batch"
+        return dict.fromkeys(local, reason) | one_component(scenario)
 
     def init(self, task: Task) -> dict[str, Tree]:
         """No client has sent a mixture yet."""
@@ -93,12 +93,12 @@ class FedPFT(FitsHead):
 
     def upload(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """A mixture per class that the client holds, and its rows, unless it has sent them."""
-        seeds, fresh = data.eps["seeds"], data.client.kept["sent"] == 0
+        seeds, first_time = data.eps["seeds"], data.client.kept["sent"] == 0
         member = (F.one_hot(data.y, len(seeds)) * data.mask[:, None]).T  # [C, N]
         local = fit(m.body(data.x), member.bool(), seeds, self.components, self.variance_floor)
         counts = member.sum(1)
-        mixtures = Ragged(pack(local), (local.weights > 0) & fresh)
-        return {"mixtures": mixtures, "counts": Ragged(counts, (counts > 0) & fresh)}
+        mixtures = Ragged(pack(local), (local.weights > 0) & first_time)
+        return {"mixtures": mixtures, "counts": Ragged(counts, (counts > 0) & first_time)}
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The client has sent its mixtures."""
@@ -106,11 +106,11 @@ class FedPFT(FitsHead):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """Add new mixtures, and continue to fit the head."""
-        new = up["counts"].present.any(1)  # [m]
+        senders = up["counts"].present.any(1)  # [m]
         sent = {"mixtures": up["mixtures"].values, "counts": up["counts"].values}
-        known = put({n: server[n] for n in sent}, up["ids"][new], {n: t[new] for n, t in sent.items()})
-        mixture, shape = pooled(unpack(known["mixtures"]), known["counts"]), (task.classes, self.pseudo)
+        stored = put({n: server[n] for n in sent}, up["ids"][senders], {n: t[senders] for n, t in sent.items()})
+        mixture, shape = pooled(unpack(stored["mixtures"]), stored["counts"]), (task.classes, self.pseudo)
         stream = randomness.stream(task.seed, "pseudo", task.t)
         u = torch.rand(shape, generator=stream, dtype=mixture.means.dtype).to(mixture.means.device)
         x = sample(mixture, u, normal((*shape, task.features), mixture.means, stream))
-        return known | {"head": self.fitted(server["head"], x, known["counts"].any(0), stream)}
+        return stored | {"head": self.fitted(server["head"], x, stored["counts"].any(0), stream)}

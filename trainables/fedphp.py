@@ -60,25 +60,25 @@ class FedPHP(Algorithm):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE, and the distance from the private model once there is one."""
-        z, kept = m.body(batch.x), batch.client.kept
+        z, state = m.body(batch.x), batch.client.kept
         logits = m.head(z)
         loss = cross_entropy(logits, batch.y)
         if not self.lam:
             return loss
-        private, lam = m.still(kept["model"]), self.lam * kept["rounds"].clamp(max=1)
+        private, lam = m.still(state["model"]), self.lam * state["rounds"].clamp(max=1)
         features = private.body(batch.x)
         if self.transfer == "logits":
-            apart = imitate(logits, private.head(features) / 4)
+            imitation = imitate(logits, private.head(features) / 4)
         else:
-            apart = mmd(z, features, widths(z.detach(), features))
-        return (1 - lam) * loss + lam * apart
+            imitation = mmd(z, features, widths(z.detach(), features))
+        return (1 - lam) * loss + lam * imitation
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The private model, nearer to the one that was trained."""
-        kept = data.client.kept
-        mu = self.mu * (kept["rounds"] * kept["share"]).clamp(max=1)
-        model = {n: mu * p + (1 - mu) * m[n] for n, p in kept["model"].items()}
-        return kept | {"model": model, "rounds": kept["rounds"] + 1}
+        state = data.client.kept
+        mu = self.mu * (state["rounds"] * state["share"]).clamp(max=1)
+        model = {n: mu * p + (1 - mu) * m[n] for n, p in state["model"].items()}
+        return state | {"model": model, "rounds": state["rounds"] + 1}
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """The private model, or the received one as long as there is none; that one is logged."""

@@ -61,32 +61,32 @@ class FedProto(Algorithm):
 
     def init(self, task: Task) -> dict:
         """No class has a prototype yet."""
-        none = torch.zeros(task.classes, dtype=torch.bool)
-        own = {"own": none.repeat(task.clients, 1)} if self.among == "own" else {}  # which classes a client holds
-        return {"protos": Ragged(torch.zeros(task.classes, task.features), none)} | own
+        no_classes = torch.zeros(task.classes, dtype=torch.bool)
+        own = {"own": no_classes.repeat(task.clients, 1)} if self.among == "own" else {}  # which classes a client holds
+        return {"protos": Ragged(torch.zeros(task.classes, task.features), no_classes)} | own
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the pull (Eq. 7, 8), mean over dimensions as in every published code."""
         z = m.body(batch.x)  # [B, D]
-        protos, seen = down["protos"]
-        pull = ((z - protos[batch.y]) ** 2).mean(1) * seen[batch.y]  # [B]
+        protos, present = down["protos"]
+        pull = ((z - protos[batch.y]) ** 2).mean(1) * present[batch.y]  # [B]
         return cross_entropy(m.head(z), batch.y) + self.lam * pull.mean()
 
     def upload(self, m: Model, data: Data, down: dict) -> dict:
         """Class means and counts of the classes that the client holds."""
         classes = down["protos"].present.shape[0]
         protos, counts = class_means(m.body(data.x), data.y, data.mask, classes)
-        held = counts > 0
-        return {"protos": Ragged(protos, held), "counts": Ragged(counts, held)}
+        present = counts > 0
+        return {"protos": Ragged(protos, present), "counts": Ragged(counts, present)}
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """The mean over rows (or clients); a class that nobody saw keeps its prototype."""
         counts = up["counts"].values  # [m, C]
         weight = counts if self.weighting == "rows" else (counts > 0).to(counts)
-        mean, seen = mean_by_count(up["protos"].values, weight)  # [m, C, D] -> [C, D]
+        mean, present = mean_by_count(up["protos"].values, weight)  # [m, C, D] -> [C, D]
         old = server["protos"]
-        found = {"protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen)}
-        return found | self.holders(server, up)
+        state = {"protos": Ragged(torch.where(present[:, None], mean, old.values), old.present | present)}
+        return state | self.holders(server, up)
 
     def holders(self, server: dict, up: dict) -> dict:
         """Which classes a client holds, by what it last sent."""
@@ -100,10 +100,10 @@ class FedProto(Algorithm):
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """Minus the distance to each known prototype; the head's logits while there is none."""
         z = m.body(x)
-        protos, seen = down["protos"]
+        protos, present = down["protos"]
         logits = m.head(z)
-        far = ((z[:, None] - protos) ** 2).sum(2).clamp(min=1e-12).sqrt()  # [B, C]
-        seen = seen & down["own"] if self.among == "own" else seen
-        near = torch.where(seen.any(), (-far).masked_fill(~seen, -torch.inf), logits)
-        ways = {"nearest": near, "head": logits}
+        distances = ((z[:, None] - protos) ** 2).sum(2).clamp(min=1e-12).sqrt()  # [B, C]
+        present = present & down["own"] if self.among == "own" else present
+        scores = torch.where(present.any(), (-distances).masked_fill(~present, -torch.inf), logits)
+        ways = {"nearest": scores, "head": logits}
         return {self.predictor: ways.pop(self.predictor)} | ways

@@ -36,5 +36,5 @@ class FedProx(Algorithm):
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the proximal term over all trainable parameters."""
         moving = [name for name, _ in m.net.named_parameters() if name in down["shared"]]  # not what is frozen
-        apart = sum(((m[name] - down["shared"][name]) ** 2).sum() for name in moving)
-        return super().loss(m, batch, down) + self.mu / 2 * apart
+        distance = sum(((m[name] - down["shared"][name]) ** 2).sum() for name in moving)
+        return super().loss(m, batch, down) + self.mu / 2 * distance

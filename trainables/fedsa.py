@@ -135,18 +135,18 @@ class FedSA(Algorithm):
         classes = len(down["anchors"])
         if self.prototypes == "final":
             protos, rows = class_means(m.body(data.x), data.y, data.mask, classes)
-            held = rows > 0
+            present = rows > 0
         else:
             met, rows = data.tally["counts"], label_counts(data.y, data.mask, classes)
-            protos, held = data.tally["sums"] / met.clamp(min=1)[:, None], met > 0
-        return {"protos": Ragged(protos, held), "counts": Ragged(rows, held)}
+            protos, present = data.tally["sums"] / met.clamp(min=1)[:, None], met > 0
+        return {"protos": Ragged(protos, present), "counts": Ragged(rows, present)}
 
     def predict(self, m: Model, x: Tensor, down: dict) -> dict[str, Tensor]:
         """Minus the distance to each known prototype, the head while there is none; to each anchor; the head."""
         z = m.body(x)
-        (protos, seen), logits = down["protos"], m.head(z)
-        near = torch.where(seen.any(), (-pairwise_distance(z, protos)).masked_fill(~seen, -torch.inf), logits)
-        ways = {"nearest": near, "anchor": -pairwise_distance(z, down["anchors"]), "head": logits}
+        (protos, present), logits = down["protos"], m.head(z)
+        scores = torch.where(present.any(), (-pairwise_distance(z, protos)).masked_fill(~present, -torch.inf), logits)
+        ways = {"nearest": scores, "anchor": -pairwise_distance(z, down["anchors"]), "head": logits}
         return {self.predictor: ways.pop(self.predictor)} | ways
 
     def broadcast(self, server: dict, ids: Tensor, task: Task) -> dict:
@@ -169,15 +169,15 @@ class FedSA(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Prototypes (Eq. 3), then anchors (Eq. 10), and the margins of the received prototypes (Eq. 6)."""
-        protos, held = up["protos"]
-        weight = held * (up["counts"].values if self.weighting == "rows" else 1)
-        mean, seen = mean_by_count(protos, weight)  # [m, C, D] -> [C, D]
+        protos, sent = up["protos"]
+        weight = sent * (up["counts"].values if self.weighting == "rows" else 1)
+        mean, present = mean_by_count(protos, weight)  # [m, C, D] -> [C, D]
         old, anchors = server["protos"], server["anchors"]
         moved = torch.lerp(anchors, mean, self.drift)
         return {
-            "anchors": torch.where(seen[:, None], moved, anchors),
-            "protos": Ragged(torch.where(seen[:, None], mean, old.values), old.present | seen),
-            "local": server["local"].index_copy(0, up["ids"], mar(protos, held)),
+            "anchors": torch.where(present[:, None], moved, anchors),
+            "protos": Ragged(torch.where(present[:, None], mean, old.values), old.present | present),
+            "local": server["local"].index_copy(0, up["ids"], mar(protos, sent)),
         }
 
 
@@ -190,11 +190,11 @@ def embedded(rows: Tensor, seed: int) -> Tensor:
         return nn.Sequential(*blocks).double()(rows)
 
 
-def mar(vectors: Tensor, there: Tensor | None = None) -> Tensor:
+def mar(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
     """The mean distance of a class's vector to the nearest other one (Eq. 6); 0 for fewer than two classes.
 
     vectors [..., C, D], there [..., C] bool (none: all)  ->  [...]
     """
-    near = nearest_other(vectors, vectors.new_ones(vectors.shape[:-1], dtype=torch.bool) if there is None else there)
+    near = nearest_other(vectors, vectors.new_ones(vectors.shape[:-1], dtype=torch.bool) if mask is None else mask)
     paired = near.isfinite()
     return near.masked_fill(~paired, 0).sum(-1) / paired.sum(-1).clamp(min=1)

@@ -80,20 +80,22 @@ class FedTGP(FedProto):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict:
         """Train the prototypes T on the received class means."""
-        protos, held = up["protos"]  # [m, C, D], [m, C]
-        votes = up.get("counts", Ragged(held.long(), held))
+        protos, sent = up["protos"]  # [m, C, D], [m, C]
+        votes = up.get("counts", Ragged(sent.long(), sent))
         if not self.server_epochs:
             return server | super().aggregate(server, up | {"counts": votes}, task)
-        means, seen = mean_by_count(protos, votes.values * held)
+        means, present = mean_by_count(protos, votes.values * sent)
         stream = randomness.stream(task.seed, "prototypes", task.t)
-        net = self.trained(server["net"], protos[held], held.nonzero()[:, 1], self.gap(means, seen), task.batch, stream)
-        found = {"protos": Ragged(prototypes(net), torch.ones_like(seen)), "net": net}
-        return found | self.holders(server, up)
+        net = self.trained(
+            server["net"], protos[sent], sent.nonzero()[:, 1], self.gap(means, present), task.batch, stream
+        )
+        state = {"protos": Ragged(prototypes(net), torch.ones_like(present)), "net": net}
+        return state | self.holders(server, up)
 
-    def gap(self, means: Tensor, seen: Tensor) -> Tensor:
+    def gap(self, means: Tensor, present: Tensor) -> Tensor:
         """δ, the adaptive margin with its bound."""
-        near = nearest_other(means, seen)
-        widest = near.masked_fill(near.isinf(), 0).max()
+        nearest = nearest_other(means, present)
+        widest = nearest.masked_fill(nearest.isinf(), 0).max()
         return widest.clamp(max=self.tau) if self.tau else widest
 
     def trained(self, net: Net, protos: Tensor, y: Tensor, gap: Tensor, batch: int, stream: torch.Generator) -> Net:
@@ -120,6 +122,6 @@ def contrast_slope(p: Tensor, own: Tensor, made: Tensor, gap: Tensor) -> Tensor:
 
     By hand, as autograd's bookkeeping takes half the time of steps as small as these; a test compares.
     """
-    far = pairwise_distance(p, made)
-    pull = (own - (-far - gap * own).softmax(1)) / far / len(p)  # [B, C]: the slope by |p - T_c|, over it
+    distances = pairwise_distance(p, made)
+    pull = (own - (-distances - gap * own).softmax(1)) / distances / len(p)  # [B, C]: the slope by |p - T_c|, over it
     return pull.sum(0)[:, None] * made - pull.T @ p

@@ -100,9 +100,9 @@ def seeds(points: Tensor, number: int, stream: torch.Generator) -> Tensor:
     Source: Arthur and Vassilvitskii, SODA 2007, section 2.2.
     """
     m, u = len(points), torch.rand(number, generator=stream, dtype=torch.float64)
-    chosen: list[int] = []
+    centres: list[int] = []
     for k in range(number):
-        mass = squared_distance_to_centres(points, points[chosen]).amin(1).cpu() if chosen else torch.ones(m)
+        mass = squared_distance_to_centres(points, points[centres]).amin(1).cpu() if centres else torch.ones(m)
         total = mass.double().cumsum(0)
-        chosen.append(min(int(torch.searchsorted(total, u[k] * total[-1], right=True)), m - 1))
-    return torch.tensor(chosen, device=points.device)
+        centres.append(min(int(torch.searchsorted(total, u[k] * total[-1], right=True)), m - 1))
+    return torch.tensor(centres, device=points.device)

@@ -182,25 +182,25 @@ class GFPL(Algorithm):
 
     def idle(self, scenario: Scenario) -> dict[str, str]:
         """Hyperparameters without an effect, given the values of others or few rows per class."""
-        found = one_component(scenario)
+        idle = one_component(scenario)
         if not self.dcs:
-            found |= dict.fromkeys(("lam", "projection", "retrain", "predictor"), "dcs is off")
+            idle |= dict.fromkeys(("lam", "projection", "retrain", "predictor"), "dcs is off")
         if not self.pfg or self.retrain_on == "none":
-            why = "pfg is off" if not self.pfg else "retrain_on is none"
+            reason = "pfg is off" if not self.pfg else "retrain_on is none"
             names = ("retrain_epochs", "retrain_lr", "retrain", "pseudo", "clip", "order", "catch_up", "apart")
-            found |= dict.fromkeys(names, why)
+            idle |= dict.fromkeys(names, reason)
         if not self.pfg:
             names = ("components", "threshold", "every", "start", "first", "variance_floor", "linkage", "weighing")
-            found |= dict.fromkeys((*names, "retrain_on"), "pfg is off")
+            idle |= dict.fromkeys((*names, "retrain_on"), "pfg is off")
         if self.order == "interleaved":
-            found |= dict.fromkeys(("pseudo", "retrain_epochs", "catch_up"), "order is interleaved: a step after each")
+            idle |= dict.fromkeys(("pseudo", "retrain_epochs", "catch_up"), "order is interleaved: a step after each")
         if self.first:
-            found["start"] = "first says when the first event is"
+            idle["start"] = "first says when the first event is"
         if scenario.participation == 1:
-            found["catch_up"] = "all clients take part in every round"
+            idle["catch_up"] = "all clients take part in every round"
         if len(catalogue.members(scenario.model)) == 1:
-            found["apart"] = "all clients run one architecture"
-        return found
+            idle["apart"] = "all clients run one architecture"
+        return idle
 
     def build(self, net: nn.Module, task: Task) -> nn.Module:
         """Add the projection and the frame (Eq. 9 to 11)."""
@@ -214,12 +214,12 @@ class GFPL(Algorithm):
     def init(self, task: Task) -> dict:
         """The server has no mixtures before the first event."""
         empty = torch.zeros(task.classes, 1, 1 + 2 * task.features)
-        none = Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool))
-        due = (
+        no_mixtures = Ragged(empty, torch.zeros(task.classes, 1, dtype=torch.bool))
+        entry = (
             {"due": torch.zeros(task.clients, dtype=torch.bool)} if self.is_late(task) else {}
         )  # whether a client missed the event
         # counts: received components; clusters under each linkage
-        return {"mixtures": none, "counted": torch.zeros(1 + len(LINKAGES))} | due
+        return {"mixtures": no_mixtures, "counted": torch.zeros(1 + len(LINKAGES))} | entry
 
     def round(self, task: Task) -> tuple[Phase | str, ...]:
         """Training, and in an event the exchange and the retraining (algorithm 2)."""
@@ -251,13 +251,13 @@ class GFPL(Algorithm):
         """Local training in which a step of the heads follows every step (algorithm 2, lines 11 to 18)."""
         if self.retrain_on == "none":
             return train
-        b, again = task.batch, self.again if self.retrain_on == "pseudo" else self.again_on_own
+        b, second = task.batch, self.second_loss if self.retrain_on == "pseudo" else self.second_loss_on_own
         noise = {
             "label": Noise((b,), "uniform"),
             "component": Noise((b, 1), "uniform"),
             "value": Noise((b, 1, task.features)),
         }
-        return train._replace(noise=train.noise | noise, after=SecondStep(again, self.moves(), "sgd", self.retrain_lr))
+        return train._replace(noise=train.noise | noise, after=SecondStep(second, self.moves(), "sgd", self.retrain_lr))
 
     def moves(self) -> tuple[str, ...]:
         """The parts that retraining moves."""
@@ -271,15 +271,15 @@ class GFPL(Algorithm):
         """Eq. 14, the loss of both classifiers on pseudo-features."""
         return self.dual_loss(m, batch.x, batch.y)
 
-    def again(self, m: Model, batch: Batch, down: dict) -> Tensor:
+    def second_loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """Eq. 14 on B draws from P_G, of classes that somebody holds; 0 while there is none."""
         table, eps = down["mixtures"], batch.eps
-        seen = table.present.any(1)  # [C]
-        y = draw_labels(seen.to(table.values), eps["label"])
+        present = table.present.any(1)  # [C]
+        y = draw_labels(present.to(table.values), eps["label"])
         f = self.drawn(Mixtures(*(t[y] for t in unpack(*table))), eps)[:, 0]  # [B, D]
-        return self.dual_loss(m, f, y) * seen.any()
+        return self.dual_loss(m, f, y) * present.any()
 
-    def again_on_own(self, m: Model, batch: Batch, down: dict) -> Tensor:
+    def second_loss_on_own(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """The retraining loss (Eq. 14) on the batch's own features, instead of pseudo-features."""
         return self.dual_loss(m, m.body(batch.x).detach(), batch.y)
 
@@ -333,12 +333,12 @@ class GFPL(Algorithm):
         fused, home, counted = fuse_classes(
             weights, local, up["ids"] % kinds if kinds > 1 else None, kinds, self.threshold, self.linkage
         )
-        found = {"mixtures": Ragged(pack(fused), fused.weights > 0), "counted": counted.to(server["counted"])}
+        entries = {"mixtures": Ragged(pack(fused), fused.weights > 0), "counted": counted.to(server["counted"])}
         if kinds > 1:
-            found["home"] = home
+            entries["home"] = home
         if "due" in server:
-            found["due"] = torch.ones_like(server["due"]).index_fill(0, up["ids"], False)
-        return server | found
+            entries["due"] = torch.ones_like(server["due"]).index_fill(0, up["ids"], False)
+        return server | entries
 
     def pseudo_features(self, down: dict, eps: dict) -> Data:
         """r draws per class from P_G, as many for each class; classes that nobody holds are masked."""
@@ -346,8 +346,8 @@ class GFPL(Algorithm):
         f = self.drawn(unpack(*table), eps)  # [C, r, D]
         classes, r = f.shape[:2]
         y = torch.arange(classes, device=f.device).repeat_interleave(r)
-        seen = table.present.any(1)[:, None].expand(classes, r)
-        return Data(f.flatten(0, 1), y, seen.flatten(), {})
+        present = table.present.any(1)[:, None].expand(classes, r)
+        return Data(f.flatten(0, 1), y, present.flatten(), {})
 
     def drawn(self, mixture: Mixtures, eps: dict) -> Tensor:
         """Draws from each mixture."""
@@ -372,5 +372,5 @@ class GFPL(Algorithm):
             return {}
         sizes = dict(zip(LINKAGES, clusters, strict=True))
         out = sizes[self.linkage]
-        found = {"components_in": came, "components_out": out, "fusion_ratio": out / came}
-        return found | {f"clusters_{how}": n for how, n in sizes.items()}
+        entries = {"components_in": came, "components_out": out, "fusion_ratio": out / came}
+        return entries | {f"clusters_{how}": n for how, n in sizes.items()}

@@ -76,11 +76,11 @@ class GPFL(Algorithm):
         if self.guidance:
             generic = self.opened(m, z, received, torch.ones_like(counts) / len(counts))
             cosine = F.normalize(generic, dim=1) @ F.normalize(m["embedding.weight"], dim=1).T
-            far = (generic - received[batch.y]).square().sum().clamp(min=1e-12).sqrt()
-            loss = loss + cross_entropy(cosine, batch.y) + self.lam * far
+            distance = (generic - received[batch.y]).square().sum().clamp(min=1e-12).sqrt()
+            loss = loss + cross_entropy(cosine, batch.y) + self.lam * distance
         parts = ("embedding",) * self.guidance + ("valve",) * self.valve
-        held = [m[n].square().sum() for n, _ in m.net.named_parameters() if n.startswith(parts)] if parts else []
-        return loss + self.mu / 2 * sum(held)
+        squares = [m[n].square().sum() for n, _ in m.net.named_parameters() if n.startswith(parts)] if parts else []
+        return loss + self.mu / 2 * sum(squares)
 
     def opened(self, m: Model, z: Tensor, embedding: Tensor | None, share: Tensor) -> Tensor:
         """Features [B, D] through the valve, under the embeddings' mean by these shares [C]."""

@@ -72,10 +72,10 @@ class KNNPer(Algorithm):
         logits = m.head(z)
         if not self.lam:
             return logits
-        said = self.neighbours_say(z, m["memory.features"], m["memory.classes"])
+        neighbour_scores = self.neighbours_say(z, m["memory.features"], m["memory.classes"])
         if self.mixed == "logits":
-            return self.lam * said + (1 - self.lam) * logits
-        return (self.lam * said + (1 - self.lam) * logits.softmax(1)).clamp(min=1e-30).log()
+            return self.lam * neighbour_scores + (1 - self.lam) * logits
+        return (self.lam * neighbour_scores + (1 - self.lam) * logits.softmax(1)).clamp(min=1e-30).log()
 
     def neighbours_say(self, z: Tensor, features: Tensor, classes: Tensor) -> Tensor:
         """Probabilities [B, C] of the nearest rows' classes; 0 if there is no row.

@@ -85,18 +85,18 @@ class MOON(Algorithm):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE plus the contrast of two models' features."""
-        z, kept = self.features(m, batch.x), batch.client.kept
+        z, state = self.features(m, batch.x), batch.client.kept
         loss = cross_entropy(m.head(z), batch.y)
         if not self.mu:
             return loss
-        near = F.cosine_similarity(z, self.features(m.still(down["shared"]), batch.x))  # [B]
-        far = F.cosine_similarity(z, self.features(m.still(kept["last"]), batch.x))
-        return loss + self.mu * kept["seen"] * F.softplus((far - near) / self.temperature).mean()
+        to_global = F.cosine_similarity(z, self.features(m.still(down["shared"]), batch.x))  # [B]
+        to_last = F.cosine_similarity(z, self.features(m.still(state["last"]), batch.x))
+        return loss + self.mu * state["seen"] * F.softplus((to_last - to_global) / self.temperature).mean()
 
     def remember(self, m: Model, data: Data, down: dict) -> dict[str, Tree]:
         """The layers before the head as they were trained."""
-        kept = data.client.kept
-        return {"last": {n: m[n] for n in kept["last"]}, "seen": torch.ones_like(kept["seen"])}
+        state = data.client.kept
+        return {"last": {n: m[n] for n in state["last"]}, "seen": torch.ones_like(state["seen"])}
 
     def predict(self, m: Model, x: Tensor, down: dict) -> Tensor:
         """The head's scores of the projection."""

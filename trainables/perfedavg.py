@@ -95,7 +95,7 @@ class PerFedAvg(Algorithm):
             for by in (self.delta, -self.delta)
         )
         h = {n: (ahead[n] - behind[n]) / (2 * self.delta) for n in names}
-        bent = sum((h[n] * (m[n] - m[n].detach())).sum() for n in names)  # is 0, and its gradient h
+        bent = sum((h[n] * (m[n] - m[n].detach())).sum() for n in names)  # its value is 0, and its gradient h
         return loss - self.inner_lr * bent
 
     def f(self, m: Model, x: Tensor, y: Tensor) -> Tensor:

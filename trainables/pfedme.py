@@ -72,13 +72,13 @@ class PFedMe(TwoModels):
 
     def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """CE of the own model, and the pull to w_k."""
-        apart = sum(((m[n] - m[f"common.{n}"].detach()) ** 2).sum() for n in self.own(m))
-        return cross_entropy(m.head(m.body(batch.x)), batch.y) + self.lam / 2 * apart
+        distances = sum(((m[n] - m[f"common.{n}"].detach()) ** 2).sum() for n in self.own(m))
+        return cross_entropy(m.head(m.body(batch.x)), batch.y) + self.lam / 2 * distances
 
     def envelope(self, m: Model, batch: Batch, down: dict) -> Tensor:
         """What w_k descends on: its gradient is λ (w_k - θ_k)."""
-        apart = [((m[f"common.{n}"] - m[n].detach()) ** 2).sum() for n in self.own(m)]
-        return self.lam / 2 * torch.stack(apart).sum()
+        distances = [((m[f"common.{n}"] - m[n].detach()) ** 2).sum() for n in self.own(m)]
+        return self.lam / 2 * torch.stack(distances).sum()
 
     def statistics(self, m: Model, down: dict) -> dict[str, Tensor]:
         """The own model's running statistics, for the common one."""

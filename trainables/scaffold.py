@@ -69,8 +69,8 @@ class Scaffold(Algorithm):
 
     def aggregate(self, server: dict, up: dict, task: Task) -> dict[str, Tree]:
         """A step along the clients' mean update, and the mean of all clients' c_k."""
-        alike = torch.ones_like(up["rows"])
-        mean, control = mean_over_clients(up["shared"], alike), mean_over_clients(up["control"], alike)
+        equal_weights = torch.ones_like(up["rows"])
+        mean, control = mean_over_clients(up["shared"], equal_weights), mean_over_clients(up["control"], equal_weights)
         stepped = {n: w + self.server_lr * (mean[n] - w) for n, w in server["shared"].items() if n in control}
         share = len(up["ids"]) / task.clients
         return {

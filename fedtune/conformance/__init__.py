@@ -5,6 +5,6 @@
     is the same everywhere    clients stacked or one by one, in any groups, after a resume; bit for bit where possible
     reports the truth         about what it sends, and about which hyperparameters have an effect from which round on
 
-Checks look at runs in small settings; each run is made once and shared (`subject.Subject`, `settings`).  A failed check
+Checks look at runs in small cases; each run is made once and shared (`subject.Subject`, `cases`).  A failed check
 gives the place in the author's file and how to fix it (`check.Violation`).
 """

@@ -12,13 +12,13 @@ S = TypeVar("S")
 class Violation(NamedTuple):
     """Why a check fails: what was found, where, and how to fix it."""
 
-    where: str  # a place in the author's file, `scaffold.py:41`; "" if there is none
+    place: str  # in the author's file, `scaffold.py:41`; "" if there is none
     what: str
-    what_to_do: str
+    advice: str
 
     def __str__(self) -> str:
         """One line."""
-        return f"{self.where}: {self.what}; {self.what_to_do}" if self.where else f"{self.what}; {self.what_to_do}"
+        return f"{self.place}: {self.what}; {self.advice}" if self.place else f"{self.what}; {self.advice}"
 
 
 class Note(NamedTuple):
@@ -41,9 +41,9 @@ class ConformanceCheck(Generic[S]):
     """A property that every algorithm, or every model, must have; call it with a subject to test the subject for it."""
 
     name: str
-    says: str  # in one sentence
+    says: str  # the property in one sentence
     look: Callable[[S], Violation | Note | None]
-    needs: tuple[str, ...] = ()  # checks that must pass first: without them this one says nothing
+    needs: tuple[str, ...] = ()  # checks that must pass first
 
     def __call__(self, subject: S) -> Violation | Note | None:
         """The violation, if the check fails; a note, if it passes with something to know; otherwise None."""
@@ -68,25 +68,25 @@ def check(
 
 def judge(checks: Sequence[ConformanceCheck[S]], subject: S) -> Iterator[CheckResult]:
     """Run every check in order.  One that needs a failed check, or a run that is known to stop, is skipped."""
-    open_: dict[str, str] = {}  # checks that did not pass, each with the one to fix first
+    not_passed: dict[str, str] = {}  # checks that did not pass, each with the one to fix first
     reported: set[Violation] = set()
-    for one in checks:
-        first = next((open_[name] for name in one.needs if name in open_), "")
-        if first:
-            open_[one.name] = first
-            yield CheckResult(one, "skipped", note=f"needs {first!r} to pass first")
+    for current in checks:
+        blocker = next((not_passed[name] for name in current.needs if name in not_passed), "")
+        if blocker:
+            not_passed[current.name] = blocker
+            yield CheckResult(current, "skipped", note=f"needs {blocker!r} to pass first")
             continue
         try:
-            found = one(subject)
+            outcome = current(subject)
         except RunFailed as stopped:
             if stopped.violation in reported:
-                open_[one.name] = one.name
-                yield CheckResult(one, "skipped", note="needs a run that stops with an error; see above")
+                not_passed[current.name] = current.name
+                yield CheckResult(current, "skipped", note="needs a run that stops with an error; see above")
                 continue
-            found = stopped.violation
-        if isinstance(found, Violation):
-            open_[one.name] = one.name
-            reported.add(found)
-            yield CheckResult(one, "failed", found)
+            outcome = stopped.violation
+        if isinstance(outcome, Violation):
+            not_passed[current.name] = current.name
+            reported.add(outcome)
+            yield CheckResult(current, "failed", outcome)
         else:
-            yield CheckResult(one, "passed", note=found.what if found else "")
+            yield CheckResult(current, "passed", note=outcome.what if outcome else "")

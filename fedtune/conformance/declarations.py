@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, apart
+from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, differences
 from fedtune.conformance.watching import HOOKS
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
@@ -25,8 +25,8 @@ from fedtune.user_code import sources
 @check("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
 def declarations(s: Subject) -> Violation | Note | None:
     """Everything that can be checked without running the algorithm."""
-    for found in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
-        return found
+    for violation in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
+        return violation
     return None
 
 
@@ -46,22 +46,22 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
             f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
         )
     for name, hp in declared.items():
-        where = sources.of_name(cls, name)
+        place = sources.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
-            yield Violation(where, f"{name} is also a field of scenarios", "give it another name")
+            yield Violation(place, f"{name} is also a field of scenarios", "give it another name")
         if hp.log and not (hp.low or 0) > 0:
-            yield Violation(where, f"{name} has a log scale from {hp.low}", "give a lower end above 0")
+            yield Violation(place, f"{name} has a log scale from {hp.low}", "give a lower end above 0")
         if hp.low is not None and not hp.low <= (math.inf if hp.high is None else hp.high):
-            yield Violation(where, f"{name} has the range {hp.low} … {hp.high}", "give the lower end first")
+            yield Violation(place, f"{name} has the range {hp.low} … {hp.high}", "give the lower end first")
         try:
             if type(hp.check(hp.default)) is not type(hp.default):
                 yield Violation(
-                    where,
+                    place,
                     f"the default of {name} is not of type {type(hp.check(hp.default)).__name__}",
                     f"write {hp.check(hp.default)!r}",
                 )
         except UserError as error:
-            yield Violation(where, str(error), "give a default in the range, or name it in extra_values")
+            yield Violation(place, str(error), "give a default in the range, or name it in extra_values")
     try:
         alg = cls()
     except UserError as error:
@@ -78,7 +78,9 @@ def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
             )
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
             yield Violation(
-                sources.of_name(cls, name), f"the first round of {name} is {first!r}", "rounds count from 1"
+                sources.of_name(cls, name),
+                f"the first round of {name} is {first!r}",
+                "rounds count from 1",
             )
 
 
@@ -90,24 +92,24 @@ def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
             if not isinstance(method, FunctionType) or name.startswith("__"):
                 continue
             if name in HOOKS:
-                wanted, own = (list(inspect.signature(f).parameters) for f in (getattr(Algorithm, name), method))
+                expected, accepted = (list(inspect.signature(f).parameters) for f in (getattr(Algorithm, name), method))
                 try:
-                    inspect.signature(method).bind(*wanted)
+                    inspect.signature(method).bind(*expected)
                 except TypeError:
                     yield Violation(
                         sources.of_function(method),
-                        f"{name}({', '.join(own)}) is called with other arguments: {name}({', '.join(wanted)})",
+                        f"{name}({', '.join(accepted)}) is called with other arguments: {name}({', '.join(expected)})",
                         "give it these arguments",
                     )
             elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
-                near := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
+                similar := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
             ):
-                yield Violation(sources.of_function(method), f"{name} is never called", f"did you mean {near[0]}?")
+                yield Violation(sources.of_function(method), f"{name} is never called", f"did you mean {similar[0]}?")
 
 
 def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
     """Presets and other attributes that name hyperparameters."""
-    declared, both = hyperparameters(cls), hyperparameters(Scenario) | hyperparameters(cls)
+    declared, declarable = hyperparameters(cls), hyperparameters(Scenario) | hyperparameters(cls)
     for attribute in ("schedule", "structural"):
         for name in getattr(cls, attribute):
             if name not in declared:
@@ -127,15 +129,15 @@ def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
         **dict(cls.presets),
     }
     for title, values in sets.items():
-        where = sources.of_name(cls, title if title not in cls.presets else "presets")
+        place = sources.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
-            if name not in both:
-                yield Violation(where, f"{title} names {name}, which is not a hyperparameter", "see fedtune list NAME")
+            if name not in declarable:
+                yield Violation(place, f"{title} names {name}, which is not a hyperparameter", "see fedtune list NAME")
                 continue
             try:
-                both[name].check(value)
+                declarable[name].check(value)
             except UserError as error:
-                yield Violation(where, f"{title}: {error}", "give a value in the range")
+                yield Violation(place, f"{title}: {error}", "give a value in the range")
 
 
 @check(
@@ -147,43 +149,43 @@ def first_effects(s: Subject) -> Violation | Note | None:
     """Two runs that differ in one hyperparameter: equal before its first round, different within three rounds after."""
     for name, hp in hyperparameters(s.cls).items():
         if hp.searchable and name not in s.values.keys() - s.cls.checked_with.keys():
-            found = first_effect(s, name, hp)
-            if found:
-                return found
+            violation = first_effect(s, name, hp)
+            if violation:
+                return violation
     return None
 
 
 def first_effect(s: Subject, name: str, hp: Hyperparameter) -> Violation | None:
     """The violation, if one hyperparameter takes effect too early or not at all."""
-    setting, where = s.settings.effects, sources.of_name(s.cls, name)
+    case, place = s.cases.effects, sources.of_name(s.cls, name)
     own = hyperparameters(s.cls)
     values = {n: v for n, v in s.values.items() if n in own}
-    for one, other, more in _contrasts(s, name, hp):
-        configs = [{**more, name: v} for v in (one, other)]
+    for one, other, extra in _contrasts(s, name, hp):
+        configs = [{**extra, name: v} for v in (one, other)]
         try:
             algorithms = [s.cls(**{**values, **{n: v for n, v in c.items() if n in own}}) for c in configs]
         except UserError:
-            continue  # hyperparameters that do not go together
-        if any(name in alg.idle(setting.scenario) for alg in algorithms):
+            continue  # these values cannot be combined
+        if any(name in alg.idle(case.scenario) for alg in algorithms):
             return None
         first = min(first_round(alg, name) for alg in algorithms)
         try:
             for rounds in range(first, first + 3):
-                a, b = (s.run(setting, rounds, config=c) for c in configs)
+                a, b = (s.run(case, rounds, config=c) for c in configs)
                 if early := _early(a, b, first):
                     return Violation(
-                        where,
+                        place,
                         f"{name} has an effect in round {early}, but declares first_round={first}",
                         f"declare first_round={early}",
                     )
                 if _differ(a, b, rounds, first):
                     return None
-        except RunFailed as fell:
-            if isinstance(fell.error, Diverged):
-                return None  # an effect, and a strong one
+        except RunFailed as stopped:
+            if isinstance(stopped.error, Diverged):
+                return None  # diverging is a strong effect
             raise
     to_do = "use it, or give in `contrasts` two values that differ, and the other values that they need"
-    return Violation(where, f"{name} changes nothing within three rounds", to_do)
+    return Violation(place, f"{name} changes nothing within three rounds", to_do)
 
 
 def _early(a: WatchedRun, b: WatchedRun, first: int) -> int:
@@ -194,9 +196,9 @@ def _early(a: WatchedRun, b: WatchedRun, first: int) -> int:
 
 def _differ(a: WatchedRun, b: WatchedRun, t: int, first: int) -> bool:
     """Whether models differ after round t; if it may act from round 1, scores and reported metrics count too."""
-    mine, theirs = a.states[t], b.states[t]
-    models = [n for n in mine if n.startswith(("client ", "server/shared"))]
-    return bool(apart({n: mine[n] for n in models}, {n: theirs[n] for n in models if n in theirs})) or (
+    one, other = a.states[t], b.states[t]
+    models = [n for n in one if n.startswith(("client ", "server/shared"))]
+    return bool(differences({n: one[n] for n in models}, {n: other[n] for n in models if n in other})) or (
         first == 1 and a.rows[:t] != b.rows[:t]
     )
 
@@ -211,8 +213,8 @@ def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any,
         yield from ((value, c, {}) for c in hp.choices if c != value)
         return
     low, high = hp.low or 0.0, hp.high or 0.0
-    far = [high, low] if value is None or value < (low * high) ** 0.5 else [low, high]
-    yield from ((value, hp.check(v), {}) for v in far if v != value)
+    ends = [high, low] if value is None or value < (low * high) ** 0.5 else [low, high]
+    yield from ((value, hp.check(v), {}) for v in ends if v != value)
 
 
 @check(
@@ -222,13 +224,13 @@ def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any,
 )
 def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""
-    always = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
-    for setting in (s.settings.few, s.settings.averaged):
-        for row in s.run(setting, executor="loop").rows:
-            where = sources.of_hook(s.cls, "report")
+    promised = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
+    for case in (s.cases.few, s.cases.averaged):
+        for row in s.run(case, executor="loop").rows:
+            place = sources.of_hook(s.cls, "report")
             everywhere = {"test_acc_all", "test_acc_foreign"}
-            optional = everywhere if not setting.scenario.all_classes else set()
-            if missing := sorted(always - optional - row.keys()):
+            optional = everywhere if not case.scenario.all_classes else set()
+            if missing := sorted(promised - optional - row.keys()):
                 return Violation(
                     "", f"round {row['round']} lacks the metric {missing[0]}", "give every round a Phase of training"
                 )
@@ -236,10 +238,10 @@ def metrics(s: Subject) -> Violation | Note | None:
                 number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
                 if not number and value is not None:
                     return Violation(
-                        where, f"`report` returns {name} = {value!r}", "return finite numbers (float, int)"
+                        place, f"`report` returns {name} = {value!r}", "return finite numbers (float, int)"
                     )
             if not (0 <= row["val_acc"] <= 1 and 0 <= row["test_acc_worst10"] <= row["test_acc"] <= 1):
                 return Violation(
-                    where, f"round {row['round']} has accuracies outside 0 … 1", "do not overwrite them in `report`"
+                    place, f"round {row['round']} has accuracies outside 0 … 1", "do not overwrite them in `report`"
                 )
     return None

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedtune import tracing
+from fedtune.conformance.cases import CheckedScenario
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.settings import CheckedScenario
-from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, apart, copied, in_words, numbers
+from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, copied, differences, in_words, numbers
 from fedtune.conformance.watching import MessageLog
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
@@ -36,7 +36,7 @@ def one_program(s: Subject) -> Violation | Note | None:
     if s.executor == "loop":
         return Note("not checked, because vmap cannot run the model")
     try:
-        s.run(s.settings.few, executor="stack")
+        s.run(s.cases.few, executor="stack")
     except RunFailed:
         s.executor = "loop"
         raise
@@ -52,26 +52,27 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
     """Rounds under the defaults, under other values of every hyperparameter, and under the defaults once more."""
     if s.executor == "loop":
         return Note("not checked, because the model cannot be stacked")
-    others: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name, hp in hyperparameters(s.cls).items():
         if name not in (*s.values, *s.cls.structural) and (value := _near(hp)) is not None:
-            others[name] = value
+            changed[name] = value
     tracing.forget()
     with tracing.eager():
-        eager = _trained(s, {})[0], _trained(s, others)[0]
-    for config, plain in (({}, eager[0]), (others, eager[1]), ({}, eager[0])):
-        recorded, why = _trained(s, config)
-        if isinstance(recorded, UserError) or isinstance(plain, UserError):
+        eager = _trained(s, {})[0], _trained(s, changed)[0]
+    for config, direct in (({}, eager[0]), (changed, eager[1]), ({}, eager[0])):
+        recorded, reason = _trained(s, config)
+        if isinstance(recorded, UserError) or isinstance(direct, UserError):
             if not config:
                 return Violation(sources.of_class(s.cls), str(recorded), PURE)
-            continue  # hyperparameters that do not go together
-        if len(recorded) != len(plain):
+            continue  # these values cannot be combined
+        if len(recorded) != len(direct):
             return Violation(sources.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
-        if moved := [t for t, (a, b) in enumerate(zip(recorded, plain, strict=True), 1) if apart(a, b)]:
-            what = f"in round {moved[0]} {in_words(min(apart(recorded[moved[0] - 1], plain[moved[0] - 1])))} differs"
-            return Violation(sources.of_class(s.cls), f"{what} when steps are recorded and run again", PURE)
-        if why:
-            return Note(f"runs eagerly, as {why}")
+        if moved := [t for t, (a, b) in enumerate(zip(recorded, direct, strict=True), 1) if differences(a, b)]:
+            name = in_words(min(differences(recorded[moved[0] - 1], direct[moved[0] - 1])))
+            text = f"in round {moved[0]} {name} differs when steps are recorded and run again"
+            return Violation(sources.of_class(s.cls), text, PURE)
+        if reason:
+            return Note(f"runs eagerly, as {reason}")
     return None
 
 
@@ -82,8 +83,8 @@ def _near(hp: Hyperparameter) -> Any:
     if hp.low is None or hp.high is None:
         return None
     start = hp.low if hp.default is None else hp.default
-    more = start + 1 if hp.integer else start * 1.5 or hp.low or (hp.low + hp.high) / 2
-    return hp.check(more if hp.low <= more <= hp.high else hp.low)
+    larger = start + 1 if hp.integer else start * 1.5 or hp.low or (hp.low + hp.high) / 2
+    return hp.check(larger if hp.low <= larger <= hp.high else hp.low)
 
 
 PURE = "make client code depend only on its arguments and fields and change nothing, or remove pure = True"
@@ -93,17 +94,17 @@ def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tens
     """The states after each of a few rounds with their rows' metrics, and why steps ran eagerly."""
     states: list[dict[str, Tensor]] = []
     try:
-        sim = s.begin(s.settings.everyone, executor="stack", config=config)
+        sim = s.begin(s.cases.everyone, executor="stack", config=config)
         for _ in range(2):
             row = sim.step()
-            told = {f"row/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and v is not None}
-            states.append(copied(numbers(sim.state)) | told)
+            metrics = {f"row/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and v is not None}
+            states.append(copied(numbers(sim.state)) | metrics)
     except Diverged:
         return states, ""
     except UserError as error:
         return error, ""
-    why = [why for group in sim.state.groups for why in stacked_step.reasons(group.net)]
-    return states, why[0] if why else ""
+    reasons = [reasons for group in sim.state.groups for reasons in stacked_step.reasons(group.net)]
+    return states, reasons[0] if reasons else ""
 
 
 @check(
@@ -112,23 +113,23 @@ def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tens
     needs=(*BASE, "scores", "one program"),
 )
 def stack_equals_loop(s: Subject) -> Violation | Note | None:
-    """In settings of every kind: optimisers, different sizes, BatchNorm, one client, different architectures."""
+    """In every case: optimisers, different sizes, BatchNorm, one client, different architectures."""
     if s.executor == "loop":
         return Note("not checked, because the model cannot be stacked")
-    settings: list[tuple[CheckedScenario, Mapping[str, Any]]] = [
-        (setting, {}) for name, setting in s.settings._asdict().items() if setting and name not in ("mixed", "effects")
+    cases: list[tuple[CheckedScenario, Mapping[str, Any]]] = [
+        (case, {}) for name, case in s.cases._asdict().items() if case and name not in ("mixed", "effects")
     ]
-    if s.settings.mixed and s.fits_mixed():
-        settings.append((s.settings.mixed, s.cls.for_mixed_models))
-    for setting, config in settings:
-        stack, loop = (s.run(setting, executor=how, config=config) for how in EXECUTORS)
-        if spoiled := stack.spoiled | loop.spoiled:
-            what = f"with {setting.words}, a round changes {in_words(min(spoiled))} in the previous state"
-            return Violation("", what, "copy it first")
-        if said := s.difference(stack, loop):
+    if s.cases.mixed and s.fits_mixed():
+        cases.append((s.cases.mixed, s.cls.for_mixed_models))
+    for case, config in cases:
+        stack, loop = (s.run(case, executor=executor, config=config) for executor in EXECUTORS)
+        if overwritten := stack.spoiled | loop.spoiled:
+            problem = f"with {case.words}, a round changes {in_words(min(overwritten))} in the previous state"
+            return Violation("", problem, "copy it first")
+        if difference := s.difference(stack, loop):
             return Violation(
                 sources.of_hook(s.cls, "upload", "loss", "predict"),
-                f"with {setting.words}, {said}",
+                f"with {case.words}, {difference}",
                 "exclude padded rows with data.mask, and let no client's numbers depend on another client's",
             )
     return None
@@ -137,13 +138,13 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
 @check("grouping", "the grouping of clients changes no number", needs=(*BASE, "stack = loop"))
 def grouping(s: Subject) -> Violation | Note | None:
     """Clients in three shuffled groups, and in two, against all in one group."""
-    for setting, groups in ((s.settings.few, SHUFFLED), (s.settings.everyone, SHUFFLED), (s.settings.chance, HALVES)):
-        whole, split = s.run(setting), s.run(setting, groups=groups)
-        assert len(split.sim.state.groups) == len(groups)
-        if said := s.difference(split, whole):
+    for case, groups in ((s.cases.few, SHUFFLED), (s.cases.everyone, SHUFFLED), (s.cases.chance, HALVES)):
+        one_group, regrouped = s.run(case), s.run(case, groups=groups)
+        assert len(regrouped.sim.state.groups) == len(groups)
+        if difference := s.difference(regrouped, one_group):
             return Violation(
                 sources.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
-                f"with clients in {len(groups)} groups instead of one, {said}",
+                f"with clients in {len(groups)} groups instead of one, {difference}",
                 "index the server's entries by `ids` and up['ids'], never by a client's position in the message",
             )
     return None
@@ -153,49 +154,49 @@ def grouping(s: Subject) -> Violation | Note | None:
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[CheckedScenario, Mapping[str, Any], int]] = [
-        (s.settings.few, {}, 1),
-        (s.settings.few, {}, 2),
-        (s.settings.chance, {}, 1),
+        (s.cases.few, {}, 1),
+        (s.cases.few, {}, 2),
+        (s.cases.chance, {}, 1),
     ]
-    if s.settings.mixed and s.fits_mixed():
-        cuts.append((s.settings.mixed, s.cls.for_mixed_models, 1))
-    for setting, config, cut in cuts:
-        whole = s.run(setting, setting.rounds + (setting is s.settings.few), config=config)
-        rest, said = _resumed(s, setting, config, whole, cut)
-        if not said:
-            rest.train(len(whole.rows) - cut)
-            tail = WatchedRun(rest.sim, rest.tape, setting)
-            tail.rows, tail.states = whole.rows[cut:], whole.states[cut:]
-            said = s.difference(rest, tail, exact=True)
-            if not said and rest.sim.state.bytes != whole.sim.state.bytes:
-                said = f"{rest.sim.state.bytes} bytes are counted instead of {whole.sim.state.bytes}"
-        if said:
+    if s.cases.mixed and s.fits_mixed():
+        cuts.append((s.cases.mixed, s.cls.for_mixed_models, 1))
+    for case, config, cut in cuts:
+        uninterrupted = s.run(case, case.rounds + (case is s.cases.few), config=config)
+        resumed, difference = _resumed(s, case, config, uninterrupted, cut)
+        if not difference:
+            resumed.train(len(uninterrupted.rows) - cut)
+            remainder = WatchedRun(resumed.sim, resumed.tape, case)
+            remainder.rows, remainder.states = uninterrupted.rows[cut:], uninterrupted.states[cut:]
+            difference = s.difference(resumed, remainder, exact=True)
+            if not difference and resumed.sim.state.bytes != uninterrupted.sim.state.bytes:
+                difference = f"{resumed.sim.state.bytes} bytes are counted instead of {uninterrupted.sim.state.bytes}"
+        if difference:
             return Violation(
                 sources.of_hook(s.cls, "init", "aggregate"),
-                f"resumed after round {cut}, {said}",
+                f"resumed after round {cut}, {difference}",
                 "everything that changes must be a tensor in the server's entries or a client's",
             )
     return None
 
 
 def _resumed(
-    s: Subject, setting: CheckedScenario, config: Mapping[str, Any], whole: WatchedRun, cut: int
+    s: Subject, case: CheckedScenario, config: Mapping[str, Any], uninterrupted: WatchedRun, cut: int
 ) -> tuple[WatchedRun, str]:
     """A fresh run that continues from another's checkpoint, and any error at loading."""
-    sim = s.begin(setting, config=config)
+    sim = s.begin(case, config=config)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.pt"
-        file.write_bytes(whole.saved[cut - 1])
+        file.write_bytes(uninterrupted.saved[cut - 1])
         try:
             torch.load(file, weights_only=True)
             sim.load(file)
         except Exception as error:
-            said = " ".join(str(error).split())
-            kind = next((w for w in said.split() if "." in w and not w.startswith("(")), "")
+            text = " ".join(str(error).split())
+            class_name = next((w for w in text.split() if "." in w and not w.startswith("(")), "")
             return WatchedRun(
-                sim, MessageLog(), setting
-            ), f"the checkpoint does not load without running code: {kind or said[:200]}"
-    run = WatchedRun(sim, MessageLog(), setting)
+                sim, MessageLog(), case
+            ), f"the checkpoint does not load without running code: {class_name or text[:200]}"
+    run = WatchedRun(sim, MessageLog(), case)
     run.states = [copied(numbers(sim.state))]
-    lost = apart(run.states[0], whole.states[cut])
-    return run, f"{in_words(min(lost))} differs from what was saved" if lost else ""
+    differing = differences(run.states[0], uninterrupted.states[cut])
+    return run, f"{in_words(min(differing))} differs from what was saved" if differing else ""

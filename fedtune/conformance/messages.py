@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.running import overrides
-from fedtune.conformance.subject import Subject, WatchedRun, apart, flat, in_words
+from fedtune.conformance.subject import Subject, WatchedRun, differences, flat, in_words
 from fedtune.conformance.watching import Message
 from fedtune.core.trees import Ragged
 from fedtune.engine import engine
@@ -24,54 +24,54 @@ ROUNDS = 4
 @check("messages", "clients receive and send what is declared, with the client axis in front", needs=("finite",))
 def messages(s: Subject) -> Violation | Note | None:
     """Every message of four rounds in which three of four clients take part."""
-    run = s.run(s.settings.holders, ROUNDS, "loop")
+    run = s.run(s.cases.holders, ROUNDS, "loop")
     alg, tape = run.sim.setup.algorithm, run.tape
-    named, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
+    declared, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
     for message in tape.down:
         sent |= set(message.content)
-        if extra := sorted(set(message.content) - named):
-            where = sources.of_hook(s.cls, "broadcast")
-            return Violation(where, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
-    if unsent := sorted(named - sent):
-        where, what = (
+        if extra := sorted(set(message.content) - declared):
+            place = sources.of_hook(s.cls, "broadcast")
+            return Violation(place, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
+    if unsent := sorted(declared - sent):
+        place, problem = (
             sources.of_name(s.cls, "sends"),
             f"{unsent[0]} is declared in `sends`, but no client receives it",
         )
-        return Violation(where, what, "remove it from `sends`, or send it in `broadcast`")
-    for hook, some in (("broadcast", tape.down), ("upload", tape.up)):
-        for message in some:
-            short = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
-            for name, shape in short.items():
+        return Violation(place, problem, "remove it from `sends`, or send it in `broadcast`")
+    for hook, exchanges in (("broadcast", tape.down), ("upload", tape.up)):
+        for message in exchanges:
+            wrong = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
+            for name, shape in wrong.items():
                 return Violation(
                     sources.of_hook(s.cls, hook),
                     f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
                     "the first axis of every message must be the client axis: see `to_all` in fedtune.core.trees",
                 )
-    said = _schedule(run)
+    mismatch = _schedule(run)
     return (
-        Violation(sources.of_hook(s.cls, "round", "aggregate"), said, "exchange what `round` declares")
-        if said
+        Violation(sources.of_hook(s.cls, "round", "aggregate"), mismatch, "exchange what `round` declares")
+        if mismatch
         else None
     )
 
 
 def _schedule(run: WatchedRun) -> str:
     """What is wrong with the schedule of exchanges; "" if nothing."""
-    setting = run.sim.setup
+    setup = run.sim.setup
     for t in range(1, ROUNDS + 1):
-        actions = [a for a in setting.algorithm.round(setting.task_in(t)) if not isinstance(a, Phase)]
-        chosen = engine.participants(setting, t).tolist()
-        for way, some in (("down", run.tape.down), ("up", run.tape.up)):
-            mine = [m for m in some if m.t == t]
+        actions = [a for a in setup.algorithm.round(setup.task_in(t)) if not isinstance(a, Phase)]
+        participants = engine.participants(setup, t).tolist()
+        for way, exchanges in (("down", run.tape.down), ("up", run.tape.up)):
+            mine = [m for m in exchanges if m.t == t]
             if len(mine) != actions.count(way):
                 return f"round {t} has {len(mine)} exchanges {way}, but `round` declares {actions.count(way)}"
-            if any(m.ids != chosen for m in mine):
+            if any(m.ids != participants for m in mine):
                 return f"round {t} exchanges messages with clients that do not take part"
-        shared = setting.algorithm.shared
+        shared = setup.algorithm.shared
         for message in (m for m in run.tape.up if m.t == t and shared):
             if {part_of(n) for n in message.content["shared"]} != set(shared):
                 return f"the upload's `shared` does not hold {', '.join(shared)}"
-            if message.content["rows"].tolist() != [int(setting.federation.train.counts[k]) for k in chosen]:
+            if message.content["rows"].tolist() != [int(setup.federation.train.counts[k]) for k in participants]:
                 return "the upload's `rows` are not the clients' numbers of rows"
     return ""
 
@@ -79,23 +79,23 @@ def _schedule(run: WatchedRun) -> str:
 @check("bytes", "the communication metrics equal what was sent: floats, integers and bytes", needs=("messages",))
 def counted_bytes(s: Subject) -> Violation | Note | None:
     """Counted again from the messages of four rounds."""
-    run, total = s.run(s.settings.holders, ROUNDS, "loop"), 0
-    where = sources.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
+    run, total = s.run(s.cases.holders, ROUNDS, "loop"), 0
+    place = sources.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
     for row in run.rows[:ROUNDS]:
-        for way, some in (("down", run.tape.down), ("up", run.tape.up)):
-            sizes = [counted(m.content) for m in some if m.t == row["round"]]
+        for way, exchanges in (("down", run.tape.down), ("up", run.tape.up)):
+            sizes = [counted(m.content) for m in exchanges if m.t == row["round"]]
             floats, ints, size = map(sum, zip((0, 0, 0), *sizes, strict=True))
             total += size
             for name, n in (("floats", floats), ("ints", ints), ("bytes", size)):
                 if row[f"{way}_{name}"] != n:
-                    what = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
-                    return Violation(where, what, "do not return communication metrics from `report`")
+                    problem = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
+                    return Violation(place, problem, "do not return communication metrics from `report`")
         if row["comm_mb"] != total / 1e6:
-            what = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
-            return Violation(where, what, "do not return communication metrics from `report`")
+            problem = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
+            return Violation(place, problem, "do not return communication metrics from `report`")
     if run.sim.state.bytes != total:
         return Violation(
-            where, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count"
+            place, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count"
         )
     return None
 
@@ -126,20 +126,20 @@ def counted(message: Any) -> tuple[int, int, int]:
 )
 def rows_stay_home(s: Subject) -> Violation | Note | None:
     """Search messages for rows; then run with other validation and test rows, and with other clients' rows changed."""
-    run = s.run(s.settings.holders, ROUNDS, "loop")
+    run = s.run(s.cases.holders, ROUNDS, "loop")
     if name := _rows_in(run):
-        where = sources.of_hook(s.cls, "upload")
-        return Violation(where, f"`upload` sends the client's own rows in {name}", "send statistics instead")
-    first = run.tape.up[0].ids[0] if run.tape.up else 0
-    if _first_message(run) != _first_message(_with_other_rows(s, ("train",), first)):
-        where = sources.of_hook(s.cls, "upload", "loss")
-        return Violation(where, "a client's first message depends on another client's rows", "use its own rows only")
+        place = sources.of_hook(s.cls, "upload")
+        return Violation(place, f"`upload` sends the client's own rows in {name}", "send statistics instead")
+    sender = run.tape.up[0].ids[0] if run.tape.up else 0
+    if _first_message(run) != _first_message(_with_other_rows(s, ("train",), sender)):
+        place = sources.of_hook(s.cls, "upload", "loss")
+        return Violation(place, "a client's first message depends on another client's rows", "use its own rows only")
     splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
-    if moved := apart(_with_other_rows(s, splits).states[-1], run.states[2]):
-        where = sources.of_hook(s.cls, "predict", "deployed")
-        what = f"{in_words(min(moved))} depends on validation or test rows"
+    if moved := differences(_with_other_rows(s, splits).states[-1], run.states[2]):
+        place = sources.of_hook(s.cls, "predict", "deployed")
+        problem = f"{in_words(min(moved))} depends on validation or test rows"
         return Violation(
-            where, what, "train on `batch` and `data` only; the server gets validation scores in `observe`"
+            place, problem, "train on `batch` and `data` only; the server gets validation scores in `observe`"
         )
     return None
 
@@ -163,10 +163,10 @@ def _rows_in(run: WatchedRun) -> str:
 
 def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> WatchedRun:
     """Two rounds with other rows in these splits, except those of one client."""
-    setting = s.settings.holders
+    case = s.cases.holders
 
     def make(scenario: Any, seed: int) -> Any:
-        f = setting.make(scenario, seed)
+        f = case.make(scenario, seed)
         x = f.x.copy()
         for split in splits:
             table = getattr(f, split)
@@ -175,16 +175,16 @@ def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Watc
                 x[rows] = x[rows][..., ::-1]
         return f._replace(x=x)
 
-    words = f"{setting.words}, other {' and '.join(splits)} rows"
-    return s.run(setting._replace(words=words, make=make), 2, "loop")
+    words = f"{case.words}, other {' and '.join(splits)} rows"
+    return s.run(case._replace(words=words, make=make), 2, "loop")
 
 
 def _first_message(run: WatchedRun) -> list[bytes]:
     """What a client sent before any other message, bit for bit."""
-    return next((list(_bytes(m, 0)) for m in run.tape.up if m.t <= 2), [])
+    return next((list(_bytes(message, 0)) for message in run.tape.up if message.t <= 2), [])
 
 
-def _bytes(message: Message, at: int) -> Iterator[bytes]:
+def _bytes(message: Message, row_number: int) -> Iterator[bytes]:
     for leaf in flat(message.content).values():
-        row: Tensor = leaf[at]
+        row: Tensor = leaf[row_number]
         yield row.contiguous().numpy().tobytes()

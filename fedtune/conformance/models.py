@@ -29,7 +29,7 @@ from fedtune.nn.layers import cross_entropy
 from fedtune.nn.net import Net, hook_of
 from fedtune.user_code import user_errors
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 ROWS, CLIENTS, PASSES = 5, 3, 4
 
 
@@ -41,7 +41,7 @@ class ModelSubject:
         self.name = name
         (self.shape, self.classes), self.dtype = shape_of(scenario), dtype_of(scenario)
         self.features = scenario.features
-        self.stacks = False  # until a check finds that it can
+        self.stacks = False  # the check "one program" sets it
 
     def net(self, seed: int = 0) -> Net:
         """The model with its draw of this seed, in evaluation mode."""
@@ -60,21 +60,21 @@ class ModelSubject:
         """A class for each row."""
         return torch.arange(ROWS) % self.classes
 
-    def fell(self, error: BaseException) -> RunFailed:
+    def failure(self, error: BaseException) -> RunFailed:
         """An error of the model's code as a violation."""
-        said = one_line(user_errors.text(error))[:300]
+        text = one_line(user_errors.text(error))[:300]
         place = user_errors.place(error) or ""
         kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
-        return RunFailed(Violation(_short(place), kind + said, hints.of_error(error)), error)
+        return RunFailed(Violation(_file_name(place), kind + text, hints.of_error(error)), error)
 
-    def call(self, run: Callable[[], Found]) -> Found:
+    def call(self, run: Callable[[], Result]) -> Result:
         """Run the model's code and return its result; RunFailed if it raises."""
         try:
             return run()
         except BaseException as error:
             if not isinstance(error, Exception) and not user_errors.theirs(error):
                 raise
-            raise self.fell(error) from error
+            raise self.failure(error) from error
 
     def scores(self, net: Net, x: Tensor, tensors: dict[str, Tensor] | None = None) -> Tensor:
         """Logits as algorithms ask for them: the head of the body, with these tensors."""
@@ -96,19 +96,19 @@ def fits(s: ModelSubject) -> Violation | Note | None:
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
         place = user_errors.place(error)
-        return Violation(_short(place or ""), str(error), "see docs/how-to/model.md")
-    if drawn := streams.moved(Streams.now()):
+        return Violation(_file_name(place or ""), str(error), "see docs/how-to/model.md")
+    if streams_used := streams.moved(Streams.now()):
         return Violation(
             "",
-            f"building the model draws from the process's random stream of {' and '.join(drawn)}",
+            f"building the model draws from the process's random stream of {' and '.join(streams_used)}",
             "initialise it with torch's random numbers, as torch.nn.init does",
         )
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
         return Violation("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
     size = f"features of width {width}, {sum(p.numel() for p in net.parameters()):,} parameters"
-    alike = architectures.unseeded(s.name, s.shape, s.classes, s.features)
-    return Note(size + f"; it {architectures.UNSEEDED}" * bool(alike))
+    unseeded = architectures.unseeded(s.name, s.shape, s.classes, s.features)
+    return Note(size + f"; it {architectures.UNSEEDED}" * bool(unseeded))
 
 
 @check("inputs", "in evaluation the model changes neither its input nor its tensors")
@@ -148,14 +148,14 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
         )
     if written.files:
         return Violation(
-            _short(written.where),
+            _file_name(written.where),
             f"the model writes {written.files[0]}, which outlives a trial",
             "keep it in a local variable, or register_buffer it",
         )
-    if drawn := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
+    if streams_used := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # torch's is each client's own
         return Violation(
             "",
-            f"the model draws from the process's random stream of {' and '.join(drawn)}",
+            f"the model draws from the process's random stream of {' and '.join(streams_used)}",
             "draw with torch.rand, randn",
         )
     if hook := hook_of(net):
@@ -223,32 +223,32 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     states = [dict(net.state_dict()) for net in nets]
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
     try:
-        together = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
+        stack = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
         gradients = _trained(s, nets[0], stacked, x, "stack")
     except Exception as error:
-        place = _short(user_errors.place(error) or "")
-        said = one_line(user_errors.text(error))[:160]
-        return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {said} … clients run one after the other")
-    alone = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
-    if not torch.allclose(together, alone, rtol=1e-3, atol=1e-4):
-        what = f"stacked, its scores differ by {(together - alone).abs().max():.2g} from each model's alone"
-        return Violation("", what, "make no number depend on how many clients there are, or on memory order")
-    wanted = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
-    for name, want in wanted.items():
-        if (apart := (gradients[name] - want).abs().max()) > 1e-3 * want.abs().max() + 1e-5:
-            what = f"stacked, the gradient of {name} differs by {apart:.2g} from each model's alone"
-            return Note(f"{what}: clients run one after the other")
+        place = _file_name(user_errors.place(error) or "")
+        text = one_line(user_errors.text(error))[:160]
+        return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")
+    single = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
+    if not torch.allclose(stack, single, rtol=1e-3, atol=1e-4):
+        problem = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
+        return Violation("", problem, "make no number depend on how many clients there are, or on memory order")
+    expected = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
+    for name, reference in expected.items():
+        if (gap := (gradients[name] - reference).abs().max()) > 1e-3 * reference.abs().max() + 1e-5:
+            problem = f"stacked, the gradient of {name} differs by {gap:.2g} from each model's alone"
+            return Note(f"{problem}: clients run one after the other")
     s.stacks = True
-    why = tracing.why_eager(pure_loss, nets[0])
-    return Note(f"runs eagerly, as {why}") if why else None
+    reason = tracing.why_eager(pure_loss, nets[0])
+    return Note(f"runs eagerly, as {reason}") if reason else None
 
 
 @check("statistics", "the treatment of BatchNorm's running statistics", needs=("fits",))
 def statistics(s: ModelSubject) -> Violation | Note | None:
     """A note on how BatchNorm's running statistics are treated."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    found = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
-    norm = [n for n in found if "Norm" in n]
+    layers = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
+    norm = [n for n in layers if "Norm" in n]
     if norm:
         return Note(f"{', '.join(norm)}: averaged with the shared parts; --batch-norm personal keeps it at each client")
     return None
@@ -279,18 +279,18 @@ def _trained(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, e
     try:
         if executor == "stack":
             return gradients(stacked, lambda t: draws.stacked(loss, CLIENTS, t, x.expand(CLIENTS, *x.shape)))
-        each = [gradients(take(stacked, k), partial(_alone, draws, loss, k, x)) for k in range(CLIENTS)]
-        return {n: torch.stack([of[n] for of in each]) for n in each[0]}
+        per_client = [gradients(take(stacked, k), partial(_run_alone, draws, loss, k, x)) for k in range(CLIENTS)]
+        return {n: torch.stack([gradients_of_one[n] for gradients_of_one in per_client]) for n in per_client[0]}
     finally:
         net.eval()
 
 
-def _alone(draws: Draws, loss: Callable[..., Tensor], client: int, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    found: Tensor = draws.alone(loss, client, tensors, x)
-    return found
+def _run_alone(draws: Draws, loss: Callable[..., Tensor], client: int, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    result: Tensor = draws.alone(loss, client, tensors, x)
+    return result
 
 
-def _short(place: str) -> str:
+def _file_name(place: str) -> str:
     """A place without its folder."""
     return Path(place).name
 

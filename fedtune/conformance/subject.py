@@ -1,4 +1,4 @@
-"""An algorithm to check: its runs in small settings, each made once and shared by all checks that need it."""
+"""An algorithm to check: its runs in small cases, each made once and shared by all checks that need it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedtune import tracing
 from fedtune.conformance import hints
+from fedtune.conformance.cases import CheckedScenario, cases
 from fedtune.conformance.check import RunFailed, Violation
-from fedtune.conformance.settings import CheckedScenario, settings
 from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
@@ -56,27 +56,27 @@ class OfClass(Experiment):
 class WatchedRun:
     """A run that several checks look at: its rows, states and messages, round by round."""
 
-    def __init__(self, sim: Simulation, tape: MessageLog, setting: CheckedScenario) -> None:
+    def __init__(self, sim: Simulation, tape: MessageLog, case: CheckedScenario) -> None:
         """The run is ready for its first round."""
-        self.sim, self.tape, self.resumes, self.atol = sim, tape, setting.resumes, setting.atol
+        self.sim, self.tape, self.resumes, self.atol = sim, tape, case.resumes, case.atol
         self.rows: list[dict[str, Any]] = []
         self.states = [copied(numbers(sim.state))]
         self.saved: list[bytes] = []  # the checkpoint after round 1, 2, …
         self.spoiled: set[str] = set()  # tensors of a round's input that the round changed
-        self.drew: set[str] = set()  # the process's random streams that were used
+        self.streams_used: set[str] = set()  # the process's random streams that were used
         f = sim.setup.federation
         self.rows_given = {n: (t, t._version) for n, t in (("x", f.x), ("y", f.y), ("rows", f.train.rows))}
 
     def train(self, rounds: int) -> None:
-        """Go on until so many rounds are done."""
+        """Train until this many rounds are done."""
         while len(self.rows) < rounds:
-            sim, given, streams = self.sim, self.sim.state, Streams.now()
+            sim, old_state, streams = self.sim, self.sim.state, Streams.now()
             row = sim.step()
             self.rows.append({k: v for k, v in row.items() if k not in CLOCK})
-            self.drew |= set(streams.moved(Streams.now()))
-            before = self.states[-1]
+            self.streams_used |= set(streams.moved(Streams.now()))
+            old_copy = self.states[-1]
             if sim.setup.scenario.participants == sim.setup.task.clients:
-                self.spoiled |= apart(numbers(given), before)
+                self.spoiled |= differences(numbers(old_state), old_copy)
             self.spoiled |= {f"data/{n}" for n, (t, version) in self.rows_given.items() if t._version != version}
             self.states.append(copied(numbers(sim.state)))
             if self.resumes:
@@ -86,7 +86,7 @@ class WatchedRun:
 class Key(NamedTuple):
     """The key of a run in the store."""
 
-    setting: str
+    case: str
     executor: Executor
     groups: Groups
     seed: int
@@ -106,22 +106,22 @@ class Subject:
         rtol: float = 1e-9,
     ) -> None:
         """base: use this scenario's data shape and model.  values: hyperparameters to hold fixed."""
-        self.cls, self.name, self.settings = cls, name or cls.__name__, settings(base)
-        known = hyperparameters(cls)
+        self.cls, self.name, self.cases = cls, name or cls.__name__, cases(base)
+        declared = hyperparameters(cls)
         for n in values or {}:
-            if n not in known | hyperparameters(Scenario):
-                raise unknown(f"hyperparameter of {self.name}", n, known | hyperparameters(Scenario))
+            if n not in declared | hyperparameters(Scenario):
+                raise unknown(f"hyperparameter of {self.name}", n, declared | hyperparameters(Scenario))
         self.values = {**cls.checked_with, **(values or {})}
-        self.defaults = {n: self.values.get(n, hp.default) for n, hp in known.items()}
+        self.defaults = {n: self.values.get(n, hp.default) for n, hp in declared.items()}
         self.rtol, self.atol = rtol, 0.0
-        self.dtype = torch.float64  # this and how clients are run: what the checks found possible
+        self.dtype = torch.float64  # checks change this and the executor to what is possible
         self.executor: Executor = "stack"
         self._runs: dict[Key, WatchedRun | RunFailed] = {}
         self.hidden_state = of_process(cls)  # before anything ran
 
     def begin(
         self,
-        setting: CheckedScenario,
+        case: CheckedScenario,
         executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (),
         seed: int = 0,
@@ -131,26 +131,26 @@ class Subject:
     ) -> Simulation:
         """A new simulation, ready for its first round."""
         cls = watched(self.cls, tape) if tape else self.cls
-        values = {**setting.values, **self.values, **(config or {})}
-        data = setting.make(setting.scenario, seed)
-        scenario = replace(setting.scenario, clients=data.clients)
+        values = {**case.values, **self.values, **(config or {})}
+        data = case.make(case.scenario, seed)
+        scenario = replace(case.scenario, clients=data.clients)
         how = executor or self.executor
         experiment = OfClass(algorithm=self.name, scenario=scenario, seed=seed, executor=how, cls=cls)
         sim = Simulation(experiment, values, data, dtype or self.dtype)
-        if groups or setting.dropout:
+        if groups or case.dropout:
             s, how = sim.setup, sim.state.groups[0].executor
             form = architectures.build(
                 scenario.model, s.federation.shape, data.classes, s.task.features, randomness.number(seed, "net")
             )
-            if setting.dropout:
-                form.body = nn.Sequential(form.body, nn.Dropout(setting.dropout))
+            if case.dropout:
+                form.body = nn.Sequential(form.body, nn.Dropout(case.dropout))
             sim.state = engine.start(s, [(form, list(ids), how) for ids in groups or [range(data.clients)]])
             sim.setup = with_shapes(s, sim.state.groups[0].net)
         return sim
 
     def run(
         self,
-        setting: CheckedScenario,
+        case: CheckedScenario,
         rounds: int = 0,
         executor: Executor | None = None,
         groups: Sequence[Sequence[int]] = (),
@@ -160,28 +160,28 @@ class Subject:
         """A run of at least that many rounds, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
-        key = Key(setting.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
-        known = self._runs.get(key)
-        if isinstance(known, RunFailed):
-            raise known
+        key = Key(case.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
+        run = self._runs.get(key)
+        if isinstance(run, RunFailed):
+            raise run
         try:
-            if known is None:
+            if run is None:
                 tape = MessageLog()
-                sim = self.begin(setting, how, groups, seed, config, tape)
+                sim = self.begin(case, how, groups, seed, config, tape)
                 tape.buffers = frozenset(n for g in sim.state.groups for n, _ in g.net.named_buffers())
                 tape.in_place = how == "loop"
                 tape.down.clear()  # messages from the start
-                known = self._runs[key] = WatchedRun(sim, tape, setting)
+                run = self._runs[key] = WatchedRun(sim, tape, case)
             with tracing.eager():  # what is recorded would serve this run alone; one check is of recordings
-                known.train(rounds or setting.rounds)
+                run.train(rounds or case.rounds)
         except Exception as error:
-            fell = self._runs[key] = self.fell(error, setting)
-            raise fell from error
-        return known
+            failure = self._runs[key] = self.failure(error, case)
+            raise failure from error
+        return run
 
     def three_rounds(self) -> None:
         """The plainest run: in single precision, one client after the other."""
-        sim = self.begin(self.settings.few, "loop", dtype=torch.float32)
+        sim = self.begin(self.cases.few, "loop", dtype=torch.float32)
         for _ in range(3):
             sim.step()
 
@@ -199,17 +199,17 @@ class Subject:
         self.dtype, self.rtol, self.atol = torch.float32, 1e-3, 1e-5
         self._runs.clear()
 
-    def fell(self, error: Exception, setting: CheckedScenario) -> RunFailed:
+    def failure(self, error: Exception, case: CheckedScenario) -> RunFailed:
         """An error in a run as a violation."""
         # the engine's own messages about client code begin with the place
-        said = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
+        text = re.sub(r"^\S+\.py:\d+: ", "", one_line(user_errors.text(error)))[:300]
         kind = "" if isinstance(error, UserError | Diverged) else f"{user_errors.kind(error)}: "
-        where, to_do = sources.of_error(error, self.cls) or sources.said_in(error), hints.of_error(error)
-        return RunFailed(Violation(where, f"{kind}{said} (in the setting: {setting.words})", to_do), error)
+        place, advice = sources.of_error(error, self.cls) or sources.said_in(error), hints.of_error(error)
+        return RunFailed(Violation(place, f"{kind}{text} (in the scenario: {case.words})", advice), error)
 
     def fits_mixed(self) -> bool:
         """Whether it runs with different architectures, with its `for_mixed_models` values."""
-        mixed = self.settings.mixed
+        mixed = self.cases.mixed
         if mixed is None:
             return False
         try:
@@ -220,28 +220,28 @@ class Subject:
 
     def difference(self, got: WatchedRun, want: WatchedRun, exact: bool = False) -> str:
         """The first difference between two runs, in words; "" if there is none."""
-        within = 0.0 if exact else max(self.atol, want.atol)
+        tolerance = 0.0 if exact else max(self.atol, want.atol)
         for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):
             if a.keys() != b.keys():
                 return f"after round {t} the state has different entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
-            far = {n: _distance(a[n], b[n]) for n in b if not self.same(a[n], b[n], within)}
-            if far:
-                name = max(far, key=lambda n: far[n])
-                more = f" (and {len(far) - 1} more)" if len(far) > 1 else ""
-                return f"after round {t} {in_words(name)} differs by {far[name]:.2g}{more}"
+            distances = {n: _distance(a[n], b[n]) for n in b if not self.equal(a[n], b[n], tolerance)}
+            if distances:
+                name = max(distances, key=lambda n: distances[n])
+                others = f" (and {len(distances) - 1} more)" if len(distances) > 1 else ""
+                return f"after round {t} {in_words(name)} differs by {distances[name]:.2g}{others}"
         for a, b in zip(got.rows, want.rows, strict=False):
             if a.keys() != b.keys():
                 return f"round {a['round']} reports different metrics: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
             for n in b:
-                if a[n] != b[n] and not (within and abs(a[n] - b[n]) <= within + self.rtol * abs(b[n])):
+                if a[n] != b[n] and not (tolerance and abs(a[n] - b[n]) <= tolerance + self.rtol * abs(b[n])):
                     return f"in round {a['round']} the metric {n} is {a[n]} in one run and {b[n]} in the other"
         return ""
 
-    def same(self, a: Tensor, b: Tensor, within: float) -> bool:
+    def equal(self, a: Tensor, b: Tensor, tolerance: float) -> bool:
         """Whether two tensors are the same within a tolerance; 0: bit for bit."""
-        if a.shape != b.shape or not within or not a.is_floating_point():
+        if a.shape != b.shape or not tolerance or not a.is_floating_point():
             return torch.equal(a, b)
-        return torch.allclose(a, b, rtol=self.rtol, atol=within)
+        return torch.allclose(a, b, rtol=self.rtol, atol=tolerance)
 
 
 def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
@@ -267,15 +267,15 @@ def copied(tree: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t.clone() for n, t in tree.items()}
 
 
-def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
+def differences(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
     """The names whose tensors are not bit for bit the same."""
     return {n for n in a.keys() | b.keys() if n not in a or n not in b or not torch.equal(a[n], b[n])}
 
 
 def in_words(name: str) -> str:
     """A number's path in words: `the server's shared/head.weight`, `client 3's head.bias`."""
-    owner, _, rest = name.partition("/")
-    return f"{'the server' if owner == 'server' else owner}'s {rest}"
+    owner, _, path = name.partition("/")
+    return f"{'the server' if owner == 'server' else owner}'s {path}"
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

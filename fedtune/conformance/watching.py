@@ -30,10 +30,10 @@ class ArgumentChange(NamedTuple):
     """An argument that a method changed."""
 
     hook: str
-    what: str
+    argument: str
 
 
-class Held(NamedTuple):
+class VersionedArgument(NamedTuple):
     """A tensor or a dict in an argument, by its path, and its version, which shows later changes."""
 
     name: str
@@ -55,13 +55,13 @@ class MessageLog:
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
         """Call a method; record what it sends and which arguments it changes."""
         outer, self.training = self.training, train or self.training
-        before = self._versions(args) if self.in_place else []
+        versions = self._versions(args) if self.in_place else []
         self.depth += 1
         try:
             out = method(*args)
         finally:
             self.depth, self.training = self.depth - 1, outer
-        for name, holder, version in before:
+        for name, holder, version in versions:
             if _version(holder) != version:
                 self.changes.append(ArgumentChange(hook, name))
         if not self.depth:
@@ -70,38 +70,38 @@ class MessageLog:
                 self.down.append(Message(task.t, ids.tolist(), _copied(out)))
             elif hook == "aggregate":
                 _, up, task = args[-3:]
-                sent = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows the senders
-                self.up.append(Message(task.t, up["ids"].tolist(), _copied(sent)))
+                uploads = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows the senders
+                self.up.append(Message(task.t, up["ids"].tolist(), _copied(uploads)))
         return out
 
-    def _versions(self, args: tuple[Any, ...]) -> list[Held]:
-        found: list[Held] = []
+    def _versions(self, args: tuple[Any, ...]) -> list[VersionedArgument]:
+        arguments: list[VersionedArgument] = []
         for arg in args:
-            hold(arg, "", found)
+            collect(arg, "", arguments)
         if self.training:
-            return [h for h in found if h.name.removeprefix("m.") not in self.buffers]
-        return found
+            return [h for h in arguments if h.name.removeprefix("m.") not in self.buffers]
+        return arguments
 
 
 def watched(cls: type[Algorithm], tape: MessageLog) -> type[Algorithm]:
     """A subclass of the algorithm that records every method call on the tape, which somebody else must hold."""
-    on = weakref.ref(tape)  # classes stay in caches: a process that checks many would keep all messages
+    log = weakref.ref(tape)  # classes stay in caches: a process that checks many would keep all messages
 
     def recorded(name: str) -> Callable[..., Any]:
         method = getattr(cls, name)
 
         def call(self: Algorithm, *args: Any) -> Any:
-            held = on()
-            assert held
-            out = held.call(name, lambda *given: method(self, *given), args)
-            return (
-                tuple(_recorded_phase(a, held) if isinstance(a, Phase) else a for a in out) if name == "round" else out
-            )
+            messages = log()
+            assert messages
+            out = messages.call(name, lambda *arguments: method(self, *arguments), args)
+            if name != "round":
+                return out
+            return tuple(_recorded_phase(a, messages) if isinstance(a, Phase) else a for a in out)
 
         return call
 
-    always = {"round", "broadcast", "aggregate", "deployed"}
-    mine = [n for n in HOOKS if n in always or getattr(cls, n) is not getattr(Algorithm, n)]
+    always_recorded = {"round", "broadcast", "aggregate", "deployed"}
+    mine = [n for n in HOOKS if n in always_recorded or getattr(cls, n) is not getattr(Algorithm, n)]
     members = {n: recorded(n) for n in mine if n not in NOT_PER_ROUND}
     return type(cls.__name__, (cls,), {**members, "__module__": cls.__module__, "__doc__": cls.__doc__})
 
@@ -115,19 +115,19 @@ def _recorded_phase(phase: Phase, tape: MessageLog) -> Phase:
     return phase._replace(loss=recorded(phase.loss), pool=phase.pool and recorded(phase.pool), after=after)
 
 
-def hold(arg: Any, name: str, found: list[Held]) -> None:
+def collect(arg: Any, name: str, arguments: list[VersionedArgument]) -> None:
     """Collect the tensors and dicts in an argument, by their paths.  Called for every method call."""
     if isinstance(arg, Tensor):
-        found.append(Held(name or "a tensor", arg, arg._version))
+        arguments.append(VersionedArgument(name or "a tensor", arg, arg._version))
     elif isinstance(arg, Model):
-        hold(arg.tensors, "m", found)
+        collect(arg.tensors, "m", arguments)
     elif isinstance(arg, dict):
-        found.append(Held(name or "a dict", arg, _version(arg)))
+        arguments.append(VersionedArgument(name or "a dict", arg, _version(arg)))
         for key, part in arg.items():
-            hold(part, f"{name}.{key}" if name else str(key), found)
+            collect(part, f"{name}.{key}" if name else str(key), arguments)
     elif isinstance(arg, tuple):
         for key, part in zip(getattr(arg, "_fields", range(len(arg))), arg, strict=True):
-            hold(part, f"{name}.{key}" if name else str(key), found)
+            collect(part, f"{name}.{key}" if name else str(key), arguments)
 
 
 def _version(holder: Any) -> Any:

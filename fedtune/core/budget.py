@@ -14,7 +14,7 @@ class Budget(NamedTuple):
 
     unit: str = "rounds"
     limit: float = math.inf  # the trial ends here, or after the scenario's rounds if that comes first
-    since: int = 1  # the first round in which a trial may be stopped; before it nothing counts as used
+    since: int = 1  # the first round in which a trial may be stopped; earlier rounds count as 0
 
     @property
     def attribute(self) -> str:
@@ -33,7 +33,7 @@ class Budget(NamedTuple):
 
     def passed(self, rungs: Sequence[float], row: dict[str, Any], seconds: float) -> bool:
         """Whether the trial reached one of these rungs (in the budget's unit) in this round."""
-        used, first = self._used(row, seconds), self.unit != "rounds" and row["round"] == self.since
+        used, is_first = self._used(row, seconds), self.unit != "rounds" and row["round"] == self.since
         if self.unit != "rounds" and row["round"] < self.since:
             return False
         of_round = {
@@ -41,7 +41,7 @@ class Budget(NamedTuple):
             "mb": (row.get("up_bytes", 0) + row.get("down_bytes", 0)) / 1e6,
             "seconds": row["seconds"] + row["eval_seconds"],
         }[self.unit]
-        return any((first or used - of_round < rung) and rung <= used for rung in rungs)
+        return any((is_first or used - of_round < rung) and rung <= used for rung in rungs)
 
     def share(self, row: dict[str, Any], seconds: float) -> float:
         """The share of the budget used after a round, 0 … 1; 0 if the budget is unlimited."""

@@ -20,11 +20,11 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtune.core import randomness
-from fedtune.core import vmap_rules as vmap_rules  # in the place of PyTorch's, before anything is stacked
+from fedtune.core import vmap_rules as vmap_rules  # replaces PyTorch's rules before anything is stacked
 
 T = TypeVar("T")
 Streams = Callable[[], Sequence[torch.Generator]]
-_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # whether client code draws
+_RANDOM_CODE: WeakKeyDictionary[nn.Module, dict[Any, bool]] = WeakKeyDictionary()  # whether client code draws
 
 
 class CannotRepeat(RuntimeError):
@@ -41,14 +41,14 @@ class Draws(TorchDispatchMode):
     def __init__(self, code: Any = None, net: nn.Module | None = None) -> None:
         """code, net: whether this code draws on this net is remembered as long as the net exists."""
         super().__init__()
-        self._known: dict[Any, bool] = {} if net is None else _KNOWN.setdefault(net, {})
+        self._random: dict[Any, bool] = {} if net is None else _RANDOM_CODE.setdefault(net, {})
         while isinstance(code, partial):  # a loss with its round bound is a new object every round
             code = code.func
         self._code = getattr(code, "__code__", getattr(code, "__func__", code))
         self._stacked, self._clients = False, 0
         self._client, self._make = 0, _no_streams
         self._streams: Sequence[torch.Generator] | None = None
-        self._turn = 0  # counts clients where PyTorch draws for one client after the other
+        self._turn = 0  # counts clients in operations that PyTorch runs for one client after the other
 
     def begin(self, streams: Streams) -> None:
         """Continue with the clients whose streams these are."""
@@ -56,7 +56,7 @@ class Draws(TorchDispatchMode):
 
     def stacked(self, code: Callable[..., Any], clients: int, *trees: Any) -> Any:
         """Run client code for the first of these clients as one program."""
-        if self.seen is False:
+        if self.is_random is False:
             try:
                 return vmap(code)(*trees)
             except RuntimeError as error:
@@ -64,26 +64,26 @@ class Draws(TorchDispatchMode):
                     raise
         self._stacked, self._clients, self._turn = True, clients, 0
         with self:
-            self._known.setdefault(self._code, False)
+            self._random.setdefault(self._code, False)
             return vmap(code, randomness="different")(*trees)
 
     def alone(self, code: Callable[..., Any], client: int, *trees: Any) -> Any:
         """Run client code for the client at this position."""
-        if self.seen is False:
+        if self.is_random is False:
             return code(*trees)
         self._stacked, self._client = False, client
         with self:
-            self._known.setdefault(self._code, False)
+            self._random.setdefault(self._code, False)
             return code(*trees)
 
     @property
-    def seen(self) -> bool | None:
+    def is_random(self) -> bool | None:
         """Whether the code draws; None if it has not been run yet."""
-        return self._known.get(self._code)
+        return self._random.get(self._code)
 
     def watch(self) -> None:
         """Watch this code from now on, because it draws."""
-        self._known[self._code] = True
+        self._random[self._code] = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,66 +97,66 @@ class Draws(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             _CERTAIN.add(func)
             return func(*args, **(kwargs or {}))
-        given = _by_name(func, args, kwargs or {})
-        if any(given.get(name) == 0 for name in _SWITCHES):  # it could draw, but its arguments switch that off
+        arguments = _by_name(func, args, kwargs or {})
+        if any(arguments.get(name) == 0 for name in _SWITCHES):  # it could draw, but its arguments switch that off
             return func(*args, **(kwargs or {}))
         self.watch()
         if self._streams is None:
             self._streams = self._make()
-        return self._draw(func, given)
+        return self._draw(func, arguments)
 
-    def _draw(self, func: OpOverload, given: dict[str, Any]) -> Any:
+    def _draw(self, func: OpOverload, arguments: dict[str, Any]) -> Any:
         name = func._schema.name.removeprefix("aten::")
         operation = name.rstrip("_").removesuffix("_like")
         if operation not in _SAMPLERS:
             raise CannotRepeat(f"{operation} cannot draw from each client's own stream")
-        if given.get("generator") is not None:
+        if arguments.get("generator") is not None:
             raise CannotRepeat(f"{operation} was given a generator; leave it out, because every client has its own")
         if operation == "native_dropout":
-            x, p = given["input"], given["p"]
+            x, p = arguments["input"], arguments["p"]
             mask = self._numbers("bernoulli", {"self": x, "p": 1 - p, "dtype": torch.bool})
             return x * mask / (1 - p) if p < 1 else x * 0, mask
-        drawn = self._numbers(operation, given)
-        return given["self"].copy_(drawn) if name.endswith("_") else drawn
+        numbers = self._numbers(operation, arguments)
+        return arguments["self"].copy_(numbers) if name.endswith("_") else numbers
 
     def _numbers(self, operation: str, given: dict[str, Any]) -> Tensor:
         """The numbers of all clients that are being run, in the form that the operation returns."""
         assert self._streams is not None
-        like = next((v for v in given.values() if isinstance(v, Tensor)), None)
+        template = next((v for v in given.values() if isinstance(v, Tensor)), None)
         dtype = given.get("dtype")
         if not isinstance(dtype, torch.dtype):  # if no type was requested
-            dtype = like.dtype if like is not None else _DTYPES.get(operation, torch.get_default_dtype())
-        device = given.get("device") or (like.device if like is not None else torch.device("cpu"))
+            dtype = template.dtype if template is not None else _DTYPES.get(operation, torch.get_default_dtype())
+        device = given.get("device") or (template.device if template is not None else torch.device("cpu"))
         if operation == "randperm" and self._stacked:
             self._turn += 1
             streams = [self._streams[(self._turn - 1) % self._clients]]
             return _SAMPLERS[operation](given, (), dtype, streams[0]).to(device)
         if not self._stacked:
             return _SAMPLERS[operation](_on_cpu(given), _shape(given), dtype, self._streams[self._client]).to(device)
-        whole = _shape(given)
+        shape = _shape(given)
         tensors = {
-            n: v.expand(whole) if operation != "multinomial" else v
+            n: v.expand(shape) if operation != "multinomial" else v
             for n, v in _on_cpu(given).items()
             if isinstance(v, Tensor)
         }
-        if whole[0] % self._clients:
-            raise CannotRepeat(f"{operation} draws {list(whole)} numbers for {self._clients} clients")
-        drawn = []
-        for stream, *own in zip(self._streams, *(t.chunk(self._clients) for t in tensors.values()), strict=False):
-            mine = given | dict(zip(tensors, own, strict=True))
-            drawn.append(_SAMPLERS[operation](mine, (whole[0] // self._clients, *whole[1:]), dtype, stream))
-            if len(drawn) == self._clients:
+        if shape[0] % self._clients:
+            raise CannotRepeat(f"{operation} draws {list(shape)} numbers for {self._clients} clients")
+        parts = []
+        for stream, *chunks in zip(self._streams, *(t.chunk(self._clients) for t in tensors.values()), strict=False):
+            of_client = given | dict(zip(tensors, chunks, strict=True))
+            parts.append(_SAMPLERS[operation](of_client, (shape[0] // self._clients, *shape[1:]), dtype, stream))
+            if len(parts) == self._clients:
                 break
-        return torch.cat(drawn).to(device)
+        return torch.cat(parts).to(device)
 
 
 def certain(run: Callable[[], T], *all_draws: Draws) -> T:
     """Run the code; if PyTorch's own generator moved, code that should not draw did: run it again and watch it."""
-    before = torch.get_rng_state()
-    found = run()
-    if torch.equal(before, torch.get_rng_state()):
-        return found
-    torch.set_rng_state(before)
+    state = torch.get_rng_state()
+    result = run()
+    if torch.equal(state, torch.get_rng_state()):
+        return result
+    torch.set_rng_state(state)
     for draws in all_draws:
         draws.watch()
     return run()
@@ -186,8 +186,8 @@ def _filled(name: str, *arguments: str) -> Sampler:
 
     def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
         values = [a[n] for n in arguments if a.get(n) is not None]
-        drawn: Tensor = getattr(torch.empty(shape, dtype=dtype), f"{name}_")(*values, generator=g)
-        return drawn
+        numbers: Tensor = getattr(torch.empty(shape, dtype=dtype), f"{name}_")(*values, generator=g)
+        return numbers
 
     return sample
 
@@ -196,8 +196,8 @@ def _of_values(name: str) -> Sampler:
     """A distribution whose parameters are a tensor."""
 
     def sample(a: dict[str, Any], shape: Sequence[int], dtype: torch.dtype, g: torch.Generator) -> Tensor:
-        drawn: Tensor = getattr(torch, name)(a["self"].contiguous(), generator=g)
-        return drawn
+        numbers: Tensor = getattr(torch, name)(a["self"].contiguous(), generator=g)
+        return numbers
 
     return sample
 
@@ -239,12 +239,12 @@ def _by_name(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> d
     return defaults | {a.name: v for a, v in zip(declared, args, strict=False)} | kwargs
 
 
-def _shape(given: dict[str, Any]) -> torch.Size:
+def _shape(arguments: dict[str, Any]) -> torch.Size:
     """The shape of what is drawn."""
-    if "size" in given:
-        return torch.Size(given["size"])
-    return torch.broadcast_shapes(*(v.shape for v in given.values() if isinstance(v, Tensor)))
+    if "size" in arguments:
+        return torch.Size(arguments["size"])
+    return torch.broadcast_shapes(*(v.shape for v in arguments.values() if isinstance(v, Tensor)))
 
 
-def _on_cpu(given: dict[str, Any]) -> dict[str, Any]:
-    return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in given.items()}
+def _on_cpu(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {n: v.cpu() if isinstance(v, Tensor) else v for n, v in arguments.items()}

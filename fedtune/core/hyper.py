@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
 
 SCALARS = (bool, int, float, str, type(None))  # types of hyperparameter values: those that records and tables can hold
 NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparameter that a trial did not have
-BEFORE, NOW = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
+OLD_NAME, NEW_NAME = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Hyperparameter:
         Strings are parsed first, so the command line and Python give the same value; scalars of NumPy, pandas and
         PyTorch are converted too.
         """
-        value = plain(value)
+        value = python_value(value)
         if isinstance(value, str) and not isinstance(self.default, str):
             value = _parse(value)
         if self.choices:
@@ -99,24 +99,24 @@ class Hyperparameter:
         return tune.loguniform(a, b) if self.log else tune.uniform(a, b)
 
     def to_record(self) -> dict[str, Any]:
-        """What a reader of a run needs of it: whatever its values may be, and what it is."""
+        """What a reader of a run needs of it."""
         lists = {"choices": list(self.choices), "extra_values": list(self.extra_values)}
-        kept = {name: getattr(self, name) for name in ("default", "low", "high", "log", "symbol", "help")}
-        return kept | {name: values for name, values in lists.items() if values}
+        fields = {name: getattr(self, name) for name in ("default", "low", "high", "log", "symbol", "help")}
+        return fields | {name: values for name, values in lists.items() if values}
 
     @classmethod
-    def from_record(cls, name: str, kept: Mapping[str, Any]) -> Hyperparameter:
-        """The declaration that a record has."""
+    def from_record(cls, name: str, fields: Mapping[str, Any]) -> Hyperparameter:
+        """The declaration in a record."""
         return cls(
             name=name,
-            default=kept["default"],
-            low=kept.get("low"),
-            high=kept.get("high"),
-            log=bool(kept.get("log")),
-            choices=tuple(kept.get("choices") or ()),
-            extra_values=tuple(kept.get("extra_values") or ()),
-            symbol=str(kept.get("symbol", "")),
-            help=str(kept.get("help", "")),
+            default=fields["default"],
+            low=fields.get("low"),
+            high=fields.get("high"),
+            log=bool(fields.get("log")),
+            choices=tuple(fields.get("choices") or ()),
+            extra_values=tuple(fields.get("extra_values") or ()),
+            symbol=str(fields.get("symbol", "")),
+            help=str(fields.get("help", "")),
             first_round=1,
             late=False,
         )
@@ -164,8 +164,8 @@ def hyper(
     """
     if isinstance(default, bool):
         choices = (False, True)
-    default, low, high = map(plain, (default, low, high))
-    choices, extra_values = tuple(map(plain, choices)), tuple(map(plain, extra_values))
+    default, low, high = map(python_value, (default, low, high))
+    choices, extra_values = tuple(map(python_value, choices)), tuple(map(python_value, extra_values))
     if strange := [c for c in choices if not isinstance(c, SCALARS)]:
         raise UserError(f"a hyperparameter's choices must be strings, numbers or bools, but got {shown(strange[0])}")
     hp = Hyperparameter(
@@ -191,7 +191,7 @@ def hyperparameters(cls: type) -> dict[str, Hyperparameter]:
 
 @cache
 def _hyperparameters(cls: type) -> dict[str, Hyperparameter]:
-    return {f.name: _named(f) for f in fields(cls) if "hp" in f.metadata}
+    return {f.name: _with_name(f) for f in fields(cls) if "hp" in f.metadata}
 
 
 def check_all(owner: Any) -> None:
@@ -200,28 +200,28 @@ def check_all(owner: Any) -> None:
         object.__setattr__(owner, name, hp.check(getattr(owner, name)))
 
 
-def typed(known: Mapping[str, Hyperparameter], config: Mapping[str, Any]) -> dict[str, Any]:
+def typed(declared: Mapping[str, Hyperparameter], config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration with its values in their declared types; unknown names are left unchanged."""
     try:
-        given = dict(config)
+        values = dict(config)
     except (TypeError, ValueError):
         raise UserError(f"a configuration must be names and values, but got {shown(config)}") from None
-    return {name: known[name].check(value) if name in known else value for name, value in given.items()}
+    return {name: declared[name].check(value) if name in declared else value for name, value in values.items()}
 
 
 def find(name: str, *owners: type) -> Hyperparameter:
     """The hyperparameter of this name in the first owner that has it; otherwise UserError with the nearest name."""
-    known = {n: k for owner in reversed(owners) for n, k in hyperparameters(owner).items()}
-    if name not in known:
-        raise unknown("hyperparameter", name, known)
-    return known[name]
+    declared = {n: k for owner in reversed(owners) for n, k in hyperparameters(owner).items()}
+    if name not in declared:
+        raise unknown("hyperparameter", name, declared)
+    return declared[name]
 
 
-def _named(f: Field) -> Hyperparameter:
+def _with_name(f: Field) -> Hyperparameter:
     return Hyperparameter(**(vars(f.metadata["hp"]) | {"name": f.name}))
 
 
-def plain(value: Any) -> Any:
+def python_value(value: Any) -> Any:
     """A scalar of NumPy, pandas or PyTorch as a Python value; anything else unchanged."""
     if getattr(value, "ndim", None) != 0 or getattr(getattr(value, "dtype", None), "kind", "f") not in "biufU":
         return value  # not dates: they hold a number, but are not meant as one

@@ -18,18 +18,18 @@ def quick_imports() -> Iterator[None]:
     is a fifth of the time that importing PyTorch and Ray Tune takes.  Use it only in fedtune's own processes: a user's
     process may have garbage of its own.  If nothing new was imported, nothing changes.
     """
-    collecting, before = gc.isenabled(), len(sys.modules)
+    collecting, modules_before = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if len(sys.modules) > before:
+        if len(sys.modules) > modules_before:
             gc.freeze()
         if collecting:
             gc.enable()
 
 
-class Without(MetaPathFinder):
+class Uninstalled(MetaPathFinder):
     """First on `sys.meta_path`: these modules are as if they were not installed."""
 
     def __init__(self, *names: str) -> None:

@@ -15,7 +15,7 @@ from fedtune.core.terminal import one_line
 
 STATUS = 130  # exit status of an interrupted command
 NUMBERS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
-AGAIN = 0.1  # seconds after which an interruption that was lost comes again
+REPEAT_AFTER = 0.1  # seconds after which a lost interruption is repeated
 _last_words: list[Callable[[str], None]] = []  # callbacks of the runs at work in this process, the innermost last
 _signalled = threading.Event()
 _ending = threading.Lock()  # held by the first thread that ends the process
@@ -32,30 +32,30 @@ def terminable(to_the_end: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in NUMBERS}
-    before = {number: was for number, was in before.items() if was != signal.SIG_IGN}
-    if before and _interrupt not in before.values():
+    handlers = {number: signal.getsignal(number) for number in NUMBERS}
+    handlers = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+    if handlers and _interrupt not in handlers.values():
         _signalled.clear()
-    for number in before:
+    for number in handlers:
         signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        for number, was in before.items():
+        for number, handler in handlers.items():
             if to_the_end:
                 signal.signal(number, signal.SIG_IGN)
-            elif was is not _interrupt:  # else an outer block's, which may have been heard by now
-                signal.signal(number, was or signal.SIG_DFL)
+            elif handler is not _interrupt:  # an outer block's handler may have been called by now
+                signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    for each in NUMBERS:
-        signal.signal(each, signal.SIG_IGN)
+    for number_ignored in NUMBERS:
+        signal.signal(number_ignored, signal.SIG_IGN)
     _signalled.set()
-    heard = signal.getsignal(signal.SIGINT)
-    if not callable(heard):  # ignored, as in the background of a script
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # ignored, as in the background of a script
         raise KeyboardInterrupt
-    heard(signal.SIGINT, frame)
+    handler(signal.SIGINT, frame)
 
 
 @contextmanager
@@ -64,28 +64,28 @@ def deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *NUMBERS)}
-    before = {number: was for number, was in before.items() if callable(was)}
-    for number in before:
-        signal.signal(number, lambda number, _: heard.append(number))
+    signals: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *NUMBERS)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _: signals.append(number))
     try:
         yield
     finally:
-        for number, was in before.items():
-            signal.signal(number, was)
-        if heard:
-            signal.raise_signal(heard[0])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if signals:
+            signal.raise_signal(signals[0])
 
 
-def lost() -> None:
+def interrupt_again() -> None:
     """Interrupt once more: Python drops what is raised in a callback of its own, like that of an import's end."""
     number = signal.SIGTERM if _signalled.is_set() else signal.SIGINT
     if _signalled.is_set():
         signal.signal(number, _interrupt)
-    again = threading.Timer(AGAIN, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
+    timer = threading.Timer(REPEAT_AFTER, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def ctrl_c_kept() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def end_with_parent() -> None:
@@ -112,7 +112,7 @@ def end_with_parent() -> None:
 
 
 def _follow() -> None:
-    import multiprocessing  # which takes a while, and a signal may come before
+    import multiprocessing  # imported here: it takes a while, and a signal may come before
 
     parent = multiprocessing.parent_process()
     assert parent
@@ -130,12 +130,12 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
         _last_words.remove(say)
 
 
-def end(why: str) -> NoReturn:
+def end(reason: str) -> NoReturn:
     """End the process, because it waits for something that will not come; any thread may call it."""
     with _ending:
         for say in reversed(_last_words):
             with suppress(Exception):  # for example a full disk: the other callbacks still run
-                say(why)
+                say(reason)
         with suppress(OSError, ValueError):
-            print(f"stopped: {one_line(why)}", file=sys.stderr, flush=True)
+            print(f"stopped: {one_line(reason)}", file=sys.stderr, flush=True)
         os._exit(STATUS if _signalled.is_set() else 1)

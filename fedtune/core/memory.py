@@ -33,11 +33,11 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def there_is() -> int:
+def total_memory() -> int:
     """The memory of this machine, or of the container that this process runs in, in bytes."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
-        return whole
-    return min(whole, int(limit)) if limit.isdecimal() else whole
+        return memory
+    return min(memory, int(limit)) if limit.isdecimal() else memory

@@ -35,7 +35,7 @@ class Metric(NamedTuple):
     search_only: bool = False  # only trials of a search have it, if an option asks for it
 
     @property
-    def most(self) -> float:
+    def maximum(self) -> float:
         """The largest possible value of a metric that a search can optimise; none of them is below 0."""
         return 1.0 if self.goal == "max" else math.inf if self.worst is None else self.worst
 
@@ -174,7 +174,7 @@ REPORTED = "reported"  # an entry of a trial's result: the names of those of its
 TRAFFIC = ("comm_mb", "up_bytes", "down_bytes")  # what clients and server send
 METRIC = "val_acc"  # the default objective: validation data only
 OBJECTIVES = {name: m.goal for name, m in METRICS.items() if m.goal}  # what a search can optimise, and which way
-SPREAD = ("", "_std", "_worst10", "_lowest")  # statistics of a per-client metric: mean, then spread
+STATISTICS = ("", "_std", "_worst10", "_lowest")  # statistics of a per-client metric: mean, then spread
 
 
 def in_words(name: str) -> str:
@@ -187,10 +187,10 @@ def in_words(name: str) -> str:
 
 def limits(name: str) -> tuple[float, float]:
     """The smallest and largest possible value of a metric, also of its test counterpart; infinite if unknown."""
-    like = name.replace("test_", "val_", 1) if name.startswith("test_") else name
-    if like in METRICS and METRICS[like].goal:
-        return 0.0, METRICS[like].most
-    share = like.startswith("val_acc_") and not like.endswith("_se")  # of a prediction head, or on some rows
+    base = name.replace("test_", "val_", 1) if name.startswith("test_") else name
+    if base in METRICS and METRICS[base].goal:
+        return 0.0, METRICS[base].maximum
+    share = base.startswith("val_acc_") and not base.endswith("_se")  # of a prediction head, or on some rows
     return (0.0, 1.0) if share else (-math.inf, math.inf)
 
 
@@ -223,8 +223,8 @@ def accuracy(prefix: str, heads: dict[str, Tensor], rows: Tensor, clients: int) 
 def _over_clients(name: str, share: Tensor) -> dict[str, float]:
     """Mean, standard deviation and worst clients of a per-client figure where more is better."""
     lowest = share.sort().values[: worst_tenth(len(share))]
-    found = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
-    return {f"{name}{end}": value.item() for end, value in zip(SPREAD, found, strict=True)}
+    values = (share.mean(), share.std(correction=0), lowest.mean(), lowest[0])
+    return {f"{name}{end}": value.item() for end, value in zip(STATISTICS, values, strict=True)}
 
 
 def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
@@ -235,27 +235,27 @@ def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
     """
     import torch
 
-    rows, said, right = counts.double().unbind(1)
-    whole = torch.stack([rows, rows + said])  # the denominators; F1 counts correct rows twice
-    each = torch.stack([right, 2 * right]) / whole.clamp(min=1)
-    recall, f1 = (each.sum(2) / (whole > 0).sum(2)).mean(1).tolist()
+    rows, predicted, correct = counts.double().unbind(1)
+    denominators = torch.stack([rows, rows + predicted])  # the denominators; F1 counts correct rows twice
+    ratios = torch.stack([correct, 2 * correct]) / denominators.clamp(min=1)
+    recall, f1 = (ratios.sum(2) / (denominators > 0).sum(2)).mean(1).tolist()
     return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
 
 
-def on_foreign(counts: Tensor, held: Tensor) -> dict[str, float]:
+def on_foreign(counts: Tensor, classes_held: Tensor) -> dict[str, float]:
     """Accuracy on rows of classes that a client does not hold, averaged over clients; empty if every client holds all
     classes.
 
     counts [k, 3, C] as in `by_class`, for rows of all classes; held [k, C] bool.
     """
-    rows, _, right = (counts.double() * ~held[:, None]).sum(2).unbind(1)  # [k] each
-    lacking = rows > 0
-    return {"test_acc_foreign": (right[lacking] / rows[lacking]).mean().item()} if lacking.any() else {}
+    rows, _, correct = (counts.double() * ~classes_held[:, None]).sum(2).unbind(1)  # [k] each
+    has_foreign = rows > 0
+    return {"test_acc_foreign": (correct[has_foreign] / rows[has_foreign]).mean().item()} if has_foreign.any() else {}
 
 
-def figures(last: Mapping[str, Any]) -> list[str]:
+def figures(row: Mapping[str, Any]) -> list[str]:
     """What tables of fresh-seed runs keep of a run's last row: the metrics declared `evaluated`, and the user's own."""
-    return [*(n for n, m in METRICS.items() if m.evaluated), *filter(is_own, last)]
+    return [*(n for n, m in METRICS.items() if m.evaluated), *filter(is_own, row)]
 
 
 def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def metrics_in(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_own(column: str) -> bool:
     """Whether a column of rounds belongs to a user's metric: val_NAME, test_NAME, or its spread over clients."""
-    head = column.startswith(("val_acc_", "test_acc_"))  # may belong to a prediction head
+    head = column.startswith(("val_acc_", "test_acc_"))  # the metric of a prediction head
     return column.startswith(("val_", "test_")) and column not in METRICS and not head
 
 

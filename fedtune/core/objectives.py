@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES
 
-FAR = 1e12  # stands for the worst value: schedulers need one, and infinity would spoil their quantiles
+WORST = 1e12  # stands for the worst value: schedulers need one, and infinity would spoil their quantiles
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
@@ -70,9 +70,9 @@ class Objective(NamedTuple):
         """1 if more is better in the column that is reported, else -1."""
         return 1 if column == "test_acc" else self.sign
 
-    def better(self, one: float, other: float) -> bool:
+    def better(self, first: float, second: float) -> bool:
         """Whether one value is better than another."""
-        return self.sign * one > self.sign * other
+        return self.sign * first > self.sign * second
 
 
 class Constraint(NamedTuple):
@@ -115,79 +115,79 @@ def final(name: str) -> str:
     return name if name in ("comm_mb", "seconds") else f"last_{name}"
 
 
-def parse(text: str, known: Mapping[str, str] = OBJECTIVES) -> tuple[Objective, ...]:
+def parse(text: str, selectable: Mapping[str, str] = OBJECTIVES) -> tuple[Objective, ...]:
     """Parse one objective, or two separated by a comma; UserError if a search cannot optimise it.
 
     known: the metrics that may select, with their directions; "" if the direction must be given.
     """
-    found = tuple(_objective(part.strip(), known) for part in text.split(","))
-    if len(found) > 2 or len({o.name for o in found}) < len(found):
+    objectives = tuple(_objective(part.strip(), selectable) for part in text.split(","))
+    if len(objectives) > 2 or len({o.name for o in objectives}) < len(objectives):
         raise UserError(f"--objective takes one metric, or two separated by a comma, but got {text!r}")
-    return found
+    return objectives
 
 
-def _objective(text: str, known: Mapping[str, str]) -> Objective:
+def _objective(text: str, selectable: Mapping[str, str]) -> Objective:
     name, colon, mode = text.partition(":")
-    _require_known(name, "objective", known)
+    _require_known(name, "objective", selectable)
     if colon and mode not in ("max", "min"):
         raise UserError(f"an objective's direction is max or min, but got {text!r}; give {name}:max or {name}:min")
-    if not (mode or known[name]):
+    if not (mode or selectable[name]):
         raise UserError(f"your own metric needs a direction, but got {text!r}; give {name}:max or {name}:min")
     if colon and name in OBJECTIVES and mode != OBJECTIVES[name]:  # the user's own metric may be overruled
-        best = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
-        raise UserError(f"the {best} {name} is the best, but got {text!r}; leave out :{mode}")
-    return Objective(name, mode or known[name])
+        superlative = {"max": "highest", "min": "lowest"}[OBJECTIVES[name]]
+        raise UserError(f"the {superlative} {name} is the best, but got {text!r}; leave out :{mode}")
+    return Objective(name, mode or selectable[name])
 
 
-def constraints(text: str, known: Collection[str] = OBJECTIVES) -> tuple[Constraint, ...]:
+def constraints(text: str, selectable: Collection[str] = OBJECTIVES) -> tuple[Constraint, ...]:
     """Parse constraints, separated by commas; none for an empty text.  UserError for anything else.  known: as in
     `parse`.
     """
-    found = tuple(_constraint(part.strip(), known) for part in text.split(",")) if text else ()
-    for name in dict.fromkeys(c.name for c in found):
-        _require_values(name, [c for c in found if c.name == name])
-    return found
+    parsed = tuple(_constraint(part.strip(), selectable) for part in text.split(",")) if text else ()
+    for name in dict.fromkeys(c.name for c in parsed):
+        _require_values(name, [c for c in parsed if c.name == name])
+    return parsed
 
 
-def _require_values(name: str, kept: Sequence[Constraint]) -> None:
+def _require_values(name: str, bounds: Sequence[Constraint]) -> None:
     """UserError unless some value of a metric satisfies all of these constraints on it."""
-    least, most = (0.0, METRICS[name].most) if name in METRICS else (-math.inf, math.inf)
-    low = max([least, *(c.bound for c in kept if c.rule == ">=")])
-    high = min([most, *(c.bound for c in kept if c.rule == "<=")])
+    lowest, highest = (0.0, METRICS[name].maximum) if name in METRICS else (-math.inf, math.inf)
+    low = max([lowest, *(c.bound for c in bounds if c.rule == ">=")])
+    high = min([highest, *(c.bound for c in bounds if c.rule == "<=")])
     if low > high:
-        values = f"{name} is {least:g} to {most:.3g}" if most < math.inf else f"{name} is {least:g} or more"
-        known = f", and {values}" if name in METRICS else ""
-        raise UserError(f"--subject-to must allow some value of {name}, but got {','.join(map(str, kept))}{known}")
+        values = f"{name} is {lowest:g} to {highest:.3g}" if highest < math.inf else f"{name} is {lowest:g} or more"
+        range = f", and {values}" if name in METRICS else ""
+        raise UserError(f"--subject-to must allow some value of {name}, but got {','.join(map(str, bounds))}{range}")
 
 
-def _constraint(text: str, known: Collection[str]) -> Constraint:
-    found = re.fullmatch(r"(\w+)\s*(<=|>=)\s*(\S+)", text)
+def _constraint(text: str, selectable: Collection[str]) -> Constraint:
+    match = re.fullmatch(r"(\w+)\s*(<=|>=)\s*(\S+)", text)
     try:
-        bound = float(found[3]) if found else math.nan
+        bound = float(match[3]) if match else math.nan
     except ValueError:
         bound = math.nan
-    if not found or not math.isfinite(bound):
+    if not match or not math.isfinite(bound):
         raise UserError(
             f"--subject-to takes METRIC<=NUMBER or METRIC>=NUMBER, but got {text!r}; give for example comm_mb<=20"
         )
-    _require_known(found[1], "metric of a constraint", known)
-    return Constraint(found[1], found[2], bound)
+    _require_known(match[1], "metric of a constraint", selectable)
+    return Constraint(match[1], match[2], bound)
 
 
-def _require_known(name: str, what: str, known: Collection[str]) -> None:
-    if name in known:
+def _require_known(name: str, kind: str, names: Collection[str]) -> None:
+    if name in names:
         return
     if name.startswith(TEST):
         of_validation = f"val_{name.removeprefix(TEST)}"
-        advice = f"use {of_validation}" if of_validation in known else f"use one of {', '.join(known)}"
+        advice = f"use {of_validation}" if of_validation in names else f"use one of {', '.join(names)}"
         raise UserError(
             f"a search must not use test data, or test figures would no longer estimate new data, but got {name}; "
             f"{advice}"
         )
-    raise unknown(what, name, list(known))
+    raise unknown(kind, name, list(names))
 
 
-def written(text: str) -> Objective:
+def parse_recorded(text: str) -> Objective:
     """Parse an objective from a record."""
     name, _, mode = text.partition(":")
     if not re.fullmatch(r"\w+", name) or mode not in ("", "max", "min"):
@@ -219,16 +219,16 @@ class Goal(NamedTuple):
     @property
     def in_words(self) -> str:
         """The objectives and constraints."""
-        kept = f" subject to {' and '.join(map(str, self.constraints))}" if self.constraints else ""
-        return " and ".join(map(str, self.objectives)) + kept
+        constraints_text = f" subject to {' and '.join(map(str, self.constraints))}" if self.constraints else ""
+        return " and ".join(map(str, self.objectives)) + constraints_text
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Goal:
         """The goal of a run, from its record."""
-        kept = [str(text) for text in record.get("constraints") or []]
+        texts = [str(text) for text in record.get("constraints") or []]
         return cls(
-            tuple(written(str(text)) for text in record.get("objectives") or [METRIC]),
-            tuple(_constraint(text, [re.split("[<>]", text)[0]]) for text in kept),
+            tuple(parse_recorded(str(text)) for text in record.get("objectives") or [METRIC]),
+            tuple(_constraint(text, [re.split("[<>]", text)[0]]) for text in texts),
         )
 
     def to_record(self) -> dict[str, list[str]]:
@@ -242,7 +242,7 @@ class Goal(NamedTuple):
     def judged(self, result: Mapping[str, Any], excesses: Sequence[float]) -> float:
         """What schedulers compare: the first objective, or worse than all others if a constraint is broken."""
         broken = sum(max(0.0, e) for e in excesses)
-        return -self.first.sign * (FAR + broken) if broken else float(result[self.first.attribute])
+        return -self.first.sign * (WORST + broken) if broken else float(result[self.first.attribute])
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
         """What a diverged trial reports: accuracy at chance level if that is known, and the worst value of all other
@@ -250,10 +250,10 @@ class Goal(NamedTuple):
 
         worst_of: the worst value of a metric; None if there is none.
         """
-        known = {o.name: worst_of(o.name) for o in self.objectives}
-        worst = {o.name: -o.sign * FAR if (value := known[o.name]) is None else value for o in self.objectives}
-        last = {JUDGED: -self.first.sign * 2 * FAR} if self.constraints else {}
-        return worst | last | ({} if chance is None else {METRIC: chance})
+        worst_values = {o.name: worst_of(o.name) for o in self.objectives}
+        worst = {o.name: -o.sign * WORST if (value := worst_values[o.name]) is None else value for o in self.objectives}
+        judged = {JUDGED: -self.first.sign * 2 * WORST} if self.constraints else {}
+        return worst | judged | ({} if chance is None else {METRIC: chance})
 
 
 BY_ACCURACY = Goal()

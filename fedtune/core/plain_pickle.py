@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-PLAIN = (
+INSTRUCTIONS = (
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT "
     "BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES BINBYTES8 SHORT_BINBYTES UNICODE BINUNICODE BINUNICODE8 "
     "SHORT_BINUNICODE EMPTY_LIST LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM "
@@ -24,7 +24,7 @@ PLAIN = (
 )
 DTYPE = re.compile(r"[?biufUS]\d*|O8?")  # numbers and text, or plain values of any kind
 DEEPEST = 20  # values within values
-OLD, NEW = "numpy.core", "numpy._core"  # NumPy 1 and 2; both read the first
+NUMPY_1, NUMPY_2 = "numpy.core", "numpy._core"  # NumPy 1 and 2; both read the first
 
 
 class Refused(ValueError):
@@ -34,7 +34,7 @@ class Refused(ValueError):
 def load(content: bytes) -> Any:
     """The value of a pickle; Refused for anything but arrays, dictionaries, lists, numbers and text."""
     try:
-        return _plain(_Reader(_Bytes(content)).load(), _Left(len(content)))
+        return _value(_Reader(_Bytes(content)).load(), _Allowance(len(content)))
     except Refused:
         raise
     except RecursionError:
@@ -52,17 +52,17 @@ class _Bytes:
     """The bytes of a pickle.  A length that exceeds them is an error before memory is taken for it."""
 
     def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
+        self._content, self._position = content, 0
 
     def read(self, size: int) -> bytes:
-        if size > len(self._content) - self._at:
+        if size > len(self._content) - self._position:
             raise EOFError("it ends too early")
-        self._at += size
-        return self._content[self._at - size : self._at]
+        self._position += size
+        return self._content[self._position - size : self._position]
 
     def readline(self) -> bytes:
-        end = self._content.find(b"\n", self._at) + 1 or len(self._content)
-        return self.read(end - self._at)
+        end = self._content.find(b"\n", self._position) + 1 or len(self._content)
+        return self.read(end - self._position)
 
 
 class _Dtype:
@@ -90,25 +90,25 @@ class _Array:
 
     def build(self, state: Any) -> None:
         """Take what the array is made of."""
-        _, *rest = state
-        self._state = tuple(rest)
+        _, *parts = state
+        self._state = tuple(parts)
 
-    def of(self, left: _Left) -> np.ndarray:
+    def of(self, allowance: _Allowance) -> np.ndarray:
         """The array itself; Refused if its parts do not fit each other."""
-        shape, dtype, by_column, held = self._state
+        shape, dtype, by_column, content = self._state
         if not isinstance(dtype, _Dtype) or not all(isinstance(n, int) and n >= 0 for n in shape):
             raise Refused("it holds an array without a shape or a type")
         kind, order = dtype.of(), "F" if by_column else "C"
         if kind.hasobject:
-            flat = np.empty(len(held), object)
-            for i, value in enumerate(held):
-                flat[i] = _plain(value, left)
+            flat = np.empty(len(content), object)
+            for i, value in enumerate(content):
+                flat[i] = _value(value, allowance)
             return flat.reshape(shape, order=order)  # type: ignore[call-overload]
-        if isinstance(held, str):  # of Python 2
-            held = held.encode("latin1")
-        if len(held) != math.prod(shape) * kind.itemsize:
-            raise Refused(f"it holds an array of shape {tuple(shape)} and type {kind} with {len(held):,} bytes")
-        return np.frombuffer(held, kind).reshape(shape, order=order)  # type: ignore[call-overload]
+        if isinstance(content, str):  # Python 2 wrote bytes as text
+            content = content.encode("latin1")
+        if len(content) != math.prod(shape) * kind.itemsize:
+            raise Refused(f"it holds an array of shape {tuple(shape)} and type {kind} with {len(content):,} bytes")
+        return np.frombuffer(content, kind).reshape(shape, order=order)  # type: ignore[call-overload]
 
 
 class _Call:
@@ -124,9 +124,9 @@ class _Call:
         return self._run(*arguments)
 
 
-def _scalar(dtype: Any, held: Any) -> Any:
+def _scalar(dtype: Any, content: Any) -> Any:
     """A NumPy number."""
-    return np.frombuffer(held.encode("latin1") if isinstance(held, str) else held, dtype.of())[0]
+    return np.frombuffer(content.encode("latin1") if isinstance(content, str) else content, dtype.of())[0]
 
 
 def _encoded(text: str, _: str = "") -> bytes:
@@ -136,8 +136,8 @@ def _encoded(text: str, _: str = "") -> bytes:
 
 CALLS: Mapping[tuple[str, str], _Call] = MappingProxyType(
     {
-        (f"{OLD}.multiarray", "_reconstruct"): _Call(_Array),
-        (f"{OLD}.multiarray", "scalar"): _Call(_scalar),
+        (f"{NUMPY_1}.multiarray", "_reconstruct"): _Call(_Array),
+        (f"{NUMPY_1}.multiarray", "scalar"): _Call(_scalar),
         ("numpy", "ndarray"): _Call(_Array),
         ("numpy", "dtype"): _Call(_Dtype),
         ("_codecs", "encode"): _Call(_encoded),
@@ -145,12 +145,12 @@ CALLS: Mapping[tuple[str, str], _Call] = MappingProxyType(
 )
 
 
-class _Reader(pickle._Unpickler):  # the one written in Python: its table of instructions can be cut down
+class _Reader(pickle._Unpickler):  # the class written in Python: its table of instructions can be reduced
     def find_class(self, module: str, name: str) -> Any:
-        known = CALLS.get((module.replace(NEW, OLD), name))
-        if known is None:
+        function = CALLS.get((module.replace(NUMPY_2, NUMPY_1), name))
+        if function is None:
             raise Refused(f"it holds {module}.{name}"[:200])
-        return known
+        return function
 
     def load_reduce(self) -> None:
         """Call a stand-in."""
@@ -174,25 +174,25 @@ class _Reader(pickle._Unpickler):  # the one written in Python: its table of ins
 
     dispatch: ClassVar[dict[int, Any]] = (
         dict.fromkeys(range(256), refuse)
-        | {code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in PLAIN.split())}
+        | {c: pickle._Unpickler.dispatch[c] for c in (getattr(pickle, name)[0] for name in INSTRUCTIONS.split())}
         | {pickle.REDUCE[0]: load_reduce, pickle.BUILD[0]: load_build}
     )
 
 
-class _Writer(pickle._Pickler):  # the one written in Python: names can be changed
+class _Writer(pickle._Pickler):  # the class written in Python: it lets names be changed
     def save_global(self, obj: Any, name: str | None = None) -> None:
         """Write the name of a function of NumPy as NumPy 1 knows it."""
         module = str(getattr(obj, "__module__", ""))
-        if not module.startswith(NEW):
+        if not module.startswith(NUMPY_2):
             super().save_global(obj, name)  # type: ignore[misc]
             return
-        self.save(module.replace(NEW, OLD))  # type: ignore[attr-defined]
+        self.save(module.replace(NUMPY_2, NUMPY_1))  # type: ignore[attr-defined]
         self.save(name or obj.__qualname__)  # type: ignore[attr-defined]
         self.write(pickle.STACK_GLOBAL)  # type: ignore[attr-defined]
         self.memoize(obj)  # type: ignore[attr-defined]
 
 
-class _Left:
+class _Allowance:
     """How many values may follow: a pickle of n bytes cannot hold more than n, unless it refers to one many times."""
 
     def __init__(self, values: int) -> None:
@@ -205,7 +205,7 @@ class _Left:
             raise Refused("it refers to the same values over and over")
 
 
-def _plain(value: Any, left: _Left, depth: int = 0) -> Any:
+def _value(value: Any, left: _Allowance, depth: int = 0) -> Any:
     """A value without stand-ins."""
     if depth > DEEPEST:
         raise Refused("it is nested too deeply")
@@ -215,10 +215,10 @@ def _plain(value: Any, left: _Left, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         left.take(len(value))
         if any(isinstance(v, list | tuple | dict | _Array | _Dtype | _Call) for v in value):
-            return type(value)(_plain(v, left, depth + 1) for v in value)
+            return type(value)(_value(v, left, depth + 1) for v in value)
         return value
     if isinstance(value, dict):
-        return {_plain(k, left, depth + 1): _plain(v, left, depth + 1) for k, v in value.items()}
+        return {_value(k, left, depth + 1): _value(v, left, depth + 1) for k, v in value.items()}
     if isinstance(value, _Dtype | _Call):
         raise Refused("it holds an object that is no array")
     return value

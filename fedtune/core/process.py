@@ -43,8 +43,8 @@ def at_work() -> Iterator[None]:
     Raises RuntimeError inside client code, where tensors stand for many clients.
     """
     modes = _python_dispatch._get_current_dispatch_mode_stack()
-    ours = any(type(mode).__module__.startswith("fedtune.") for mode in modes)
-    if ours or torch._C._functorch.peek_interpreter_stack() is not None:
+    in_client_code = any(type(mode).__module__.startswith("fedtune.") for mode in modes)
+    if in_client_code or torch._C._functorch.peek_interpreter_stack() is not None:
         raise RuntimeError(  # reported with the line in the user's file
             "a run cannot start inside another run's client code; start it in a metric, in server code, or before it"
         )

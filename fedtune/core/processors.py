@@ -13,13 +13,13 @@ def usable(root: Path = Path("/")) -> int:
 
     root: where /proc and /sys are.
     """
-    found = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
-    found += _quotas(root)
+    limits = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
+    limits += _quotas(root)
     # A task of srun has its own share of the node; a batch script has what its job was given on it.
     task, node = os.environ.get("SLURM_CPUS_PER_TASK"), os.environ.get("SLURM_CPUS_ON_NODE")
-    given = task or node if "SLURM_STEP_ID" in os.environ else node
-    found += [float(given)] if given and given.isdecimal() else []
-    return max(1, int(min(found)))
+    slurm = task or node if "SLURM_STEP_ID" in os.environ else node
+    limits += [float(slurm)] if slurm and slurm.isdecimal() else []
+    return max(1, int(min(limits)))
 
 
 def _quotas(root: Path) -> Iterator[float]:

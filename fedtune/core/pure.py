@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Declared = TypeVar("Declared")
 _MARK = "_fedtune_pure"
-_KNOWN = {"fedtune", "torch", "torchvision"}
+_PACKAGES = {"fedtune", "torch", "torchvision"}
 
 
 def pure(function: Declared) -> Declared:
@@ -31,10 +31,10 @@ def pure(function: Declared) -> Declared:
 
 def is_declared(thing: Any) -> bool:
     """Whether this very function or class says that it is pure; a class does not inherit it."""
-    held = getattr(thing, "__dict__", {})
-    return held.get(_MARK) is True or (isinstance(thing, type) and held.get("pure") is True)
+    attributes = getattr(thing, "__dict__", {})
+    return attributes.get(_MARK) is True or (isinstance(thing, type) and attributes.get("pure") is True)
 
 
 def is_known(module: str) -> bool:
     """Whether code of a module of this name is fedtune's or PyTorch's."""
-    return module.split(".")[0] in _KNOWN
+    return module.split(".")[0] in _PACKAGES

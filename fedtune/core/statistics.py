@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 UNBOUNDED = (-math.inf, math.inf)
-LEAST_EXCESS = 1e-9  # of the variance of logarithms: less is rounding, and a prior of a billion degrees of freedom
+LEAST_EXCESS = 1e-9  # smallest excess variance of logarithms: less is rounding
 EQUAL = 1e-12  # accuracies are shares of rows, so equal differences may differ in the last bits
 
 
@@ -46,10 +46,10 @@ def mean(values: Any, level: float = 0.95) -> Mean:
 def mean_difference(a: Any, b: Any, level: float = 0.95) -> Mean:
     """The mean of a − b over pairs (here: the same seed, hence the same partition), with its interval."""
     d = np.asarray(a, float) - np.asarray(b, float)
-    found = mean(d, level)
+    result = mean(d, level)
     if d.size < 2 or np.isnan(d).any() or np.ptp(d) >= EQUAL:
-        return found
-    return Mean(found.mean, math.nan if abs(found.mean) > EQUAL else 0.0)
+        return result
+    return Mean(result.mean, math.nan if abs(result.mean) > EQUAL else 0.0)
 
 
 def paired(a: Any, b: Any) -> Difference:
@@ -82,16 +82,16 @@ def moderated(differences: Sequence[np.ndarray]) -> list[Spread | None]:
     >>> moderated([np.array([0.0, 2.0, 4.0])])
     [Spread(variance=4.0, freedom=2.0)]
     """
-    known = [not math.isnan(_t(d, np.zeros(1))[0]) for d in differences]
-    own = np.array([d.var(ddof=1) for d, is_known in zip(differences, known, strict=True) if is_known])
+    testable = [not math.isnan(_t(d, np.zeros(1))[0]) for d in differences]
+    own = np.array([d.var(ddof=1) for d, is_known in zip(differences, testable, strict=True) if is_known])
     if not own.size:
         return [None] * len(differences)
-    freedom = float(differences[known.index(True)].size - 1)
+    freedom = float(differences[testable.index(True)].size - 1)
     prior, common = _common_variance(own, freedom)
     most = freedom * (math.isqrt(1 + 8 * own.size) - 1) / 2  # of A (A − 1) / 2 pairs
     shrunk = np.full(own.size, common) if math.isinf(prior) else (prior * common + freedom * own) / (prior + freedom)
-    each = iter(Spread(float(v), min(prior + freedom, most)) for v in shrunk)
-    return [next(each) if is_known else None for is_known in known]
+    spreads = iter(Spread(float(v), min(prior + freedom, most)) for v in shrunk)
+    return [next(spreads) if is_known else None for is_known in testable]
 
 
 def _common_variance(variances: np.ndarray, freedom: float) -> tuple[float, float]:
@@ -108,8 +108,8 @@ def _common_variance(variances: np.ndarray, freedom: float) -> tuple[float, floa
         return math.inf, float(variances.mean())  # the most likely, if they are all one
     from scipy.optimize import brentq  # imported here: it takes a third of a second
 
-    half = brentq(lambda x: special.polygamma(1, math.exp(x)) - excess, -30, 30)  # trigamma falls throughout
-    prior = 2 * math.exp(half)
+    log_half = brentq(lambda x: special.polygamma(1, math.exp(x)) - excess, -30, 30)  # trigamma falls throughout
+    prior = 2 * math.exp(log_half)
     return prior, math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
 
 
@@ -157,10 +157,10 @@ def holm(p: Sequence[float]) -> list[float]:
     NaN means not tested: it stays NaN and does not count.
     """
     order = [i for i in np.argsort(p, kind="stable") if not math.isnan(p[i])]
-    out, worst = [math.nan] * len(p), 0.0
+    out, largest = [math.nan] * len(p), 0.0
     for rank, i in enumerate(order):
-        worst = max(worst, min(1.0, (len(order) - rank) * p[i]))
-        out[i] = worst
+        largest = max(largest, min(1.0, (len(order) - rank) * p[i]))
+        out[i] = largest
     return out
 
 
@@ -173,12 +173,12 @@ def expected_best(values: Any) -> np.ndarray:
     """
     ordered = np.sort(np.asarray(values, float))
     size, lacking = ordered.size, int(np.isneginf(ordered).sum())
-    below, weights, found = np.arange(size), np.full(size, 1 / max(size, 1)), np.full(size, math.nan)
+    below, weights, means = np.arange(size), np.full(size, 1 / max(size, 1)), np.full(size, math.nan)
     for n in range(1, size + 1):
         if n > lacking:
-            found[n - 1] = weights[lacking:] @ ordered[lacking:]
+            means[n - 1] = weights[lacking:] @ ordered[lacking:]
         weights = weights * np.maximum(below - n + 1, 0) * (n + 1) / (n * max(size - n, 1))
-    return found
+    return means
 
 
 def number(value: float, form: str) -> str:
@@ -194,7 +194,7 @@ def interval(mean: float, half: float, form: str, half_form: str = "", within: t
     if math.isnan(half):
         return number(mean, form)
     cut = {f"≥ {within[0]:g}": mean - half < within[0], f"≤ {within[1]:g}": mean + half > within[1]}
-    end = f" ({', '.join(name for name, beyond in cut.items() if beyond)})" if any(cut.values()) else ""
+    end = f" ({', '.join(name for name, exceeds in cut.items() if exceeds)})" if any(cut.values()) else ""
     return f"{number(mean, form)} ± {number(half, half_form or form.removeprefix('+'))}{end}"
 
 

@@ -21,14 +21,14 @@ CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's
 WORD = 250  # characters of a path or a name that a message shows in full
 LINE = 600  # characters of a message
 ASCII = {"−": "-", "–": "-", "±": "+-", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "\u2002": " "}
-FEW = 5  # names that a message lists at most
+MAX_NAMES = 5  # names that a message lists at most
 
 
 def replace_what_cannot_be_written() -> None:
     """Print ASCII for what the encoding of stdout or stderr lacks, as in a batch job without a UTF-8 locale."""
     codecs.register_error("fedtune-ascii", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not a notebook's
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's is another class
             stream.reconfigure(errors="fedtune-ascii")
 
 
@@ -51,8 +51,8 @@ def silent() -> Iterator[None]:
         yield
 
 
-def console(stderr: bool = False, width: int | None = None, **more: Any) -> Console:
-    """A console for tables, as wide as the terminal or $COLUMNS, or else wide enough for most.
+def console(stderr: bool = False, width: int | None = None, **options: Any) -> Console:
+    """A console for tables, as wide as the terminal or $COLUMNS, or else 160 columns.
 
     Text is shown literally: a class named [bold] or :fire: is not mark-up, and no text can move the cursor.  In a
     notebook the output is text too, in the cell or in the given file.
@@ -67,7 +67,7 @@ def console(stderr: bool = False, width: int | None = None, **more: Any) -> Cons
     if not stderr and width is None:
         width = shutil.get_terminal_size((160, 50)).columns
     plainly: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False}
-    return AsWritten(stderr=stderr, width=width, **plainly, **more)
+    return AsWritten(stderr=stderr, width=width, **plainly, **options)
 
 
 def in_notebook() -> bool:
@@ -110,7 +110,7 @@ def several(number: int, thing: str) -> str:
 
 def few(names: Sequence[str]) -> str:
     """The first of several names: `a, b, c, d, e, …`."""
-    return ", ".join(names[:FEW]) + ", …" * (len(names) > FEW)
+    return ", ".join(names[:MAX_NAMES]) + ", …" * (len(names) > MAX_NAMES)
 
 
 def one_line(text: object) -> str:
@@ -122,7 +122,7 @@ def one_line(text: object) -> str:
 
 def near(path: Path) -> Path:
     """A path relative to the working directory if it lies inside, as a person would type it."""
-    return path.relative_to(here) if path.is_relative_to(here := Path.cwd()) else path
+    return path.relative_to(folder) if path.is_relative_to(folder := Path.cwd()) else path
 
 
 def command_line(*words: object) -> str:
@@ -131,10 +131,10 @@ def command_line(*words: object) -> str:
     program = [sys.executable, "-m", "fedtune"]
     script = Path(sys.executable).with_name("fedtune")
     if script.exists():
-        found = shutil.which("fedtune")
-        here = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
-        active = found is not None and os.path.realpath(found) == os.path.realpath(script)
-        program = ["fedtune" if active else here]
+        on_path = shutil.which("fedtune")
+        script_path = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
+        is_active = on_path is not None and os.path.realpath(on_path) == os.path.realpath(script)
+        program = ["fedtune" if is_active else script_path]
     return shlex.join([*program, *typed])
 
 
@@ -142,5 +142,5 @@ def printable(text: str) -> str:
     """A text without characters that move the cursor, set colours, reverse the direction or cannot be written."""
     if text.isprintable():
         return text
-    fine = (c if c.isprintable() or c in "\n\t " else c.encode("unicode_escape").decode() for c in text)
-    return "".join(fine)
+    escaped = (c if c.isprintable() or c in "\n\t " else c.encode("unicode_escape").decode() for c in text)
+    return "".join(escaped)

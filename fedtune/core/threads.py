@@ -18,9 +18,9 @@ def one_thread() -> Iterator[None]:
     process, so no other run works meanwhile.
     """
     with turn():
-        before = torch.get_num_threads()
+        threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)

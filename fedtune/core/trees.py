@@ -37,13 +37,13 @@ class Ragged(NamedTuple):
 torch.serialization.add_safe_globals([Ragged])  # so that a checkpoint loads with weights_only
 
 
-def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+def tree_map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply fn to every tensor of a tree, or of several trees of the same structure."""
     if isinstance(tree, dict):
-        return {key: tree_map(fn, tree[key], *(r[key] for r in rest)) for key in tree}
+        return {key: tree_map(fn, tree[key], *(r[key] for r in others)) for key in tree}
     if isinstance(tree, tuple):
-        return type(tree)(*(tree_map(fn, *parts) for parts in zip(tree, *rest, strict=True)))
-    return fn(tree, *rest)
+        return type(tree)(*(tree_map(fn, *parts) for parts in zip(tree, *others, strict=True)))
+    return fn(tree, *others)
 
 
 def leaves(tree: Tree) -> list[Tensor]:
@@ -70,9 +70,9 @@ def take(tree: Tree, index: Any) -> Tree:
     return tree_map(lambda t: t[index], tree)
 
 
-def put(tree: Tree, index: Tensor, new: Tree) -> Tree:
+def put(tree: Tree, index: Tensor, values: Tree) -> Tree:
     """A copy of the tree with the clients at these positions replaced."""
-    return tree_map(lambda t, n: t.index_copy(0, index.to(t.device), n), tree, new)
+    return tree_map(lambda t, n: t.index_copy(0, index.to(t.device), n), tree, values)
 
 
 def join(trees: Sequence[Tree]) -> Tree:
@@ -85,14 +85,14 @@ def to_all(tree: Tree, clients: int) -> Tree:
     return tree_map(lambda t: t.expand(clients, *t.shape), tree)
 
 
-def alike(t: Tensor) -> bool:
+def is_shared(t: Tensor) -> bool:
     """Whether a tensor is shared by all clients, as `to_all` makes it."""
     return t.dim() > 0 and len(t) > 1 and t.stride(0) == 0
 
 
 def take_cheaply(tree: Tree, index: Tensor) -> Tree:
     """Like `take`, but a tensor shared by all clients stays shared and uses no memory."""
-    return tree_map(lambda t: t[: len(index)] if alike(t) else t[index], tree)
+    return tree_map(lambda t: t[: len(index)] if is_shared(t) else t[index], tree)
 
 
 def mean_over_clients(tree: Tree, weight: Tensor) -> Tree:
@@ -118,9 +118,9 @@ class Size(NamedTuple):
     ints: int
     bytes: int
 
-    def plus(self, other: Size) -> Size:
+    def plus(self, more: Size) -> Size:
         """The total size of two messages."""
-        return Size(*(a + b for a, b in zip(self, other, strict=True)))
+        return Size(*(a + b for a, b in zip(self, more, strict=True)))
 
 
 NOTHING = Size(0, 0, 0)

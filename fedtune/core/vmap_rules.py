@@ -46,9 +46,9 @@ def _embedding(
 
 def _numbered_through(i: Tensor, clients: int, size: int) -> Tensor:
     """Turn row i of client k's table into a row of the concatenated tables; an error if the client has no such row."""
-    own = torch.arange(size, device=i.device).expand(clients, size)
-    found = own.gather(1, i.reshape(clients, -1).long())
-    return (found + torch.arange(0, clients * size, size, device=i.device)[:, None]).view(i.shape)
+    row_numbers = torch.arange(size, device=i.device).expand(clients, size)
+    numbers = row_numbers.gather(1, i.reshape(clients, -1).long())
+    return (numbers + torch.arange(0, clients * size, size, device=i.device)[:, None]).view(i.shape)
 
 
 def _one_hot(ids: Tensor, num_classes: int = -1) -> Tensor:

@@ -22,7 +22,7 @@ Row = dict[str, Any]  # the metrics of a round, with `round`, `seconds` of train
 class Place(NamedTuple):
     """Where a run happens: its folder for what it leaves, a name that no other run has, its share of the machine."""
 
-    folder: Path | None = None  # a temporary one, if not given
+    folder: Path | None = None  # None: a temporary folder
     name: str = ""
     cpus: float = 1
     gpus: float = 0
@@ -77,7 +77,7 @@ class Workload(Protocol):
 
     @property
     def objective(self) -> str:
-        """What a search optimises if nothing is said."""
+        """What a search optimises by default."""
 
     @property
     def structural(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Workload(Protocol):
 
     @property
     def continues(self) -> bool:
-        """Whether a saved run goes on where it was; otherwise it begins again, silently until there."""
+        """Whether a saved run goes on where it was; otherwise it begins again, and its first rows are dropped."""
 
     @property
     def common(self) -> set[str]:
@@ -124,7 +124,7 @@ class Workload(Protocol):
         """Where a hyperparameter of the derived space exists: with which values of others."""
 
     def searched(self) -> list[str]:
-        """What is searched where no space says it."""
+        """The hyperparameters of the derived space, which is searched if no space is given."""
 
     def idle(self, config: Config) -> dict[str, str]:
         """Hyperparameters without an effect under a configuration, with reasons."""
@@ -150,25 +150,25 @@ class Workload(Protocol):
     def on_gpus(self, gpus: float) -> Self:
         """The same with this share of a GPU for each run; UserError if that does not fit."""
 
-    def folder_name(self, setting: str) -> str:
+    def folder_name(self, scenario: str) -> str:
         """The beginning of a study folder's name."""
 
-    def title(self, setting: str) -> str:
+    def title(self, scenario: str) -> str:
         """What is trained, in words."""
 
     def describe(self) -> list[str]:
         """Lines about what is trained, for the start of a search."""
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
-        """The setting in words.  name: of the scenario; given: fields of it that the user gave."""
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
+        """The scenario in words.  name: of the scenario; given: fields of it that the user gave."""
 
-    def to_setting(self, name: str) -> dict[str, Any]:
-        """What the record of a comparison holds of the setting."""
+    def scenario_record(self, name: str) -> dict[str, Any]:
+        """What the record of a comparison holds of the scenario."""
 
     def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The options that describe it, with typed values and whole paths.  fields: of a scenario, as given."""
 
-    def again(self, config: Config, best: Path, *where: str) -> str:
+    def rerun_command(self, config: Config, best: Path, *options: str) -> str:
         """The command that trains the best configuration once more.  best: its best.yaml."""
 
     def to_plain(self) -> Config:
@@ -177,7 +177,7 @@ class Workload(Protocol):
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""
 
-    def to_best(self, setting: str, config: Config, rounds: int | None) -> dict[str, Any]:
+    def to_best(self, scenario: str, config: Config, rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration; rounds: if other than its own."""
 
 
@@ -237,7 +237,7 @@ class SeededRuns(Protocol):
 
     runs: Sequence[Any]
 
-    def step(self, some: Iterable[int] | None = None) -> dict[int, Row | Diverged | UserError]:
+    def step(self, positions: Iterable[int] | None = None) -> dict[int, Row | Diverged | UserError]:
         """Train a round of the runs at these positions: for each its row, or how it diverged or failed."""
 
     def close(self) -> None:

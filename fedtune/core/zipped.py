@@ -13,7 +13,7 @@ from typing import Any
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
-from fedtune.core.memory import there_is
+from fedtune.core.memory import total_memory
 
 DIRECTORY = 2**22  # the largest directory of a zip, in bytes; each member takes about 100
 BEGINNING = 2  # bytes that identify the type of a file
@@ -33,39 +33,39 @@ def require_arrays(path: str | Path) -> None:
     from numpy.lib import format as npy
 
     headers: dict[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    if begins(path) == npy.MAGIC_PREFIX[:BEGINNING]:
+    if first_bytes(path) == npy.MAGIC_PREFIX[:BEGINNING]:
         raise UserError(f"{path} holds a single array without a name; save arrays by name, as in np.savez(path, x=x)")
-    with _directory(path, "an .npz") as packed:
-        for member in packed.infolist():
-            with packed.open(member) as file:
-                read = headers.get(npy.read_magic(file))  # a later version is left to NumPy
-                if read is None:
+    with _directory(path, "an .npz") as archive:
+        for member in archive.infolist():
+            with archive.open(member) as file:
+                read_header = headers.get(npy.read_magic(file))  # a later version is left to NumPy
+                if read_header is None:
                     continue
-                shape, _, dtype = read(file)
-                says, has = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
-            if not dtype.hasobject and says != has:
-                raise ValueError(f"the header of {member.filename} says {says:,} bytes, but it has {has:,}")
+                shape, _, dtype = read_header(file)
+                declared, actual = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+            if not dtype.hasobject and declared != actual:
+                raise ValueError(f"the header of {member.filename} says {declared:,} bytes, but it has {actual:,}")
 
 
-def begins(path: str | Path) -> bytes:
+def first_bytes(path: str | Path) -> bytes:
     """The first bytes of a file."""
-    with bounded.opened(path, most()) as file:
+    with bounded.opened(path, max_bytes()) as file:
         return file.read(BEGINNING)
 
 
-def most() -> int:
+def max_bytes() -> int:
     """The most bytes of data that are read: half of this machine's memory, as data are converted after reading."""
-    return there_is() // 2
+    return total_memory() // 2
 
 
 @contextmanager
 def _directory(path: str | Path, kind: str) -> Iterator[zipfile.ZipFile]:
     """Open a zip and check its directory."""
     try:
-        with _Cautious(bounded.opened(path, most()).detach()) as file, zipfile.ZipFile(file) as packed:
-            unpacked = sum(member.file_size for member in packed.infolist())
-            bounded.require_unpacked(path, os.fstat(file.fileno()).st_size, unpacked, most())
-            yield packed
+        with _Cautious(bounded.opened(path, max_bytes()).detach()) as file, zipfile.ZipFile(file) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            bounded.require_unpacked(path, os.fstat(file.fileno()).st_size, unpacked, max_bytes())
+            yield archive
     except OSError:
         raise
     except Exception as error:  # from the zip format, its compression, or NumPy's headers

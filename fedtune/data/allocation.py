@@ -18,9 +18,9 @@ def draw_classes(ways: np.ndarray, need: np.ndarray, stock: np.ndarray, rng: np.
         demand = need @ holds  # [2, classes]
         if (demand <= stock).all():
             return holds
-    left = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
-    pool, c = np.unravel_index(left.argmin(), left.shape)
-    enough = int(clients * left[pool, c])
+    supply = np.where(demand > 0, stock / np.maximum(demand, 1), np.inf)
+    pool, c = np.unravel_index(supply.argmin(), supply.shape)
+    enough = int(clients * supply[pool, c])
     raise UserError(
         f"class {c} would need {demand[pool, c]} {('training', 'test')[pool]} rows and has {stock[pool, c]}: take "
         + (f"fewer clients (about {enough}), ways or shots" if enough else "fewer shots")
@@ -32,50 +32,49 @@ def dirichlet_shares(stock: np.ndarray, clients: int, alpha: float, rng: np.rand
     counts = np.zeros((clients, len(stock)), np.int64)
     for c in np.flatnonzero(stock):
         # part of a Dirichlet vector, scaled to sum 1, is a Dirichlet vector: draw only for those below the mean
-        open_ = np.flatnonzero(counts.sum(1) * clients < stock.sum())
-        cuts = np.rint(rng.dirichlet(np.full(len(open_), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
-        counts[open_, c] = np.diff(cuts, prepend=0, append=stock[c])
+        below_mean = np.flatnonzero(counts.sum(1) * clients < stock.sum())
+        cuts = np.rint(rng.dirichlet(np.full(len(below_mean), alpha)).cumsum()[:-1] * stock[c]).astype(np.int64)
+        counts[below_mean, c] = np.diff(cuts, prepend=0, append=stock[c])
     return counts
 
 
 def shares_above_floor(
-    kept: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
+    stock: np.ndarray, clients: int, alpha: float, cap: float, floor: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Rows of each client and class, int [clients, classes], for the partition `fedgen`; no client below floor."""
-    if clients * floor > kept.sum():
+    if clients * floor > stock.sum():
         raise UserError(
             f"{several(clients, 'client')} with at least {several(floor, 'row')} each need {clients * floor} rows, "
-            f"but {kept.sum()} are "
+            f"but {stock.sum()} are "
             "available: take fewer clients, a lower floor or a larger share"
         )
-    tries, best = attempts(5000, clients, len(kept)), 0
+    tries, best_floor = attempts(5000, clients, len(stock)), 0
     for _ in range(tries):
-        counts = capped_shares(kept, clients, alpha, cap, rng)
-        best = max(best, counts.sum(1).min())
-        if best >= floor:
+        counts = capped_shares(stock, clients, alpha, cap, rng)
+        best_floor = max(best_floor, counts.sum(1).min())
+        if best_floor >= floor:
             return counts
     raise UserError(
         f"every client must get {several(floor, 'row')}, but the best of {several(tries, 'draw')} left one with "
-        f"{best}: "
+        f"{best_floor}: "
         "take a lower floor, a higher alpha, fewer clients or a larger share"
     )
 
 
-def capped_shares(kept: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
+def capped_shares(stock: np.ndarray, clients: int, alpha: float, cap: float, rng: np.random.Generator) -> np.ndarray:
     """One draw of `fedgen`, int [clients, classes]: each class's kept rows, over clients that hold less than cap."""
-    counts = np.zeros((clients, len(kept)), np.int64)
-    held = np.zeros(clients, np.int64)
+    counts = np.zeros((clients, len(stock)), np.int64)
+    totals = np.zeros(clients, np.int64)
     alpha = max(alpha, 1e-100)  # one client takes all in both cases, and the next line stays finite
-    for c in rng.permutation(np.flatnonzero(kept)):
+    for c in rng.permutation(np.flatnonzero(stock)):
         # in logarithms, because Gamma(alpha) numbers underflow to 0 for all clients at small alpha
         log = np.log(rng.standard_gamma(alpha + 1, clients)) - rng.standard_exponential(clients) / alpha
-        log[held >= cap] = -np.inf
+        log[totals >= cap] = -np.inf
         total = np.exp(log - log.max()).cumsum()
-        cuts = np.floor(total[:-1] / total[-1] * kept[c]).astype(
-            np.int64
-        )  # the last open client gets exactly the remaining rows
-        counts[:, c] = np.diff(cuts, prepend=0, append=kept[c])
-        held += counts[:, c]
+        # the last client below the cap gets exactly the remaining rows
+        cuts = np.floor(total[:-1] / total[-1] * stock[c]).astype(np.int64)
+        counts[:, c] = np.diff(cuts, prepend=0, append=stock[c])
+        totals += counts[:, c]
     return counts
 
 
@@ -86,14 +85,14 @@ def test_shares(y: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """
     clients = len(counts)
     rows = np.bincount(y, minlength=counts.shape[1])
-    own = (counts > 0) * (rows // clients)
-    if own.sum(1).min() == 0:
+    shares = (counts > 0) * (rows // clients)
+    if shares.sum(1).min() == 0:
         raise UserError(
             f"every client needs a test row, but {several(clients, 'client')} share {rows.min()} to {rows.max()} "
             "rows a class: "
             "take fewer clients than a class has test rows"
         )
-    return own
+    return shares
 
 
 def rounded_down(number: float | np.ndarray) -> np.ndarray:
@@ -101,6 +100,6 @@ def rounded_down(number: float | np.ndarray) -> np.ndarray:
     return np.floor(np.asarray(number) + 1e-9).astype(np.int64)
 
 
-def attempts(most: int, clients: int, classes: int) -> int:
+def attempts(limit: int, clients: int, classes: int) -> int:
     """How often to redraw: fewer times for many clients, so that it takes less than a second."""
-    return max(5, min(most, 1_500_000 // (clients * classes)))
+    return max(5, min(limit, 1_500_000 // (clients * classes)))

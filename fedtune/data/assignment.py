@@ -92,8 +92,8 @@ def collect_with_test(
 def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.random.Generator) -> Partition:
     """Give every client the same rows, in the splits that the data set defines."""
     clients = len(parts.train)
-    rows = np.concatenate([one for part in parts for one in part])
-    owner = np.concatenate([np.repeat(np.arange(clients), [len(one) for one in part]) for part in parts])
+    rows = np.concatenate([rows_of for part in parts for rows_of in part])
+    owner = np.concatenate([np.repeat(np.arange(clients), [len(rows_of) for rows_of in part]) for part in parts])
     order = rng.permutation(len(rows))
     rows, owner = rows[order], owner[order]
     role = split[rows]

@@ -16,10 +16,10 @@ def side_by_side(name: str, parts: Sequence[Dataset]) -> Dataset:
 
     All rows form one pool.  An official test set is not kept apart, because the other data sets may have none.
     """
-    first = np.cumsum([0, *(part.classes for part in parts)])
+    offsets = np.cumsum([0, *(part.classes for part in parts)])
     x = np.concatenate([np.asarray(part.x) for part in parts])
-    y = np.concatenate([part.y + before for part, before in zip(parts, first[:-1], strict=True)])
-    return Dataset(name, x, y, int(first[-1]), len(y))
+    y = np.concatenate([part.y + offset for part, offset in zip(parts, offsets[:-1], strict=True)])
+    return Dataset(name, x, y, int(offsets[-1]), len(y))
 
 
 def by_rotation(name: str, data: Dataset) -> Dataset:

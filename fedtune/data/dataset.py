@@ -15,7 +15,7 @@ def split_of(name: str) -> int | None:
     return CALLED.get(name.lower())
 
 
-class Stored(Protocol):
+class RowsOnAccess(Protocol):
     """Rows that are read on access, because all of them at once might not fit into memory."""
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Dataset(NamedTuple):
     """
 
     name: str
-    x: np.ndarray | Stored
+    x: np.ndarray | RowsOnAccess
     y: np.ndarray
     classes: int
     train_rows: int

@@ -240,10 +240,10 @@ def _tiny_imagenet(source: DatasetSource, root: Path, download: bool) -> Dataset
         if download and not folder.is_dir():
             raise ValueError("torchvision cannot download it")
         train = datasets.ImageFolder(str(folder / "train"))
-        listed = np.loadtxt(folder / "val" / "val_annotations.txt", str, usecols=(0, 1), ndmin=2)  # file, WordNet name
+        labels = np.loadtxt(folder / "val" / "val_annotations.txt", str, usecols=(0, 1), ndmin=2)  # file, WordNet name
         number = train.class_to_idx
-        files = [path for path, _ in train.samples] + [str(folder / "val" / "images" / file) for file, _ in listed]
-        y = np.array([c for _, c in train.samples] + [number[name] for _, name in listed], dtype=np.int64)
+        files = [path for path, _ in train.samples] + [str(folder / "val" / "images" / file) for file, _ in labels]
+        y = np.array([c for _, c in train.samples] + [number[name] for _, name in labels], dtype=np.int64)
         if len(number) != source.classes:
             raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
     pictures = Pictures(
@@ -259,16 +259,14 @@ def _reading(name: str, source: DatasetSource, folder: Path, download: bool) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy 2.4 warns about the way CIFAR's own files were pickled
             yield
-    except (
-        Exception
-    ) as error:  # a damaged file or a broken connection raises anything from AssertionError to UnpicklingError
+    except Exception as error:  # damaged files and broken connections raise errors of many types
         reason = " ".join((str(error) or type(error).__name__).split()).partition(". You can use")[0]
-        what = "could not be fetched into or read from" if download else "is absent or damaged in"
+        problem = "could not be fetched into or read from" if download else "is absent or damaged in"
         fetch = "" if download else "fetch it with --download, or "
-        ways = f"{fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR"
+        advice = f"{fetch}put torchvision's layout under --data-dir or FEDTUNE_DATA_DIR"
         if source.address:
-            ways = f"unpack {source.address} under --data-dir or FEDTUNE_DATA_DIR; --download cannot fetch it"
-        raise UserError(f"{name} {what} {folder} ({reason}): {ways}; delete damaged files first") from error
+            advice = f"unpack {source.address} under --data-dir or FEDTUNE_DATA_DIR; --download cannot fetch it"
+        raise UserError(f"{name} {problem} {folder} ({reason}): {advice}; delete damaged files first") from error
 
 
 def _arrays(source: DatasetSource, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:

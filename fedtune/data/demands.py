@@ -10,14 +10,14 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 
-LEAST = 3  # rows per client: one each for training, validation and test
+MIN_ROWS = 3  # rows per client: one each for training, validation and test
 
 
-def at_least(least: int, **numbers: int) -> None:
-    """UserError unless each of these numbers is at least `least`."""
+def at_least(lowest: int, **numbers: int) -> None:
+    """UserError unless each of these numbers is at least `lowest`."""
     for name, number in numbers.items():
-        if number < least:
-            raise UserError(f"{name} must be {least} or more, but is {number}")
+        if number < lowest:
+            raise UserError(f"{name} must be {lowest} or more, but is {number}")
 
 
 def ways_exist(ways: int, classes: int) -> None:
@@ -57,20 +57,20 @@ def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np
     size [n]: rows of each owner or group of owners.  whose: their names.  clients: how many clients share each of them.
     """
     clients = np.broadcast_to(clients, size.shape)
-    short = np.flatnonzero(size < LEAST * clients).tolist()
-    if not short:
+    lacking = np.flatnonzero(size < MIN_ROWS * clients).tolist()
+    if not lacking:
         return
-    told = []
-    for i in short:
-        names, shared = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
-        told.append(
-            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {several(int(size[i]), 'row')}{shared}"
+    texts = []
+    for i in lacking:
+        names, clause = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
+        texts.append(
+            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {several(int(size[i]), 'row')}{clause}"
         )
-    one = len(short) == len(whose(short[0])) == 1
+    is_single = len(lacking) == len(whose(lacking[0])) == 1
     raise UserError(
-        f"owner{'' if one else 's'} {few(told)}, and a client needs {LEAST}: "
-        + ("take fewer clients, or " if (clients[short] > 1).any() else "")
-        + f"merge or drop {'it' if one else 'them'} (--min-rows {LEAST * clients[short].max()})"
+        f"owner{'' if is_single else 's'} {few(texts)}, and a client needs {MIN_ROWS}: "
+        + ("take fewer clients, or " if (clients[lacking] > 1).any() else "")
+        + f"merge or drop {'it' if is_single else 'them'} (--min-rows {MIN_ROWS * clients[lacking].max()})"
     )
 
 

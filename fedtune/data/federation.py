@@ -26,8 +26,8 @@ def in_words(owners: Owners, client: int) -> str:
     """A client for messages: its owners' names, with its number if it shares them or has none."""
     if not owners:
         return f"client {client}"
-    whose = f"owner{'s' * (len(owners[client]) > 1)} {owner_of(owners, client)}"
-    return f"client {client} ({whose})" if owners.count(owners[client]) > 1 else whose
+    owner_text = f"owner{'s' * (len(owners[client]) > 1)} {owner_of(owners, client)}"
+    return f"client {client} ({owner_text})" if owners.count(owners[client]) > 1 else owner_text
 
 
 def some(owners: Owners, clients: Sequence[int]) -> str:
@@ -104,22 +104,22 @@ def of_all_classes(f: Federation, rows: int, generator: torch.Generator) -> Spli
     f holds tensors.  A class that nobody tests on is left out; one with fewer rows than its share gives what it has.
     """
     real = torch.arange(f.test.rows.shape[1]) < f.test.counts.cpu()[:, None]
-    held = f.test.rows.cpu()[real]
-    held = held[torch.randperm(len(held), generator=generator)]
-    y = f.y.cpu()[held]
+    rows_held = f.test.rows.cpu()[real]
+    rows_held = rows_held[torch.randperm(len(rows_held), generator=generator)]
+    y = f.y.cpu()[rows_held]
     share = max(1, rows // f.classes)
-    chosen = torch.cat([held[y == c][:share] for c in range(f.classes)]).to(f.x.device)
-    return Split(chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(chosen)))
+    rows_chosen = torch.cat([rows_held[y == c][:share] for c in range(f.classes)]).to(f.x.device)
+    return Split(rows_chosen.expand(f.clients, -1), torch.full_like(f.test.counts, len(rows_chosen)))
 
 
 def rows_by_class(f: Federation, ids: Tensor | slice = slice(None)) -> Tensor:
     """How many training rows of each class these clients have, [m, C]; f holds tensors."""
     rows, counts = f.train.rows[ids], f.train.counts[ids]
     real = torch.arange(rows.shape[1], device=counts.device) < counts[:, None]
-    none = torch.zeros(len(rows), f.classes, dtype=torch.int64, device=f.y.device)
+    zeros = torch.zeros(len(rows), f.classes, dtype=torch.int64, device=f.y.device)
     y = f.y[rows]
-    known = (y >= 0) & (y < f.classes)  # another class is an error, which training names with its row
-    return none.scatter_add_(1, torch.where(known, y, 0), (real & known).to(none))
+    valid = (y >= 0) & (y < f.classes)  # another class is an error, which training names with its row
+    return zeros.scatter_add_(1, torch.where(valid, y, 0), (real & valid).to(zeros))
 
 
 def classes_held(f: Federation) -> Tensor:
@@ -134,8 +134,8 @@ def joined(federations: Sequence[Federation]) -> Federation:
     train, val, test = (joined_split([getattr(f, n) for f in federations], sizes) for n in ("train", "val", "test"))
     rows = [f.row for f in federations]
     row = None if any(r is None for r in rows) else np.concatenate(rows)
-    named = all(f.owners for f in federations)  # clients of only some federations may equal owners by chance
-    owners = tuple(whose for f in federations for whose in f.owners) if named else ()
+    have_names = all(f.owners for f in federations)  # clients of only some federations may equal owners by chance
+    owners = tuple(names for f in federations for names in f.owners) if have_names else ()
     first = federations[0]
     return Federation(
         x=x,
@@ -152,11 +152,11 @@ def joined(federations: Sequence[Federation]) -> Federation:
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:
     """Concatenate tables of several federations whose rows are concatenated.  sizes: rows of each federation."""
-    longest, tables, first = max(s.rows.shape[1] for s in splits), [], 0
+    longest, tables, offset = max(s.rows.shape[1] for s in splits), [], 0
     for s, size in zip(splits, sizes, strict=True):
         padding = s.rows[:, :1].expand(-1, longest - s.rows.shape[1])
-        tables.append(torch.cat([s.rows, padding], 1) + first)
-        first += size
+        tables.append(torch.cat([s.rows, padding], 1) + offset)
+        offset += size
     return Split(torch.cat(tables), torch.cat([s.counts for s in splits]))
 
 
@@ -168,9 +168,9 @@ def partitioned(
     rows   rows of the data set; parts hold places in it.      first_class   the class that is renumbered to 0.
     owners   of each client, from `owners_of`.
     """
-    held = np.unique(np.concatenate([one for split in parts for one in split]))
-    train, val, test = (_table([np.searchsorted(held, one) for one in split]) for split in parts)
-    original = rows[held]
+    places = np.unique(np.concatenate([rows_of for split in parts for rows_of in split]))
+    train, val, test = (_table([np.searchsorted(places, rows_of) for rows_of in split]) for split in parts)
+    original = rows[places]
     x, y, names = data.x[original], data.y[original] - first_class, data.class_names[first_class:]
     return Federation(
         x=x, y=y, classes=data.classes, train=train, val=val, test=test, row=original, owners=owners, class_names=names
@@ -186,18 +186,18 @@ def owners_of(data: Dataset, rows: np.ndarray, parts: Partition) -> Owners:
     if data.owner is None:
         return ()
     clients = len(parts.train)
-    client = np.concatenate([np.repeat(np.arange(clients), [len(one) for one in split]) for split in parts])
-    owner = data.owner[rows[np.concatenate([one for split in parts for one in split])]]
+    client = np.concatenate([np.repeat(np.arange(clients), [len(rows_of) for rows_of in split]) for split in parts])
+    owner = data.owner[rows[np.concatenate([rows_of for split in parts for rows_of in split])]]
     people, number = np.unique(owner, return_inverse=True)
     client, number = np.divmod(np.unique(client * len(people) + number), len(people))  # each pair once
     several = np.bincount(client, minlength=clients)[client] > 1
     if (several & (np.bincount(number)[number] > 1)).any():
         return ()
     names = [data.owner_names[p] if data.owner_names else str(p) for p in people.tolist()]
-    found: list[list[str]] = [[] for _ in range(clients)]
+    result: list[list[str]] = [[] for _ in range(clients)]
     for k, n in zip(client.tolist(), number.tolist(), strict=True):
-        found[k].append(names[n])
-    return tuple(map(tuple, found))
+        result[k].append(names[n])
+    return tuple(map(tuple, result))
 
 
 def _table(rows: list[np.ndarray]) -> Split:

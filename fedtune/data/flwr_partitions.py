@@ -21,11 +21,11 @@ import numpy as np
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import several
 from fedtune.data.assignment import Partition, split
-from fedtune.data.demands import LEAST, shares_leave_rows
+from fedtune.data.demands import MIN_ROWS, shares_leave_rows
 
 PREFIX = "flwr:"
 LABEL, OWNER, ROW = "label", "owner", "row"  # the columns that partitioners see
-CLIENTS, BY, SEED = "num_partitions", "partition_by", "seed"
+CLIENTS, PARTITION_BY, SEED = "num_partitions", "partition_by", "seed"
 EXAMPLE = "flwr:DirichletPartitioner(alpha=0.3)"
 
 
@@ -67,21 +67,21 @@ def partition(
     """
     shares_leave_rows(val_share, test_share)
     make, arguments = _maker(name)
-    known = inspect.signature(make).parameters
-    drawn = {CLIENTS: clients, BY: OWNER if "NaturalId" in name else LABEL, SEED: int(rng.integers(2**31))}
+    parameters = inspect.signature(make).parameters
+    defaults = {CLIENTS: clients, PARTITION_BY: OWNER if "NaturalId" in name else LABEL, SEED: int(rng.integers(2**31))}
     order = (np.random.default_rng(arguments[SEED]) if arguments.get(SEED) is not None else rng).permutation(len(y))
-    arguments = {n: v for n, v in drawn.items() if n in known} | arguments
-    _require_column(name, arguments.get(BY), owner is not None)
+    arguments = {n: v for n, v in defaults.items() if n in parameters} | arguments
+    _require_column(name, arguments.get(PARTITION_BY), owner is not None)
     columns = {ROW: order, LABEL: y[order]} | ({} if owner is None else {OWNER: owner[order]})
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # its progress bars
             warnings.simplefilter("ignore")
-            held = _divided(make, arguments, columns, clients)
+            rows_by_client = _divided(make, arguments, columns, clients)
     except UserError:
         raise
     except Exception as error:  # whatever the library raises
-        raise UserError(f"{name} cannot divide {several(len(y), 'row')}: {_said(error)}") from error
-    return _assigned(name, held, val_share, test_share, rng)
+        raise UserError(f"{name} cannot divide {several(len(y), 'row')}: {_error_text(error)}") from error
+    return _assigned(name, rows_by_client, val_share, test_share, rng)
 
 
 def _divided(
@@ -92,55 +92,55 @@ def _divided(
 
     partitioner = make(**arguments)
     partitioner.dataset = Dataset.from_dict(dict(columns))
-    many = partitioner.num_partitions
-    if many != clients:
+    partitions = partitioner.num_partitions
+    if partitions != clients:
         raise UserError(
-            f"this partition has {several(many, 'client')}, but clients is {clients}; give --clients {many}"
+            f"this partition has {several(partitions, 'client')}, but clients is {clients}; give --clients {partitions}"
         )
     return [np.asarray(partitioner.load_partition(k)[ROW][:], np.int64) for k in range(clients)]
 
 
 def _assigned(
-    name: str, held: list[np.ndarray], val_share: float, test_share: float, rng: np.random.Generator
+    name: str, rows_by_client: list[np.ndarray], val_share: float, test_share: float, rng: np.random.Generator
 ) -> Partition:
     """Each client's rows in three splits."""
-    sizes = np.array([len(rows) for rows in held])
-    if (sizes < LEAST).any():
+    sizes = np.array([len(rows) for rows in rows_by_client])
+    if (sizes < MIN_ROWS).any():
         k = int(sizes.argmin())
         raise UserError(
-            f"{name} gives client {k} {several(int(sizes[k]), 'row')}, and a client needs {LEAST}: give other "
+            f"{name} gives client {k} {several(int(sizes[k]), 'row')}, and a client needs {MIN_ROWS}: give other "
             "arguments, for example min_partition_size, or fewer clients"
         )
-    rows, owner = np.concatenate(held), np.repeat(np.arange(len(held)), sizes)
+    rows, owner = np.concatenate(rows_by_client), np.repeat(np.arange(len(rows_by_client)), sizes)
     if len(np.unique(rows)) < len(rows):
         raise UserError(f"{name} gives one row to two clients, which is not possible here; give other arguments")
     order = rng.permutation(len(rows))
-    return split(rows[order], owner[order], len(held), val_share, test_share)
+    return split(rows[order], owner[order], len(rows_by_client), val_share, test_share)
 
 
 def _parsed(name: str) -> tuple[str, dict[str, Any]]:
-    found = re.fullmatch(rf"{PREFIX}([^\W\d]\w*)(\(.*\))?", name, re.DOTALL)
+    match = re.fullmatch(rf"{PREFIX}([^\W\d]\w*)(\(.*\))?", name, re.DOTALL)
     try:
-        if not found:
+        if not match:
             raise ValueError
-        call = ast.parse(f"f{found[2] or '()'}", mode="eval").body
+        call = ast.parse(f"f{match[2] or '()'}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
             raise ValueError
         arguments = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise UserError(f"a partition of flwr-datasets has keyword literals, as {EXAMPLE}, but got {name!r}") from None
-    many = arguments.get(CLIENTS, 1)
-    if isinstance(many, bool) or not isinstance(many, int) or many < 1:
-        raise UserError(f"{CLIENTS} of {name} must be a whole number from 1 on, but got {shown(many)}")
+    clients = arguments.get(CLIENTS, 1)
+    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
+        raise UserError(f"{CLIENTS} of {name} must be a whole number from 1 on, but got {shown(clients)}")
     seed = arguments.get(SEED)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32):
         raise UserError(f"{SEED} of {name} must be a whole number from 0 on, but got {shown(seed)}")
-    return found[1], arguments
+    return match[1], arguments
 
 
 def _maker(name: str) -> tuple[Any, dict[str, Any]]:
     """The partitioner's class, and its arguments."""
-    wanted, arguments = _parsed(name)
+    kind, arguments = _parsed(name)
     try:
         from flwr_datasets import partitioner as library
     except ImportError as error:
@@ -148,29 +148,29 @@ def _maker(name: str) -> tuple[Any, dict[str, Any]]:
             f"{name} needs the library flwr-datasets, which is not installed; install it: pip install 'fedtune[flwr]'"
         ) from error
     known = {n: getattr(library, n) for n in library.__all__ if n != "Partitioner" and not n.startswith("Vertical")}
-    if wanted.startswith("Vertical"):
-        raise UserError(f"{wanted} divides columns and not rows, which is not possible here; take another partitioner")
-    if wanted not in known:
-        raise unknown("partitioner of flwr-datasets", wanted, known)
-    parameters = inspect.signature(known[wanted]).parameters
+    if kind.startswith("Vertical"):
+        raise UserError(f"{kind} divides columns and not rows, which is not possible here; take another partitioner")
+    if kind not in known:
+        raise unknown("partitioner of flwr-datasets", kind, known)
+    parameters = inspect.signature(known[kind]).parameters
     for argument in arguments:
         if argument not in parameters:
-            raise unknown(f"argument of {wanted}", argument, parameters)
-    filled = {CLIENTS, BY, SEED, *arguments}
-    if lacking := [n for n, p in parameters.items() if p.default is p.empty and n not in filled]:
-        raise UserError(f"{wanted} needs {lacking[0]}, as in {PREFIX}{wanted}({lacking[0]}=…), but got {name!r}")
+            raise unknown(f"argument of {kind}", argument, parameters)
+    filled_in = {CLIENTS, PARTITION_BY, SEED, *arguments}
+    if lacking := [n for n, p in parameters.items() if p.default is p.empty and n not in filled_in]:
+        raise UserError(f"{kind} needs {lacking[0]}, as in {PREFIX}{kind}({lacking[0]}=…), but got {name!r}")
     for argument, value in arguments.items():
         if isinstance(value, list) and "NDArray" in str(parameters[argument].annotation):
             arguments[argument] = np.array(value)
-    return known[wanted], arguments
+    return known[kind], arguments
 
 
-def _require_column(name: str, by: Any, owners: bool) -> None:
-    known = (LABEL, OWNER) if owners else (LABEL,)
-    if by is not None and by not in known:
-        why = ", and the data set has no owners" if not owners else ""
-        raise UserError(f"{BY} of {name} must be {' or '.join(map(repr, known))}{why}, but got {shown(by)}")
+def _require_column(name: str, key: Any, owners: bool) -> None:
+    names = (LABEL, OWNER) if owners else (LABEL,)
+    if key is not None and key not in names:
+        end = ", and the data set has no owners" if not owners else ""
+        raise UserError(f"{PARTITION_BY} of {name} must be {' or '.join(map(repr, names))}{end}, but got {shown(key)}")
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]

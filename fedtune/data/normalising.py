@@ -35,14 +35,14 @@ def prepared(f: Federation, source: str, kind: str, normalise: bool) -> Federati
 
 def _filled(f: Federation, source: str) -> Federation:
     """The mean of all clients' training rows in place of each missing value; only a table's may have any."""
-    trained = f.x[_trained(f)]
-    there = ~np.isnan(trained)
-    if (empty := np.flatnonzero(~there.any(axis=0))).size:
+    training = f.x[_trained(f)]
+    has_value = ~np.isnan(training)
+    if (empty := np.flatnonzero(~has_value.any(axis=0))).size:
         raise UserError(
             f"missing='mean' needs a value of each feature in training rows, but feature {empty[0]} of x of {source} "
             "has none; leave it out"
         )
-    mean = np.where(there, trained, 0).sum(axis=0, dtype=np.float64) / there.sum(axis=0)
+    mean = np.where(has_value, training, 0).sum(axis=0, dtype=np.float64) / has_value.sum(axis=0)
     return f._replace(x=np.where(np.isnan(f.x), mean, f.x))
 
 
@@ -54,30 +54,30 @@ def _standardised(f: Federation, source: str) -> Federation:
     clients are assumed to agree on a scale, which would cost them one exchange.
     """
     train = f.x[_trained(f)]
-    over = (0, *range(2, train.ndim))
+    axes = (0, *range(2, train.ndim))
     first = train[(slice(1), slice(None), *[slice(1)] * (train.ndim - 2))]
     away = _difference(train, first, f.x)
-    reach = np.abs(away).max(axis=over, keepdims=True)  # so that squares neither underflow nor overflow
-    reach[reach == 0] = 1
-    away /= reach
-    mean, spread = away.mean(axis=over, keepdims=True), away.std(axis=over, keepdims=True)
+    largest = np.abs(away).max(axis=axes, keepdims=True)  # so that squares neither underflow nor overflow
+    largest[largest == 0] = 1
+    away /= largest
+    mean, spread = away.mean(axis=axes, keepdims=True), away.std(axis=axes, keepdims=True)
     spread[spread == 0] = 1
     x = np.empty(f.x.shape, np.float32)
     rows = max(1, BLOCK // max(1, x[0].size))
     with np.errstate(over="ignore"):
-        for at in range(0, len(x), rows):
-            x[at : at + rows] = (_difference(f.x[at : at + rows], first, f.x) / reach - mean) / spread
+        for start in range(0, len(x), rows):
+            x[start : start + rows] = (_difference(f.x[start : start + rows], first, f.x) / largest - mean) / spread
     _require_kept(f, x, source, "once they have mean 0 and standard deviation 1")
     return f._replace(x=x)
 
 
-def _difference(x: np.ndarray, first: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _difference(x: np.ndarray, first_values: np.ndarray, all_values: np.ndarray) -> np.ndarray:
     """Differences from the first values in float64: exact before rounding, also for 64-bit integers."""
-    if x.dtype.kind in "iu" and int(whole.max()) - int(whole.min()) < 2**63:
-        exact: Any = (x.astype(np.uint64) - first.astype(np.uint64)).view(np.int64)
+    if x.dtype.kind in "iu" and int(all_values.max()) - int(all_values.min()) < 2**63:
+        exact: Any = (x.astype(np.uint64) - first_values.astype(np.uint64)).view(np.int64)
         return exact.astype(np.float64)
     with np.errstate(over="ignore"):
-        return np.subtract(x, first, dtype=np.float64)
+        return np.subtract(x, first_values, dtype=np.float64)
 
 
 def _as_given(f: Federation, source: str, kind: str) -> Federation:
@@ -95,44 +95,44 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
     return f._replace(x=x)
 
 
-def _exact(x: np.ndarray, whole: np.ndarray) -> bool:
+def _exact(x: np.ndarray, integers: np.ndarray) -> bool:
     """Whether floats equal these integers: compared as integers, because float64 has only 53 bits."""
-    if x.max() >= 2.0 ** (8 * whole.dtype.itemsize - (whole.dtype.kind == "i")):
-        return False  # it was rounded up beyond the integer type's range
-    return bool((x.astype(whole.dtype) == whole).all())
+    if x.max() >= 2.0 ** (8 * integers.dtype.itemsize - (integers.dtype.kind == "i")):
+        return False  # a value was rounded up beyond the integer type's range
+    return bool((x.astype(integers.dtype) == integers).all())
 
 
-def _require_kept(f: Federation, x: np.ndarray, source: str, where: str) -> None:
+def _require_kept(f: Federation, x: np.ndarray, source: str, form: str) -> None:
     """UserError for values that float32 cannot represent, and for a feature whose distinct values merge."""
     finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
     if not finite.all():
         raise UserError(
-            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not {where}; leave outliers "
+            f"x of {source} must be finite in float32, but {int((~finite).sum())} rows are not {form}; leave outliers "
             "out or clip them"
         )
-    rows = _some(_trained(f))
-    before, after = (_different(np.moveaxis(values[rows], 1, -1)) for values in (f.x, x))
-    lost = np.flatnonzero(before - after > LOST * before)
-    if len(lost):
-        i = int(lost[0])
+    rows = _sample(_trained(f))
+    had, has = (_distinct_values(np.moveaxis(values[rows], 1, -1)) for values in (f.x, x))
+    merged = np.flatnonzero(had - has > LOST * had)
+    if len(merged):
+        i = int(merged[0])
         low, high = f.x[:, i].min(), f.x[:, i].max()
-        called = "channel" if x.ndim > 2 else "feature"
+        kind = "channel" if x.ndim > 2 else "feature"
         raise UserError(
-            f"{called} {i} of x of {source} keeps {after[i]} of {before[i]} distinct values {where}, because it ranges "
+            f"{kind} {i} of x of {source} keeps {has[i]} of {had[i]} distinct values {form}, because it ranges "
             f"from {low:.4g} to {high:.4g}; clip it, or take its logarithm"
         )
 
 
-def _different(values: np.ndarray) -> np.ndarray:
+def _distinct_values(values: np.ndarray) -> np.ndarray:
     """The number of distinct values of each feature (the last axis) in a sample."""
-    ordered = np.sort(_some(values.reshape(-1, values.shape[-1])), axis=0)
+    ordered = np.sort(_sample(values.reshape(-1, values.shape[-1])), axis=0)
     count: np.ndarray = (ordered[1:] != ordered[:-1]).sum(axis=0) + 1
     return count
 
 
-def _some(of: np.ndarray) -> np.ndarray:
+def _sample(rows: np.ndarray) -> np.ndarray:
     """At most SAMPLE rows, the same ones for arrays of the same length."""
-    return of if len(of) <= SAMPLE else of[np.random.default_rng(0).choice(len(of), SAMPLE, replace=False)]
+    return rows if len(rows) <= SAMPLE else rows[np.random.default_rng(0).choice(len(rows), SAMPLE, replace=False)]
 
 
 def _trained(f: Federation) -> np.ndarray:

@@ -128,7 +128,7 @@ def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: n
 def fedgen(
     y: np.ndarray,
     train_rows: int,
-    whole: int,
+    total: int,
     clients: int,
     alpha: float,
     share: float,
@@ -165,10 +165,10 @@ def fedgen(
     a_share(share)
     leaves_rows(val_share)
     pool, test_pool = pools(y, train_rows, rng)  # row numbers
-    cap = share * (whole if train_rows < len(y) else whole - len(test_pool)) / clients
+    cap = share * (total if train_rows < len(y) else total - len(test_pool)) / clients
     stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
-    kept = stock if share == 1 else np.minimum(rounded_down(cap), rounded_down(share * stock))
-    counts = shares_above_floor(kept, clients, alpha, cap, floor, rng)  # [clients, classes]
+    used = stock if share == 1 else np.minimum(rounded_down(cap), rounded_down(share * stock))
+    counts = shares_above_floor(used, clients, alpha, cap, floor, rng)  # [clients, classes]
     rows, owner, _ = blocks(y[pool], counts, rng)
     order = rng.permutation(len(rows))
     rows, owner = rows[order], owner[order]
@@ -219,11 +219,11 @@ def natural(
             f"{several(clients, 'client')} of {several(owners, 'owner')} each need {clients * owners}, but there "
             f"are {len(pool)}: take fewer clients or owners, or a larger share"
         )
-    chosen = pool[: clients * owners]
+    members = pool[: clients * owners]
     if owners == 1:
-        chosen = np.sort(chosen)  # client k is the same owner for every seed; groups and their order are redrawn
+        members = np.sort(members)  # client k is the same owner for every seed; groups and their order are redrawn
     client = np.full(len(people), -1)
-    client[chosen] = np.repeat(np.arange(clients), owners)[: len(chosen)]
+    client[members] = np.repeat(np.arange(clients), owners)[: len(members)]
     rows = rng.permutation(len(owner))
     rows = rows[client[person[rows]] >= 0]
     holder = client[person[rows]]

@@ -23,7 +23,7 @@ ENDING = "val"  # of the copy's name
 SHARE = 5  # one row of so many is set aside
 
 
-class Made(NamedTuple):
+class ValidationCopy(NamedTuple):
     """The copy, its clients, and its training and validation rows."""
 
     folder: Path
@@ -32,7 +32,7 @@ class Made(NamedTuple):
     val: int
 
 
-def make(folder: Path, seed: int = 0) -> Made:
+def make(folder: Path, seed: int = 0) -> ValidationCopy:
     """Write FOLDERval beside FOLDER: a fifth of each client's training rows become its test rows.
 
     The test rows of FOLDER are not in it.  UserError for a folder that is not PFLlib's, a client with one row, or a
@@ -47,41 +47,41 @@ def make(folder: Path, seed: int = 0) -> Made:
             f"split-validation needs a folder of PFLlib's, with train/0.npz and test/0.npz, but got {folder}"
         )
     numbers = user_pfllib.clients(folder)
-    made = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=folder.parent))
     try:
-        counts = [_client(folder, made, k, seed) for k in numbers]
+        counts = [_client(folder, temporary, k, seed) for k in numbers]
         if (folder / CONFIG).exists():
-            shutil.copyfile(folder / CONFIG, made / CONFIG)
-        made.chmod(folder.stat().st_mode & 0o777)
-        made.rename(copy)
+            shutil.copyfile(folder / CONFIG, temporary / CONFIG)
+        temporary.chmod(folder.stat().st_mode & 0o777)
+        temporary.rename(copy)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     train, val = (sum(count) for count in zip(*counts, strict=True))
-    return Made(copy, len(numbers), train, val)
+    return ValidationCopy(copy, len(numbers), train, val)
 
 
-def _client(folder: Path, to: Path, number: int, seed: int) -> tuple[int, int]:
+def _client(folder: Path, target: Path, number: int, seed: int) -> tuple[int, int]:
     """Write a client's two files; the numbers of rows to train on and to validate."""
     file = folder / TRAIN / f"{number}.npz"
-    found = user_pfllib.content(file)
-    y = plain(str(file), "y", found["y"]).reshape(len(found["y"]), -1)[:, 0]
+    arrays = user_pfllib.content(file)
+    y = plain(str(file), "y", arrays["y"]).reshape(len(arrays["y"]), -1)[:, 0]
     if len(y) < 2:
         raise UserError(
             f"{file} has {several(len(y), 'row')}, and a client needs 2, to train and to validate; leave it out"
         )
-    aside = chosen(y, randomness.numpy_stream(seed, "validation", number))
+    aside = validation_rows(y, randomness.numpy_stream(seed, "validation", number))
     parts = (np.setdiff1d(np.arange(len(y)), aside), aside)
     for name, rows in zip(SPLITS, parts, strict=True):
-        (to / name).mkdir(exist_ok=True)
-        whole = [n for n, values in found.items() if not _is_per_row(values, len(y))]
-        if whole:
-            raise UserError(f"{file} has {whole[0]} beside x and y, which is not one value per row; leave it out")
-        _write(to / name / file.name, {n: _taken(values, rows) for n, values in found.items()})
+        (target / name).mkdir(exist_ok=True)
+        not_per_row = [n for n, values in arrays.items() if not _is_per_row(values, len(y))]
+        if not_per_row:
+            raise UserError(f"{file} has {not_per_row[0]} beside x and y, which is not one value per row; leave it out")
+        _write(target / name / file.name, {n: _rows_of(values, rows) for n, values in arrays.items()})
     return len(parts[0]), len(parts[1])
 
 
-def chosen(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def validation_rows(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The rows to set aside, ascending: a fifth of each class to within one row, at least one in all.
 
     Rows of a class that has only one stay for training, unless every class has only one.
@@ -91,17 +91,17 @@ def chosen(y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     several_rows = size[number] > 1
     order, number = (a[several_rows] if several_rows.any() else a for a in (order, number))
     order = order[np.argsort(number, kind="stable")]
-    many = max(1, (len(order) + SHARE // 2) // SHARE)
-    places = ((np.arange(many) + rng.random()) * len(order) / many).astype(np.int64)
-    found: np.ndarray = np.sort(order[places])
-    return found
+    count = max(1, (len(order) + SHARE // 2) // SHARE)
+    places = ((np.arange(count) + rng.random()) * len(order) / count).astype(np.int64)
+    rows: np.ndarray = np.sort(order[places])
+    return rows
 
 
 def _is_per_row(values: Any, rows: int) -> bool:
     return isinstance(values, np.ndarray | list | tuple) and len(values) == rows
 
 
-def _taken(values: Any, rows: np.ndarray) -> Any:
+def _rows_of(values: Any, rows: np.ndarray) -> Any:
     """These rows of an array or list, of the same type."""
     return values[rows] if isinstance(values, np.ndarray) else type(values)(values[i] for i in rows.tolist())
 

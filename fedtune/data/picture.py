@@ -26,18 +26,18 @@ DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
 PIXELS = 2**26  # the most in a picture: a phone's has 48 million
 EXACT = 2**24  # float32 represents every whole number up to here
-ORIENTATION, BITS_PER_SAMPLE, WHITE_IS, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
+ORIENTATION, BITS_PER_SAMPLE, WHITE, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
 
 
 class Encoded(NamedTuple):
-    """A picture in its file's bytes, inside a table.  where: its place, for messages."""
+    """A picture in its file's bytes, inside a table.  place: for messages."""
 
-    where: str
+    place: str
     content: bytes
 
     def __str__(self) -> str:
         """Its place."""
-        return self.where
+        return self.place
 
 
 class PictureFormat(NamedTuple):
@@ -73,9 +73,9 @@ def pixels(file: Path | Encoded, channels: int, depth: str, size: tuple[int, int
     from PIL import Image, ImageOps
 
     with _opened(file) as image:
-        said = _upright(image)
+        size_declared = _upright(image)
         upright = ImageOps.exif_transpose(image)
-    if upright.size != said:  # Pillow garbles a TIFF that is rotated and not compressed
+    if upright.size != size_declared:  # Pillow garbles a TIFF that is rotated and not compressed
         raise UserError(f"{file} is rotated by an entry that Pillow does not follow; save it upright")
     if depth == "8 bits":
         picture = upright.convert("RGBA" if channels == 4 else "RGB")
@@ -131,8 +131,8 @@ def _opened(file: Path | Encoded) -> Iterator[Any]:
 def _upright(image: Any) -> tuple[int, int]:
     """The upright (width, height) of a picture, from its header."""
     width, height = image.size
-    told = image.format != "PNG" or {"exif", "Raw profile type exif", "xmp"} & set(image.info)
-    turned = told and image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5  # a TIFF is rotated already
+    tagged = image.format != "PNG" or {"exif", "Raw profile type exif", "xmp"} & set(image.info)
+    turned = tagged and image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5  # a TIFF is rotated already
     return (height, width) if turned else (width, height)
 
 
@@ -143,10 +143,10 @@ def _require_whole(file: Path | Encoded, image: Any) -> None:
         raise UserError(f"a picture must have one frame, but {file} has {frames}; save each frame as its own picture")
     if image.mode not in COLOURS and image.mode not in DEPTHS:
         raise UserError(f"pictures must be grey or coloured, but {file} has Pillow's mode {image.mode}; save it as RGB")
-    held, bits = DEPTHS.get(image.mode, 8), _bits(image)
-    if bits > held:
+    depth, bits = DEPTHS.get(image.mode, 8), _bits(image)
+    if bits > depth:
         raise UserError(
-            f"{file} has {bits} bits per channel, of which Pillow reads {held}; save it with {held}, or give the "
+            f"{file} has {bits} bits per channel, of which Pillow reads {depth}; save it with {depth}, or give the "
             "pixels as an array (.npz)"
         )
     tags = getattr(image, "tag_v2", {})
@@ -154,20 +154,20 @@ def _require_whole(file: Path | Encoded, image: Any) -> None:
         raise UserError(
             f"{file} has {samples} channels, of which Pillow reads {channels}; give the pixels as an array (.npz)"
         )
-    if held == 8 and 2 in tags.get(SAMPLE_FORMAT, ()):
+    if depth == 8 and 2 in tags.get(SAMPLE_FORMAT, ()):
         raise UserError(f"{file} has signed numbers of 8 bits, which Pillow misreads; save it with 16")
-    if held == 16 and tags.get(WHITE_IS) == 0:
+    if depth == 16 and tags.get(WHITE) == 0:
         raise UserError(f"{file} has 0 for white, which Pillow does not invert in 16 bits; save it with 0 for black")
     if image.mode in DEPTHS and image.has_transparency_data:
-        raise UserError(f"{file} is {held}-bit grey with a transparent value, which is not supported; save it without")
+        raise UserError(f"{file} is {depth}-bit grey with a transparent value, which is not supported; save it without")
 
 
 def _bits(image: Any) -> int:
     """Bits per channel in the file, if Pillow knows them."""
     tags = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, ())
     code = image.tile[0][3] if image.tile else ""
-    raw, *more = code if isinstance(code, tuple) else (code,)
-    largest = more[0] if image.format == "PPM" and more else 0
+    raw, *arguments = code if isinstance(code, tuple) else (code,)
+    largest = arguments[0] if image.format == "PPM" and arguments else 0
     if image.mode in ("I", "F"):
         largest = 0  # a 16-bit PGM, which Pillow reads as 32 bits
     return max(16 * (";16" in str(raw)), int(largest).bit_length(), *(tags if isinstance(tags, tuple) else (tags,)), 0)

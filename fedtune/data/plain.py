@@ -33,8 +33,8 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
     except UserError:
         raise
     except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        ragged = "its rows differ in length; pad them" if "inhomogeneous" in said else said
+        text = " ".join(str(error).split()) or type(error).__name__
+        ragged = "its rows differ in length; pad them" if "inhomogeneous" in text else text
         raise UserError(f"{what} is not an array: {ragged}") from error
     array = _of_objects(what, array) if array.dtype.kind == "O" else array
     if array.dtype.kind == "T":
@@ -53,10 +53,10 @@ def joined_labels(source: str, parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def require_aligned(source: str, given: Mapping[str, Any]) -> None:
+def require_aligned(source: str, arrays: Mapping[str, Any]) -> None:
     """UserError if pandas tables have the same index in different orders: rows are paired by position."""
     pandas = sys.modules.get("pandas")
-    tables = {n: v for n, v in given.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
+    tables = {n: v for n, v in arrays.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
     first = next(iter(tables), "")
     for name, table in tables.items():
         index, other = tables[first].index, table.index
@@ -94,12 +94,12 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
         _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
         values = values.data
     array = np.asarray(values)
-    if isinstance(values, list | tuple) and (array.dtype.kind == "U" or _beyond(array)):
+    if isinstance(values, list | tuple) and (array.dtype.kind == "U" or _may_be_rounded(array)):
         return np.array(values, object)  # otherwise NumPy turns NaN and 1 into text, and rounds
     return array
 
 
-def _beyond(array: np.ndarray) -> bool:
+def _may_be_rounded(array: np.ndarray) -> bool:
     """Whether integers may have been rounded."""
     return array.dtype.kind == "f" and bool((np.abs(array) >= 2.0**53).any())
 
@@ -130,11 +130,11 @@ def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
         columns.append(values)
     if not columns:
         return np.empty((len(table), 0))
-    whole = np.column_stack(columns)
+    joined = np.column_stack(columns)
     for name, values in zip(table.columns, columns, strict=True):
-        if values.dtype.kind in "iu" and whole.dtype.kind == "f":
+        if values.dtype.kind in "iu" and joined.dtype.kind == "f":
             _require_exact(f"column {name!r} of {what}", values.tolist())
-    return whole
+    return joined
 
 
 def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
@@ -156,15 +156,15 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
         return array.astype(str)
     real = (bool, int, float, np.bool_, np.integer, np.floating)
     if not array.ndim or not all(isinstance(v, real) for v in values):
-        strange = next((v for v in values if not isinstance(v, real)), None)
-        several = isinstance(strange, list | tuple | np.ndarray) or _is_tensor(strange)
-        todo = "numpy.stack it" if several else "convert it first"
-        got = "both" if isinstance(strange, str) else f"a {type(strange).__name__}"
-        raise UserError(f"{what} must be numbers or text, but holds {got}; {todo}")
-    found = np.array(values)
-    if found.dtype.kind not in "biu":
+        bad = next((v for v in values if not isinstance(v, real)), None)
+        is_row = isinstance(bad, list | tuple | np.ndarray) or _is_tensor(bad)
+        todo = "numpy.stack it" if is_row else "convert it first"
+        actual = "both" if isinstance(bad, str) else f"a {type(bad).__name__}"
+        raise UserError(f"{what} must be numbers or text, but holds {actual}; {todo}")
+    numbers = np.array(values)
+    if numbers.dtype.kind not in "biu":
         _require_exact(what, values)
-    return found.reshape(array.shape)
+    return numbers.reshape(array.shape)
 
 
 def _require_exact(what: str, values: list[Any]) -> None:
@@ -174,11 +174,11 @@ def _require_exact(what: str, values: list[Any]) -> None:
             raise UserError(f"{what} has {v} among floats, which float64 cannot represent; scale it or give it as text")
 
 
-def _require_none(what: str, missing: np.ndarray, called: str, todo: str) -> None:
+def _require_none(what: str, missing: np.ndarray, kind: str, todo: str) -> None:
     """UserError for missing values."""
     if missing.any():
         rows = missing.reshape(len(missing), -1).any(1) if missing.ndim else missing[None]
         raise UserError(
-            f"{what} has {called} values in {int(rows.sum())} rows, the first is row {int(rows.argmax())}; leave them "
+            f"{what} has {kind} values in {int(rows.sum())} rows, the first is row {int(rows.argmax())}; leave them "
             f"out or {todo}"
         )

@@ -125,14 +125,14 @@ def mislabelled(f: Federation, shifts: Shifts, classes: int, seed: int) -> Feder
     y = f.y.copy()
     for k in range(f.clients):
         stream = randomness.numpy_stream(seed, "label noise", k)
-        drawn, level = stream.random(), shifts.label_noise + shifts.label_noise_spread * (2 * stream.random() - 1)
-        if drawn >= shifts.noisy_clients:
+        chance, level = stream.random(), shifts.label_noise + shifts.label_noise_spread * (2 * stream.random() - 1)
+        if chance >= shifts.noisy_clients:
             continue
         for name in shifts.noisy_splits.split("+"):
-            own = _rows(getattr(f, name), k)
-            order, by = stream.permutation(len(own)), stream.integers(1, classes, len(own))
-            flipped = order[: round(min(1.0, max(0.0, level)) * len(own))]
-            y[own[flipped]] = (y[own[flipped]] + by[flipped]) % classes
+            rows = _rows(getattr(f, name), k)
+            order, offsets = stream.permutation(len(rows)), stream.integers(1, classes, len(rows))
+            flipped = order[: round(min(1.0, max(0.0, level)) * len(rows))]
+            y[rows[flipped]] = (y[rows[flipped]] + offsets[flipped]) % classes
     return f._replace(y=y)
 
 
@@ -145,6 +145,6 @@ def _by_client(f: Federation, values: np.ndarray, change: Callable[[np.ndarray, 
     """A copy of values [R, …] with every client's rows changed."""
     out = values.copy()
     for k in range(f.clients):
-        own = np.concatenate([_rows(table, k) for table in (f.train, f.val, f.test)])
-        out[own] = change(values[own], k)
+        rows = np.concatenate([_rows(table, k) for table in (f.train, f.val, f.test)])
+        out[rows] = change(values[rows], k)
     return out

@@ -41,7 +41,7 @@ def shards(
         )
     rows = rng.permutation(len(y))
     rows = rows[np.argsort(y[rows], kind="stable")]  # in random order within a class
-    holder = rng.permutation(np.repeat(np.arange(clients), shards))  # of each shard
+    holder = rng.permutation(np.repeat(np.arange(clients), shards))  # the client of each shard
     owner = holder[np.arange(len(y)) * (clients * shards) // len(y)]
     order = rng.permutation(len(y))
     owner = raise_to(

@@ -96,14 +96,14 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     """
     user_files.register(files)
     if is_own(name):
-        known = user_files.about(name)[KEY][_ending(name)]
+        metadata = user_files.about(name)[KEY][_ending(name)]
     else:
         data = _read(name, _content(name))
-        found = _about(data, _digest(data) if _ending(name) else "")
-        known = found._asdict() | {"shape": list(found.shape), "notes": list(found.notes)}  # as JSON represents it
-    before = user_files.about(name)
-    new = {KEY: before.get(KEY, {}) | {_ending(name): known}}
-    files = tuple(f._replace(about=before | new) if f.name == _file(name) else f for f in files)
+        info = _about(data, _digest(data) if _ending(name) else "")
+        metadata = info._asdict() | {"shape": list(info.shape), "notes": list(info.notes)}  # as JSON represents it
+    old = user_files.about(name)
+    metadata_new = {KEY: old.get(KEY, {}) | {_ending(name): metadata}}
+    files = tuple(f._replace(about=old | metadata_new) if f.name == _file(name) else f for f in files)
     user_files.register(files)
     return files
 
@@ -112,8 +112,8 @@ def load(name: str) -> Dataset:
     """The data set; UserError if it cannot be read, or its function returns other arrays than before."""
     if not user_files.is_own(name):
         return _read(name, "")
-    data, before = _read(name, _content(name)), about(name)
-    if before.digest and _digest(data) != before.digest:
+    data, info = _read(name, _content(name)), about(name)
+    if info.digest and _digest(data) != info.digest:
         raise UserError(
             f"{name} returned other arrays than before; a data set's function must return the same every time"
         )
@@ -124,15 +124,15 @@ def without_split(name: str) -> str:
     """What to do for a data set whose split is not to be used, in words."""
     if not user_files.is_own(name) or _is_code(name) or not user_formats.reader(user_files.path_of(name)):
         return "leave out the array split"
-    given = {**user_files.call_options(name), "split": None}
-    return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in given.items())})"
+    options = {**user_files.call_options(name), "split": None}
+    return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in options.items())})"
 
 
 def _about(data: Dataset, digest: str) -> DatasetInfo:
     owners = 0 if data.owner is None else int(data.owner.max()) + 1
     shape = tuple(map(int, data.x.shape[1:]))
     sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
-    many = np.transpose(sizes).tolist()
+    sizes_and_owners = np.transpose(sizes).tolist()
     return DatasetInfo(
         shape=shape,
         classes=data.classes,
@@ -140,7 +140,7 @@ def _about(data: Dataset, digest: str) -> DatasetInfo:
         owners=owners,
         rows=len(data.y),
         digest=digest,
-        sizes=many,
+        sizes=sizes_and_owners,
         notes=data.notes,
     )
 
@@ -154,8 +154,8 @@ def _read(name: str, content: str) -> Dataset:
             return user_arrays.to_dataset(name, name, _arrays(name, function()))
     if not _is_code(name):
         path = user_files.path_of(name)
-        if (found := user_formats.read(name, path, user_files.call_options(name))) is not None:
-            return found
+        if (data := user_formats.read(name, path, user_files.call_options(name))) is not None:
+            return data
         if path.is_dir():
             return user_pictures.read(name, path)
         return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))
@@ -163,27 +163,27 @@ def _read(name: str, content: str) -> Dataset:
         raise UserError(f"a data set in a Python file must be a function that returns arrays; name it as {name}:NAME")
     function = _function(name, user_files.load(name, "data set"))
     with user_files.calling(name, "data set"):
-        given = function(**user_files.call_options(name))
-    return user_arrays.to_dataset(name, name, _arrays(name, given))
+        returned = function(**user_files.call_options(name))
+    return user_arrays.to_dataset(name, name, _arrays(name, returned))
 
 
-def _function(name: str, found: Any) -> Callable[..., Any]:
+def _function(name: str, value: Any) -> Callable[..., Any]:
     """The object that a name refers to; UserError unless it can be called."""
-    if not callable(found):
-        raise UserError(f"{name} must be a function that returns arrays, but is {_kind(found)}")
-    function: Callable[..., Any] = found
+    if not callable(value):
+        raise UserError(f"{name} must be a function that returns arrays, but is {_kind(value)}")
+    function: Callable[..., Any] = value
     return function
 
 
-def _arrays(source: str, given: Any) -> Mapping[str, Any]:
+def _arrays(source: str, returned: Any) -> Mapping[str, Any]:
     """What a function returned, by name: a mapping, or x, y, owner and split in this order."""
-    if isinstance(given, tuple | list) and 2 <= len(given) <= 4:
-        return dict(zip(user_arrays.NAMES, given, strict=False))
-    if not isinstance(given, Mapping) or not set(given) <= set(user_arrays.NAMES):
-        got = f"{sorted(map(str, given))}" if isinstance(given, Mapping) else _kind(given)
+    if isinstance(returned, tuple | list) and 2 <= len(returned) <= 4:
+        return dict(zip(user_arrays.NAMES, returned, strict=False))
+    if not isinstance(returned, Mapping) or not set(returned) <= set(user_arrays.NAMES):
+        got = f"{sorted(map(str, returned))}" if isinstance(returned, Mapping) else _kind(returned)
         names = ", ".join(user_arrays.NAMES)
         raise UserError(f"{source} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
-    return given
+    return returned
 
 
 def _kind(value: Any) -> str:
@@ -204,11 +204,11 @@ def _is_code(name: str) -> bool:
 
 def _digest(data: Dataset) -> str:
     """The hash of a data set's arrays."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in (data.x, data.y, data.owner, data.split):
         if isinstance(array, np.ndarray):
-            whole.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-    return whole.hexdigest()
+            digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _file(name: str) -> str:

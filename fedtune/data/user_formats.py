@@ -13,10 +13,10 @@ from fedtune.core.terminal import several
 from fedtune.data import user_arrays, user_leaf, user_options, user_pfllib, user_rows, user_text
 from fedtune.data.dataset import Dataset
 from fedtune.data.plain import plain
-from fedtune.data.user_options import Options, Read
+from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
-Reader = Callable[[Path, Options], Read]
+Reader = Callable[[Path, Options], Rows]
 
 
 def _tables() -> Any:
@@ -26,19 +26,19 @@ def _tables() -> Any:
     return user_tables
 
 
-def _csv(path: Path, options: Options) -> Read:
-    found: Read = _tables().csv(path, options)
-    return found
+def _csv(path: Path, options: Options) -> Rows:
+    table: Rows = _tables().csv(path, options)
+    return table
 
 
-def _parquet(path: Path, options: Options) -> Read:
-    found: Read = _tables().parquet(path, options)
-    return found
+def _parquet(path: Path, options: Options) -> Rows:
+    table: Rows = _tables().parquet(path, options)
+    return table
 
 
-def _hugging_face(path: Path, options: Options) -> Read:
-    found: Read = _tables().hugging_face(path, options)
-    return found
+def _hugging_face(path: Path, options: Options) -> Rows:
+    table: Rows = _tables().hugging_face(path, options)
+    return table
 
 
 LAYOUTS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
@@ -59,46 +59,46 @@ def reader(path: Path) -> tuple[Reader, tuple[str, ...]] | None:
     """What reads a file or folder, and its options; None for arrays and for folders of pictures."""
     if not path.is_dir():
         return FILES.get(path.suffix.lower())
-    found = layouts.of(path)
-    return LAYOUTS[found.kind] if found else None
+    layout = layouts.of(path)
+    return LAYOUTS[layout.kind] if layout else None
 
 
-def read(name: str, path: Path, given: Mapping[str, Any]) -> Dataset | None:
+def read(name: str, path: Path, options_given: Mapping[str, Any]) -> Dataset | None:
     """The data set of a file or folder; None where there is no reader.  given: the options after its name."""
-    found = reader(path)
-    if found is None:
-        if given:
-            raise UserError(f"{path} takes no options, but got {', '.join(given)}; leave them out")
+    reader_found = reader(path)
+    if reader_found is None:
+        if options_given:
+            raise UserError(f"{path} takes no options, but got {', '.join(options_given)}; leave them out")
         return None
-    read_it, known = found
-    options = user_options.parsed(name, given, known)
-    rows = read_it(path, options)
+    read_rows, option_names = reader_found
+    options = user_options.parsed(name, options_given, option_names)
+    rows = read_rows(path, options)
     source = str(path)
     if options.split is None:
         rows = rows._replace(split=None)
     x, kind, notes = _rows(source, rows, options)
-    arrays = {"y": _whole(rows.y), "owner": _whole(rows.owner), "split": rows.split, "classes": rows.classes}
+    arrays = {"y": _integers(rows.y), "owner": _integers(rows.owner), "split": rows.split, "classes": rows.classes}
     arrays = {n: a for n, a in arrays.items() if a is not None}
-    made = user_arrays.of_rows(name, source, x, arrays, kind)
-    return made._replace(notes=(*rows.notes, *made.notes, *notes))
+    data = user_arrays.of_rows(name, source, x, arrays, kind)
+    return data._replace(notes=(*rows.notes, *data.notes, *notes))
 
 
-def _rows(source: str, read_: Read, options: Options) -> tuple[Any, str, tuple[str, ...]]:
+def _rows(source: str, user: Rows, options: Options) -> tuple[Any, str, tuple[str, ...]]:
     """The rows as arrays or pictures, what they are, and notes."""
-    x = read_.x
+    x = user.x
     if isinstance(x, list):
-        trained = None if read_.split is None else np.asarray(read_.split) == 0
-        tokens, note = user_text.tokens(source, x, options.text, options.length, trained)
+        is_training = None if user.split is None else np.asarray(user.split) == 0
+        tokens, note = user_text.tokens(source, x, options.text, options.length, is_training)
         return _shaped(source, tokens, options), user_rows.TOKENS, (note,)
     if options.text:
         raise UserError(f"text says how text becomes tokens, but x of {source} is no text; leave it out")
     if not isinstance(x, np.ndarray):
         if options.shape:
             raise UserError(f"shape is for arrays, but {source} holds pictures; leave it out, or give --image-size")
-        return x, read_.kind, ()
+        return x, user.kind, ()
     x = plain(source, "x", x)
     user_rows.require_rows(source, x, missing=options.missing == user_options.MEAN)
-    kind = read_.kind
+    kind = user.kind
     if options.shape:
         x, kind = _shaped(source, x, options), ""
     return x, kind or user_rows.kind_of(x), ()
@@ -116,7 +116,7 @@ def _shaped(source: str, x: np.ndarray, options: Options) -> np.ndarray:
     return x.reshape(len(x), *options.shape)
 
 
-def _whole(names: Any) -> Any:
+def _integers(names: Any) -> Any:
     """Labels or owners such as 1.0, as JSON and tables with gaps write whole numbers, as such."""
     if isinstance(names, np.ndarray) and names.dtype.kind == "f" and (names == np.floor(names)).all():
         return names.astype(np.int64) if (np.abs(names) < 2**53).all() else names

@@ -19,7 +19,7 @@ from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import several
 from fedtune.data import user_rows
 from fedtune.data.plain import joined_labels, plain
-from fedtune.data.user_options import Options, Read
+from fedtune.data.user_options import Options, Rows
 from fedtune.data.user_pictures import ENDINGS
 from fedtune.user_code import layouts
 
@@ -36,17 +36,17 @@ class _User(NamedTuple):
     miscounted: bool
 
 
-def read(path: Path, options: Options) -> Read:
+def read(path: Path, options: Options) -> Rows:
     """The rows of all users, file by file."""
     files = layouts.leaf_files(path)
     users = [user for split, file in files for user in _users(file, split, options)]
     if not users:
         raise UserError(f"{path} needs users with rows, but no file has any")
-    seen: set[tuple[str, int]] = set()
+    names_seen: set[tuple[str, int]] = set()
     for user in users:
-        if (user.name, user.split) in seen:
+        if (user.name, user.split) in names_seen:
             raise UserError(f"users of {path} must have different names, but two are called {user.name!r}; rename one")
-        seen.add((user.name, user.split))
+        names_seen.add((user.name, user.split))
     texts = isinstance(users[0].x, list)
     for user in users:
         if isinstance(user.x, list) != texts or (not texts and user.x.shape[1:] != users[0].x.shape[1:]):
@@ -60,14 +60,14 @@ def read(path: Path, options: Options) -> Read:
     y = joined_labels(str(path), [user.y for user in users])
     miscounted = sum(user.miscounted for user in users)
     notes = (f"num_samples of {several(miscounted, 'user')} is not the number of rows, which counts",)
-    return Read(x, y, np.repeat([user.name for user in users], sizes), split, notes=notes if miscounted else ())
+    return Rows(x, y, np.repeat([user.name for user in users], sizes), split, notes=notes if miscounted else ())
 
 
 def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
     """The users of a file that have rows."""
-    found = _content(file)
-    for user, count in zip(found["users"], found["num_samples"], strict=True):
-        rows = found["user_data"].get(user) if isinstance(user, str) else None
+    content = _content(file)
+    for user, count in zip(content["users"], content["num_samples"], strict=True):
+        rows = content["user_data"].get(user) if isinstance(user, str) else None
         if not isinstance(rows, dict) or not isinstance(rows.get("x"), list) or not isinstance(rows.get("y"), list):
             raise UserError(f"{file} needs lists x and y of each user, but has none of {shown(user)}")
         x, y = rows["x"], rows["y"]
@@ -81,18 +81,18 @@ def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
 def _content(file: Path) -> dict[str, Any]:
     """A file's lists of users and numbers, and their rows."""
     try:
-        found = json.loads(bounded.read(file, zipped.most()))
+        content = json.loads(bounded.read(file, zipped.max_bytes()))
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} cannot be read as LEAF's JSON: {reason}; make it again") from error
-    if not isinstance(found, dict) or not all(name in found for name in KEYS):
-        got = ", ".join(list(found)[:5]) if isinstance(found, dict) else f"a {type(found).__name__}"
-        raise UserError(f"{file} needs {', '.join(KEYS)}, as LEAF writes them, but has {got or 'nothing'}")
-    users, counts, rows = (found[name] for name in KEYS)
-    right = isinstance(users, list) and isinstance(counts, list) and isinstance(rows, dict)
-    if not right or len(users) != len(counts):
+    if not isinstance(content, dict) or not all(name in content for name in KEYS):
+        actual = ", ".join(list(content)[:5]) if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise UserError(f"{file} needs {', '.join(KEYS)}, as LEAF writes them, but has {actual or 'nothing'}")
+    users, counts, rows = (content[name] for name in KEYS)
+    valid = isinstance(users, list) and isinstance(counts, list) and isinstance(rows, dict)
+    if not valid or len(users) != len(counts):
         raise UserError(f"{file} needs lists users and num_samples of one length, and a dictionary user_data of them")
-    return found
+    return content
 
 
 def _rows(whose: str, x: list[Any], field: Any) -> np.ndarray | list[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.data.dataset import Stored
+from fedtune.data.dataset import RowsOnAccess
 
 REFUSE, DROP, MEAN = MISSING = ("refuse", "drop", "mean")
 WORDS, CHARACTERS = TEXTS = ("words", "characters")
@@ -20,7 +20,7 @@ class Options(NamedTuple):
     missing     what becomes of missing values: refuse, drop the rows, or the mean of training rows.
     text        what a token is: words or characters.
     length      tokens of a row: longer ones are cut, shorter ones padded with 0; 0: all have the same.
-    shape       that rows are given; () leaves them.
+    shape       the shape of a row; () leaves it.
     delimiter   between the columns of a CSV file; "": a comma, or a tab in FILE.tsv.
     decimal, encoding, na_values, skiprows   of a CSV file, as in pandas.read_csv.
     """  # noqa: D205
@@ -46,14 +46,14 @@ CSV = Options._fields
 COLUMNS = CSV[: CSV.index("delimiter")]
 
 
-class Read(NamedTuple):
-    """What a reader found.  x: arrays, encoded pictures, or a list of texts.  The rest as in a user's .npz.
+class Rows(NamedTuple):
+    """A user's rows.  x: arrays, encoded pictures, or a list of texts.  The other fields are as in a user's .npz.
 
     kind    of the rows, if the format says it.
     notes   for the user, one line each.
     """
 
-    x: np.ndarray | Stored | list[str]
+    x: np.ndarray | RowsOnAccess | list[str]
     y: Any
     owner: Any = None
     split: Any = None
@@ -62,40 +62,40 @@ class Read(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def parsed(name: str, given: Mapping[str, Any], known: tuple[str, ...]) -> Options:
+def parsed(name: str, values: Mapping[str, Any], names: tuple[str, ...]) -> Options:
     """The options after a name; UserError for an unknown one, or a value that is not of its kind."""
-    for option in given:
-        if option not in known:
-            raise unknown(f"option of {name.partition('(')[0]}", option, known)
-    found = Options(**given)
-    _require(found.missing in MISSING, "missing", MISSING, found.missing)
-    _require(found.text in ("", *TEXTS), "text", TEXTS, found.text)
-    _require(_whole(found.length), "length", "a whole number from 1 on", found.length)
+    for option in values:
+        if option not in names:
+            raise unknown(f"option of {name.partition('(')[0]}", option, names)
+    options = Options(**values)
+    _require(options.missing in MISSING, "missing", MISSING, options.missing)
+    _require(options.text in ("", *TEXTS), "text", TEXTS, options.text)
+    _require(_is_count(options.length), "length", "a whole number from 1 on", options.length)
     for option in ("y", "owner", "split"):
-        value = getattr(found, option)
+        value = getattr(options, option)
         _require(isinstance(value, str) or (value is None and option != "y"), option, "a column's name", value)
     for option, empty in (("delimiter", True), ("decimal", False)):
-        value = getattr(found, option)
+        value = getattr(options, option)
         _require(isinstance(value, str) and (len(value) == 1 or (empty and not value)), option, "one character", value)
-    _require(_is_encoding(found.encoding), "encoding", "one that Python knows, such as 'cp1252'", found.encoding)
-    _require(_whole(found.skiprows), "skiprows", "a number of lines", found.skiprows)
-    marks = [found.na_values] if isinstance(found.na_values, str) else found.na_values
-    right = isinstance(marks, list | tuple) and all(isinstance(m, str) for m in marks)
-    _require(right, "na_values", "text as it stands in the file, or a list of such", found.na_values)
-    shape = found.shape if isinstance(found.shape, list | tuple) else (found.shape,)
+    _require(_is_encoding(options.encoding), "encoding", "one that Python knows, such as 'cp1252'", options.encoding)
+    _require(_is_count(options.skiprows), "skiprows", "a number of lines", options.skiprows)
+    marks = [options.na_values] if isinstance(options.na_values, str) else options.na_values
+    valid = isinstance(marks, list | tuple) and all(isinstance(m, str) for m in marks)
+    _require(valid, "na_values", "text as it stands in the file, or a list of such", options.na_values)
+    shape = options.shape if isinstance(options.shape, list | tuple) else (options.shape,)
     _require(
-        len(shape) < 4 and all(map(_whole, shape)) and 0 not in shape, "shape", "1 to 3 whole numbers", found.shape
+        len(shape) < 4 and all(map(_is_count, shape)) and 0 not in shape, "shape", "1 to 3 whole numbers", options.shape
     )
-    return found._replace(shape=tuple(shape), na_values=tuple(marks))
+    return options._replace(shape=tuple(shape), na_values=tuple(marks))
 
 
 def columns(name: str, x: Any) -> tuple[str, ...]:
     """The names of columns that x lists."""
     names = (x,) if isinstance(x, str) else x
-    right = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
-    _require(right, "x", "a column's name or a list of names", x)
-    if twice := next((n for n in names if names.count(n) > 1), None):
-        raise UserError(f"x of {name} must name each column once, but has {twice!r} twice")
+    valid = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
+    _require(valid, "x", "a column's name or a list of names", x)
+    if repeated := next((n for n in names if names.count(n) > 1), None):
+        raise UserError(f"x of {name} must name each column once, but has {repeated!r} twice")
     return tuple(names)
 
 
@@ -106,11 +106,11 @@ def _is_encoding(name: Any) -> bool:
         return False
 
 
-def _whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _require(right: bool, option: str, wanted: str | tuple[str, ...], got: Any) -> None:
-    if not right:
-        wanted = wanted if isinstance(wanted, str) else " or ".join(repr(w) for w in wanted)
-        raise UserError(f"the option {option} of a data set must be {wanted}, but got {shown(got)}")
+def _require(valid: bool, option: str, expected: str | tuple[str, ...], actual: Any) -> None:
+    if not valid:
+        expected = expected if isinstance(expected, str) else " or ".join(repr(w) for w in expected)
+        raise UserError(f"the option {option} of a data set must be {expected}, but got {shown(actual)}")

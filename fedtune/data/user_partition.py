@@ -26,7 +26,7 @@ NAMES = ("row", "client", "split")
 KEY = "partition"  # the entry in a file's metadata
 
 
-class _Named(NamedTuple):
+class _Assignment(NamedTuple):
     """Client and split of each listed row, int64 [rows listed]."""
 
     row: np.ndarray
@@ -55,25 +55,25 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
             f"your own partition must be FILE.npz with arrays {', '.join(NAMES)}, but got {name}; write one with "
             "np.savez or fedtune partition --save"
         )
-    found = _read(user_files.path_of(name), file.sha256)
-    about = {KEY: {"clients": int(found.client.max()) + 1, "rows": len(found.row)}}
+    assignment = _read(user_files.path_of(name), file.sha256)
+    about = {KEY: {"clients": int(assignment.client.max()) + 1, "rows": len(assignment.row)}}
     files = tuple(f._replace(about={**f.about, **about}) if f is file else f for f in files)
     user_files.register(files)
     return files
 
 
-def partition(name: str, rows: np.ndarray, whole: int) -> Partition:
-    """The partition as places in `rows` (ascending rows of a data set that has `whole` rows).
+def partition(name: str, rows: np.ndarray, total: int) -> Partition:
+    """The partition as places in `rows` (ascending rows of a data set that has `total` rows).
 
     Rows missing from `rows` (because of skip_classes) belong to no client.  UserError for a row that does not exist.
     """
     path = user_files.path_of(name)
-    found = _read(path, user_files.of_data(path).sha256)
-    if found.row.max() >= whole:
-        raise UserError(f"{path} lists row {found.row.max()}, but the data set has rows 0 to {whole - 1}")
-    kept = np.isin(found.row, rows)
-    many = int(found.client.max()) + 1
-    return collect(np.searchsorted(rows, found.row[kept]), found.client[kept], found.split[kept], many)
+    a = _read(path, user_files.of_data(path).sha256)
+    if a.row.max() >= total:
+        raise UserError(f"{path} lists row {a.row.max()}, but the data set has rows 0 to {total - 1}")
+    used = np.isin(a.row, rows)
+    clients = int(a.client.max()) + 1
+    return collect(np.searchsorted(rows, a.row[used]), a.client[used], a.split[used], clients)
 
 
 def write(path: Path, parts: Partition) -> None:
@@ -89,7 +89,7 @@ def write(path: Path, parts: Partition) -> None:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, sha256: str) -> _Named:
+def _read(path: Path, sha256: str) -> _Assignment:
     """Read and check a file, once for the same content."""
     arrays = user_arrays.read_npz(path, NAMES)
     for name in NAMES:
@@ -103,25 +103,25 @@ def _read(path: Path, sha256: str) -> _Named:
     row, client = (_numbers(path, name, arrays[name]) for name in NAMES[:2])
     split = user_arrays.splits(str(path), user_arrays.plain(str(path), "split", arrays["split"]))
     order = np.argsort(row, kind="stable")
-    twice = np.flatnonzero(np.diff(row[order]) == 0)
-    if len(twice):
-        a, b = order[twice[0]], order[twice[0] + 1]
-        both = " and ".join(f"client {client[i]} for {user_arrays.SPLITS[split[i]]}" for i in (a, b))
-        raise UserError(f"{path} must list a row only once, but gives row {row[a]} to {both}")
+    repeated = np.flatnonzero(np.diff(row[order]) == 0)
+    if len(repeated):
+        a, b = order[repeated[0]], order[repeated[0] + 1]
+        places = " and ".join(f"client {client[i]} for {user_arrays.SPLITS[split[i]]}" for i in (a, b))
+        raise UserError(f"{path} must list a row only once, but gives row {row[a]} to {places}")
     numbers = np.unique(client)
     if len(numbers) != numbers[-1] + 1:
-        missing = int((numbers != np.arange(len(numbers))).argmax())
+        gap = int((numbers != np.arange(len(numbers))).argmax())
         raise UserError(
-            f"clients of {path} must be numbered from 0 without gaps, but {missing} of 0 to {numbers[-1]} has no rows"
+            f"clients of {path} must be numbered from 0 without gaps, but {gap} of 0 to {numbers[-1]} has no rows"
         )
-    return _Named(row, client, split)
+    return _Assignment(row, client, split)
 
 
 def _numbers(path: Path, name: str, values: Any) -> np.ndarray:
     array = user_arrays.plain(str(path), name, values)
     if array.dtype.kind not in "iu" or array.min() < 0:
-        got = array.min() if array.dtype.kind in "iu" else f"of type {array.dtype}"
-        way = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
-        way = way if name == "client" and array.dtype.kind == "U" else ""
-        raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {got}{way}")
+        actual = array.min() if array.dtype.kind in "iu" else f"of type {array.dtype}"
+        advice = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
+        advice = advice if name == "client" and array.dtype.kind == "U" else ""
+        raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {actual}{advice}")
     return array.astype(np.int64)

@@ -69,37 +69,37 @@ def read(name: str, folder: Path) -> Dataset:
     UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
     picture.
     """
-    everything = content_hashes.files_in(folder)
-    number = _split_folders(folder)
-    rows = sorted(_rows(folder, number, everything))
-    for part in map(folder.joinpath, number):
+    files = content_hashes.files_in(folder)
+    split_folders = _split_folders(folder)
+    rows = sorted(_rows(folder, split_folders, files))
+    for part in map(folder.joinpath, split_folders):
         if any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
             raise UserError(
                 f"{part} has pictures outside any class folder; put each into the folder of its class, as "
                 f"{part.name}/{min(row.name for row in rows) if rows else 'dog'}/1.png"
             )
-    for part in map(folder.joinpath, number or [""]):
+    for part in map(folder.joinpath, split_folders or [""]):
         for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
             raise UserError(f"every class folder needs pictures, but {part / empty} has none; fill or remove it")
     names = sorted({row.name for row in rows})
-    called = user_arrays.names_of(str(folder), names)
+    labels = user_arrays.names_of(str(folder), names)
     if len(names) < 2:
         inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
-        wanted = f"two or more class folders, as in {folder.name}/dog/1.png and {folder.name}/cat/2.png"
-        raise UserError(f"a folder of pictures needs {wanted}, but {folder} has {len(names)} with pictures{inner}")
+        expected = f"two or more class folders, as in {folder.name}/dog/1.png and {folder.name}/cat/2.png"
+        raise UserError(f"a folder of pictures needs {expected}, but {folder} has {len(names)} with pictures{inner}")
     place = {n: i for i, n in enumerate(names)}
     y = np.array([place[row.name] for row in rows], np.int64)
-    split = np.array([row.split for row in rows], np.int64) if number else None
+    split = np.array([row.split for row in rows], np.int64) if split_folders else None
     x = pictures_of(folder, [row.file for row in rows])
-    left = sorted(set(everything) - set(x.files))
+    rest = sorted(set(files) - set(x.files))
     notes: tuple[str, ...] = (
-        (f"{several(len(left), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {left[0]}",)
-        if left
+        (f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {rest[0]}",)
+        if rest
         else ()
     )
     if x.channels > len("RGB"):
         notes = ("some pictures have transparent parts, so opacity is a fourth channel", *notes)
-    notes += user_arrays.doubts(str(folder), called, y, split)
+    notes += user_arrays.doubts(str(folder), labels, y, split)
     return Dataset(
         name=name,
         x=x,
@@ -109,22 +109,22 @@ def read(name: str, folder: Path) -> Dataset:
         owner=None,
         split=split,
         raw=True,
-        class_names=called,
+        class_names=labels,
         notes=notes,
         kind=PICTURES,
     )
 
 
-def _rows(folder: Path, number: dict[str, int], files: list[Path]) -> Iterator[_Row]:
+def _rows(folder: Path, split_folders: dict[str, int], files: list[Path]) -> Iterator[_Row]:
     """The pictures in class folders.  number: the split of each split folder, if there are any."""
-    depth = 1 if number else 0
+    depth = 1 if split_folders else 0
     for file in files:
         parts = file.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
         if hidden or file.suffix.lower() not in ENDINGS or len(parts) < depth + 2:
             continue
-        if not number or parts[0] in number:
-            yield _Row(number.get(parts[0], 0), parts[depth], str(file.parent), file)
+        if not split_folders or parts[0] in split_folders:
+            yield _Row(split_folders.get(parts[0], 0), parts[depth], str(file.parent), file)
 
 
 def _split_folders(folder: Path) -> dict[str, int]:
@@ -133,31 +133,31 @@ def _split_folders(folder: Path) -> dict[str, int]:
     None if these are classes, because there is no other split beside train.  UserError if it is neither.
     """
     folders = [f.name for f in _folders(folder)]
-    found = {name: s for name in folders if (s := split_of(name)) is not None}
-    others = [name for name in folders if name not in found]
-    if (0 not in found.values() or len(found) == 1) and others or not found:
-        _require_classes(folder, folders, found)
+    splits = {name: s for name in folders if (s := split_of(name)) is not None}
+    others = [name for name in folders if name not in splits]
+    if (0 not in splits.values() or len(splits) == 1) and others or not splits:
+        _require_classes(folder, folders, splits)
         return {}
-    for s, wanted in ((0, "train"), (2, "test")):
-        if s not in found.values():
-            raise UserError(f"{folder} needs a folder {wanted} for its split, but has {', '.join(folders)}")
-    for s in found.values():
-        if len(same := [name for name in found if found[name] == s]) > 1:
-            raise UserError(f"{folder} has {' and '.join(same)}, which both mean {SPLITS[s]}; merge them")
+    for s, required in ((0, "train"), (2, "test")):
+        if s not in splits.values():
+            raise UserError(f"{folder} needs a folder {required} for its split, but has {', '.join(folders)}")
+    for s in splits.values():
+        if len(names := [name for name in splits if splits[name] == s]) > 1:
+            raise UserError(f"{folder} has {' and '.join(names)}, which both mean {SPLITS[s]}; merge them")
     for name in others:
         if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / name)):
             raise UserError(f"{folder} has pictures in {name}, which is not train, val or test; move it elsewhere")
-    return found
+    return splits
 
 
-def _require_classes(folder: Path, folders: list[str], found: dict[str, int]) -> None:
+def _require_classes(folder: Path, folders: list[str], splits: dict[str, int]) -> None:
     """UserError if a folder named like a split and another folder hold the same subfolders, as splits would."""
     inside = {name: {f.name for f in _folders(folder / name)} for name in folders}
-    for name, other in ((n, o) for n in found for o in folders if o not in found):
-        if same := sorted(inside[name] & inside[other]):
+    for name, other in ((n, o) for n in splits for o in folders if o not in splits):
+        if common := sorted(inside[name] & inside[other]):
             raise UserError(
-                f"{folder} has {same[0]} in {name} and in {other}, so these look like splits; call them train, val and "
-                f"test, or rename {name} if it is a class"
+                f"{folder} has {common[0]} in {name} and in {other}, so these look like splits; call them train, val "
+                f"and test, or rename {name} if it is a class"
             )
 
 

@@ -40,16 +40,16 @@ def kind_of(x: np.ndarray) -> str:
     if x.ndim == 3:
         return IMAGES if x.dtype == np.uint8 else ""
     _, a, b, c = x.shape
-    last = a > 1 and (c < min(a, b) or a == b != c or a > 4 >= c)  # channels seem to be last
-    return "" if last else IMAGES
+    channels_last = a > 1 and (c < min(a, b) or a == b != c or a > 4 >= c)  # channels seem to be last
+    return "" if channels_last else IMAGES
 
 
-def resolved(source: str, known: str, shape: tuple[int, ...], x_as: str) -> str:
+def resolved(source: str, kind: str, shape: tuple[int, ...], x_as: str) -> str:
     """The kind of the rows; UserError if it is ambiguous and x_as is not given, or if x_as does not fit."""
     if x_as == AUTO:
-        if not known:
+        if not kind:
             raise UserError(_question(source, shape))
-        return known
+        return kind
     if x_as not in OF_AXES[len(shape)]:
         raise UserError(
             f"x_as must be {' or '.join(OF_AXES[len(shape)])} for rows of shape {'×'.join(map(str, shape))}, as "
@@ -82,7 +82,7 @@ def row_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 def require_tokens(source: str, x: np.ndarray) -> None:
     """UserError unless every number is a non-negative integer of at most 63 bits."""
     low, high = x.min(), x.max()
-    whole = x.dtype.kind in "biu" or bool((x == np.floor(x)).all())
-    if not whole or low < 0 or high >= 2**63:
-        strange = low if low < 0 else high if whole else x[x != np.floor(x)].flat[0]
-        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {strange}; give --x-as numbers")
+    is_integer = x.dtype.kind in "biu" or bool((x == np.floor(x)).all())
+    if not is_integer or low < 0 or high >= 2**63:
+        bad_value = low if low < 0 else high if is_integer else x[x != np.floor(x)].flat[0]
+        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {bad_value}; give --x-as numbers")

@@ -22,7 +22,7 @@ from fedtune.core.terminal import few, several
 from fedtune.data import user_columns
 from fedtune.data.dataset import split_of
 from fedtune.data.user_columns import CLASS_LABEL
-from fedtune.data.user_options import Options, Read
+from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
 FEATURES = b"huggingface"  # the entry of a schema's metadata
@@ -31,7 +31,7 @@ PIECE = 2**20  # characters
 TABS = ".tsv"
 
 
-def csv(path: Path, options: Options) -> Read:
+def csv(path: Path, options: Options) -> Rows:
     """A CSV file with the columns' names in its first line."""
     from pyarrow import csv as arrow
 
@@ -47,8 +47,8 @@ def csv(path: Path, options: Options) -> Read:
                 f"the first line of {path} must name its columns, but has {few(names)}; put their names before it"
             )
         texts = {n: pa.string() for n in names if n in (options.y, options.owner, options.split)}
-        usual = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
-        texts |= {n: pa.string() for n in names if n.lower() in usual}  # so that 007 is not 7
+        usual_names = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
+        texts |= {n: pa.string() for n in names if n.lower() in usual_names}  # so that 007 is not 7
         convert = arrow.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
         convert.quoted_strings_can_be_null = bool(options.na_values)
         convert.null_values = [*convert.null_values, *options.na_values]
@@ -78,9 +78,9 @@ def _require_columns(path: Path, delimiter: str, options: Options) -> None:
         ) from error
     if delimiter in first:
         return
-    if other := next((d for d in ",;\t|" if d in first), ""):
+    if sep := next((d for d in ",;\t|" if d in first), ""):
         raise UserError(
-            f"{path} seems to have {other!r} between columns; give delimiter={other!r} in brackets after its name"
+            f"{path} seems to have {sep!r} between columns; give delimiter={sep!r} in brackets after its name"
         )
     if any(d in second for d in (delimiter, *",;\t|")):
         raise UserError(
@@ -89,20 +89,20 @@ def _require_columns(path: Path, delimiter: str, options: Options) -> None:
         )
 
 
-def parquet(path: Path, options: Options) -> Read:
+def parquet(path: Path, options: Options) -> Rows:
     """A parquet file, or a folder of them; parts are named as train-00000-of-00001.parquet, or by folders."""
     files = list(layouts.of(path).files) if path.is_dir() else [path]  # type: ignore[union-attr]
     folders = {file.parent for file in files}
-    inside = [_part_of(file, path) for file in files]
-    if len(folders) > 1 and None in inside:
+    part_of_file = [_part_of(file, path) for file in files]
+    if len(folders) > 1 and None in part_of_file:
         raise UserError(f"{path} has parquet files in {few(sorted(f.name for f in folders))}; give one of them")
-    if any(inside) and not all(inside):
-        strange = files[inside.index(None)]
+    if any(part_of_file) and not all(part_of_file):
+        strange = files[part_of_file.index(None)]
         raise UserError(
             f"files of {path} are called train-…, validation-… or test-…, but {strange.name} is not; move it"
         )
     parts: dict[str, list[pa.Table]] = {}
-    for file, part in zip(files, inside, strict=True):
+    for file, part in zip(files, part_of_file, strict=True):
         parts.setdefault(part or "", []).append(_parquet(file))
     return _joined(path, parts, options)
 
@@ -119,21 +119,21 @@ def _parquet(file: Path) -> pa.Table:
     from pyarrow import parquet as arrow
 
     with _reading(file, "parquet"):
-        about = arrow.read_metadata(file)
-        groups = [about.row_group(i) for i in range(about.num_row_groups)]
-        size = max(sum(g.total_byte_size for g in groups), about.num_rows * about.num_columns * NUMBER)
-        bounded.require_unpacked(file, file.stat().st_size, size, zipped.most())
+        metadata = arrow.read_metadata(file)
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        size = max(sum(g.total_byte_size for g in groups), metadata.num_rows * metadata.num_columns * NUMBER)
+        bounded.require_unpacked(file, file.stat().st_size, size, zipped.max_bytes())
         return arrow.ParquetFile(file).read()  # not read_table, which takes columns from the names of folders
 
 
-def hugging_face(folder: Path, options: Options) -> Read:
+def hugging_face(folder: Path, options: Options) -> Rows:
     """A Dataset or a DatasetDict as save_to_disk wrote it."""
-    listed = folder / "dataset_dict.json"
-    if not listed.exists():
+    index = folder / "dataset_dict.json"
+    if not index.exists():
         return _joined(folder, {"": _arrow(folder)}, options)
-    splits = _json(listed).get("splits")
+    splits = _json(index).get("splits")
     if not isinstance(splits, list) or not splits or not all(isinstance(s, str) for s in splits):
-        raise UserError(f"{listed} must list the data set's splits, but does not; save it again")
+        raise UserError(f"{index} must list the data set's splits, but does not; save it again")
     return _joined(folder, {s: _arrow(_inside(folder, s)) for s in splits}, options)
 
 
@@ -150,13 +150,13 @@ def _arrow(folder: Path) -> list[pa.Table]:
         raise UserError(f"{folder} was saved with a list of chosen rows; call flatten_indices(), and save it again")
     if not files:
         raise UserError(f"{folder / 'state.json'} lists no files, so the data set has no rows; save it again")
-    found = []
+    tables = []
     for file in files:
         with _reading(file, "Arrow"):
-            bounded.require(file, zipped.most())
+            bounded.require(file, zipped.max_bytes())
             with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
-                found.append(stream.read_all())
-    return found
+                tables.append(stream.read_all())
+    return tables
 
 
 def _inside(folder: Path, name: Any) -> Path:
@@ -168,34 +168,34 @@ def _inside(folder: Path, name: Any) -> Path:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(bounded.read(file))
+        content = json.loads(bounded.read(file))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}; save it again") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{file} must hold a dictionary, but does not; save it again")
-    return found
+    return content
 
 
-def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Read:
+def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Rows:
     """The rows of all parts whose names are those of splits."""
     used = {name: tables for name, tables in parts.items() if not name or split_of(name) is not None}
     if not used:
         raise UserError(f"{path} needs a part train and a part test, but has {few([*parts])}; give one of them")
-    tables = [table for each in used.values() for table in each]
+    tables = [table for part in used.values() for table in part]
     for table in tables:
         if table.schema.types != tables[0].schema.types or table.schema.names != tables[0].schema.names:
             raise UserError(f"all parts of {path} must have the same columns and types, but differ; save them alike")
     with _reading(path, "a table"):
         tables, features = _matched(path, tables)
-        whole = pa.concat_tables(tables)
+        joined = pa.concat_tables(tables)
     split = None
     if len(used) > 1:
-        rows = [sum(table.num_rows for table in each) for each in used.values()]
+        rows = [sum(table.num_rows for table in part) for part in used.values()]
         split = np.repeat([split_of(name) for name in used], rows).astype(np.int64)
-    found = user_columns.read(str(path), whole, features, options, split)
-    left = [name for name in parts if name not in used]
-    note = (f"{several(len(left), 'part')} not used, which no split is called: {few(left)}",) if left else ()
-    return found._replace(notes=(*found.notes, *note))
+    rows_read = user_columns.read(str(path), joined, features, options, split)
+    unused = [name for name in parts if name not in used]
+    note = (f"{several(len(unused), 'part')} not used, which no split is called: {few(unused)}",) if unused else ()
+    return rows_read._replace(notes=(*rows_read.notes, *note))
 
 
 def _matched(path: Path, tables: list[pa.Table]) -> tuple[list[pa.Table], dict[str, Mapping[str, Any]]]:
@@ -203,13 +203,13 @@ def _matched(path: Path, tables: list[pa.Table]) -> tuple[list[pa.Table], dict[s
 
     UserError where tables name the values of a column differently and they cannot be matched.
     """
-    each = [_features(table.schema) for table in tables]
-    features = each[0]
+    types = [_features(table.schema) for table in tables]
+    features = types[0]
     for column in tables[0].column_names:
-        lists = [user_columns.named(found.get(column, {})) for found in each]
+        lists = [user_columns.value_names(named.get(column, {})) for named in types]
         if all(names == lists[0] for names in lists):
             continue
-        if not all(names and found[column]["_type"] == CLASS_LABEL for names, found in zip(lists, each, strict=True)):
+        if not all(names and named[column]["_type"] == CLASS_LABEL for names, named in zip(lists, types, strict=True)):
             other = next(names for names in lists if names != lists[0])
             raise UserError(
                 f"parts of {path} must name the classes of {column} alike, but one has {few(lists[0]) or 'no names'} "
@@ -231,8 +231,8 @@ def _renumbered(table: pa.Table, column: str, names: list[str], joined: list[str
 def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
     """The types of columns as Hugging Face writes them into a schema; {} if it does not."""
     try:
-        found = json.loads((schema.metadata or {}).get(FEATURES, b"{}"))["info"]["features"]
-        return {str(n): f for n, f in found.items() if isinstance(f, Mapping)}
+        features = json.loads((schema.metadata or {}).get(FEATURES, b"{}"))["info"]["features"]
+        return {str(n): f for n, f in features.items() if isinstance(f, Mapping)}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
 

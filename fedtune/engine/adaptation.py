@@ -10,7 +10,7 @@ from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
 from fedtune.engine import seed_stack
 from fedtune.engine.engine import require_finite, train_group
-from fedtune.engine.local_training import Done
+from fedtune.engine.local_training import PhaseResult
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, received
 from fedtune.experiment import hooks, plans
@@ -21,28 +21,28 @@ Groups = Mapping[int, Group]  # the groups of a run by position
 
 def adapted(s: RunSetup, state: State, groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """A run's groups after adaptation; the given groups are not changed.  Raises Diverged."""
-    (found,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
-    if isinstance(found, Diverged):
-        raise found
-    return tuple(found.values())
+    (result,) = adapt_all(seed_stack.alone(s), {0: state}, {0: dict(enumerate(groups))}).values()
+    if isinstance(result, Diverged):
+        raise result
+    return tuple(result.values())
 
 
 def adapt_all(
     seeds: SeedStack, states: Mapping[int, State], groups: Mapping[int, Groups]
 ) -> dict[int, Groups | Diverged]:
     """Adapt the groups of several runs; returns each run's groups by position, or how it diverged."""
-    found: dict[int, Groups | Diverged] = dict(groups)
-    of_each = {i: seeds.setups[i] for i in states}
-    said = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in of_each.items()}
-    for phases, runs in by_plan(said) if any(said.values()) else ():
+    results: dict[int, Groups | Diverged] = dict(groups)
+    setups = {i: seeds.setups[i] for i in states}
+    phases_by_run = {i: plans.adapting(s.algorithm, s.task_in(states[i].round + 1)) for i, s in setups.items()}
+    for phases, runs in by_plan(phases_by_run) if any(phases_by_run.values()) else ():
         for place in dict.fromkeys(place for i in runs for place in groups[i]):
-            here = {i: groups[i][place] for i in runs if place in groups[i]}
-            works = {i: _received(of_each[i], i, place, states[i], g) for i, g in here.items()}
+            group_by_run = {i: groups[i][place] for i in runs if place in groups[i]}
+            works = {i: _received(setups[i], i, place, states[i], g) for i, g in group_by_run.items()}
             for i, g in _adapted(seeds, works, phases, states[runs[0]].round).items():
-                before = found[i]
-                if not isinstance(before, Diverged):
-                    found[i] = g if isinstance(g, Diverged) else {**before, place: g}
-    return found
+                run_groups = results[i]
+                if not isinstance(run_groups, Diverged):
+                    results[i] = g if isinstance(g, Diverged) else {**run_groups, place: g}
+    return results
 
 
 def _received(s: RunSetup, run: int, place: int, state: State, g: Group) -> Work:
@@ -59,15 +59,15 @@ def _adapted(
     lost: dict[int, Group | Diverged] = {}
     for n, phase in enumerate(phases):
 
-        def code(s: RunSetup, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> Done:
+        def code(s: RunSetup, g: Group, down: Tree, n: int = n, phase: Phase = phase) -> PhaseResult:
             return train_group(s, g, down, phase, ("adapt", t + 1, n), t + 1)
 
-        for w, done in zip(list(works.values()), seeds.run(list(works.values()), code), strict=True):
+        for w, result in zip(list(works.values()), seeds.run(list(works.values()), code), strict=True):
             try:
-                if isinstance(done, Diverged):
-                    raise done
-                require_finite(t, seeds.setups[w.run].federation, w.g.ids, done.losses, done.tensors, {})
-                works[w.run] = w._replace(g=w.g._replace(tensors=done.tensors))
+                if isinstance(result, Diverged):
+                    raise result
+                require_finite(t, seeds.setups[w.run].federation, w.g.ids, result.losses, result.tensors, {})
+                works[w.run] = w._replace(g=w.g._replace(tensors=result.tensors))
             except Diverged as error:
                 lost[w.run] = error
                 del works[w.run]

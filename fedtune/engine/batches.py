@@ -33,7 +33,7 @@ class Pool(NamedTuple):
 class BatchPlan(NamedTuple):
     """Each client's steps, rows and noise, drawn in advance from the client's own stream."""
 
-    steps: list[int]  # of each client
+    steps: list[int]  # the number of steps of each client
     rows: Tensor  # [m, S, B] rows of pool.x, padded after a client's last step
     eps: dict[str, Tensor]  # [m, S, …]
     ends: Tensor  # [m, S] bool, the last step of each pass
@@ -55,25 +55,25 @@ def plan(pools: list[Pool], phase: Phase, work: Scenario, passes: int, streams: 
     tables = [p.rows.cpu() + start for p, start in zip(pools, starts, strict=True)]
     rows, eps, steps, ends = [], [], [], []
     for k, stream in enumerate(streams):
-        mine, last = [], []
+        mine, ends_pass = [], []
         for table, count in zip(tables, counts, strict=True):
-            n, own = count[k], table[k]
+            n, own_rows = count[k], table[k]
             if phase.rows:
-                own = own[:n][phase.rows(torch.arange(n))]
-                n = len(own)
+                own_rows = own_rows[:n][phase.rows(torch.arange(n))]
+                n = len(own_rows)
             if phase.share < 1:
-                own = own[torch.randperm(n, generator=stream)[: max(1, round(phase.share * n))]]
-                n = min(n, len(own))
-            each, times = -(-n // batch), passes if len(pools) == 1 else 1  # steps per pass, and number of passes
+                own_rows = own_rows[torch.randperm(n, generator=stream)[: max(1, round(phase.share * n))]]
+                n = min(n, len(own_rows))
+            per_pass, times = -(-n // batch), passes if len(pools) == 1 else 1  # steps per pass, and number of passes
             if phase.steps is not None:
-                each, times = 1, phase.steps
+                per_pass, times = 1, phase.steps
             elif work.local_steps and (phase.epochs is None or phase.pool is None):
-                each, times = work.local_steps, 1 if phase.epochs is None else phase.epochs
-            if n and (need := each * times * batch):
+                per_pass, times = work.local_steps, 1 if phase.epochs is None else phase.epochs
+            if n and (need := per_pass * times * batch):
                 order = torch.cat([torch.randperm(n, generator=stream) for _ in range(-(-need // n))])[:need]
-                mine.append(own[order])
-                last += ([False] * (each * phase.repeat - 1) + [True]) * times
-        ends.append(torch.tensor(last, dtype=torch.bool))
+                mine.append(own_rows[order])
+                ends_pass += ([False] * (per_pass * phase.repeat - 1) + [True]) * times
+        ends.append(torch.tensor(ends_pass, dtype=torch.bool))
         drawn_rows = torch.cat(mine).view(-1, batch) if mine else torch.zeros(0, batch, dtype=torch.int64)
         rows.append(drawn_rows.repeat_interleave(phase.repeat, 0))
         steps.append(len(rows[-1]))
@@ -86,7 +86,7 @@ def _padded(ragged: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
     return nn.utils.rnn.pad_sequence(list(ragged), batch_first=True)
 
 
-def drawn(
+def draw_pool(
     net: nn.Module,
     phase: Phase,
     down: dict[str, Tree],
@@ -107,10 +107,10 @@ def drawn(
 
     def run() -> Data:
         draws.begin(streams_of(streams, f"pool draws {number}"))
-        none = [torch.empty(0)] * len(streams)
-        with finding(lambda k, _: draws.alone(rows_of, k, take(down, k), take(eps, k)), lambda: none):
-            found: Data = for_each_client(rows_of, executor, down, eps, draws=draws)
-        return found
+        no_rows = [torch.empty(0)] * len(streams)
+        with finding(lambda k, _: draws.alone(rows_of, k, take(down, k), take(eps, k)), lambda: no_rows):
+            made: Data = for_each_client(rows_of, executor, down, eps, draws=draws)
+        return made
 
     with torch.no_grad():
         data = certain(run, draws)

@@ -17,7 +17,7 @@ from fedtune.experiment.algorithm import Data
 from fedtune.nn.layers import has_convolutions, stacked_layout
 
 ROWS_AT_ONCE = 8192  # padded rows in evaluation and upload: bounds the memory of activations
-KEPT = 2**26  # the most bytes of a group's validation rows that are cached between rounds
+CACHED_BYTES = 2**26  # the most bytes of a group's validation rows that are cached between rounds
 
 BAND = 128  # this many rows of padding cost as much as another call
 BLOCK = 512  # rows whose activations still fit in the cache for a small CNN's next layer
@@ -26,7 +26,7 @@ STEP = 8  # a band is shorter than its chunk by multiples of this: otherwise PyT
 Part = Tensor | slice  # positions of clients in a group
 Band = tuple[Part, int, int]  # clients; rows of each; rows of the longest client in their chunk
 # per net, as long as it exists: which clients are scored together, and their cached rows
-_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | None, Any]]] = WeakKeyDictionary()
+_BANDS: WeakKeyDictionary[nn.Module, dict[Any, tuple[list[Band], list[Data] | None, Any]]] = WeakKeyDictionary()
 
 
 def over_rows(s: RunSetup, g: Group, table: Split, run: Callable[[Part, Data, int], Tree], keep: bool = False) -> Tree:
@@ -36,20 +36,20 @@ def over_rows(s: RunSetup, g: Group, table: Split, run: Callable[[Part, Data, in
     For code that processes rows independently, so that a chunk's padding can be cut.  Sums over rows must be padded to
     the chunk's full length, because their rounding depends on it.
 
-    keep: the table is used in every round, so its rows are cached, up to KEPT bytes per group.
+    keep: the table is used in every round, so its rows are cached, up to CACHED_BYTES per group.
     """
-    known = _KNOWN.setdefault(g.net, {})
+    cached = _BANDS.setdefault(g.net, {})
     key = id(s.federation.x), id(table.rows), g.executor, tuple(g.ids.tolist()), ROWS_AT_ONCE
-    if key not in known:
+    if key not in cached:
         bands = [band for part in _parts(g, table) for band in bands_of(table.counts[g.ids], part)]
         ready = None
-        if keep and _bytes(s, g, bands) <= KEPT:
+        if keep and _bytes(s, g, bands) <= CACHED_BYTES:
             ready = [rows_of(s, table, g, part, rows) for part, rows, _ in bands]
-        known[key] = bands, ready, (s.federation.x, table.rows)  # kept alive, so that their ids stay valid
-    bands, ready, _ = known[key]
+        cached[key] = bands, ready, (s.federation.x, table.rows)  # kept alive, so that their ids stay valid
+    bands, ready, _ = cached[key]
     data = ready or (rows_of(s, table, g, part, rows) for part, rows, _ in bands)
-    found = [run(part, mine, longest) for (part, _, longest), mine in zip(bands, data, strict=True)]
-    return _joined(found, [part for part, *_ in bands])
+    results = [run(part, mine, longest) for (part, _, longest), mine in zip(bands, data, strict=True)]
+    return _joined(results, [part for part, *_ in bands])
 
 
 def in_chunks(g: Group, table: Split, run: Callable[[Part], Tree]) -> Tree:
@@ -66,10 +66,10 @@ def _parts(g: Group, table: Split) -> list[Part]:
     return [*chunks] if len(chunks) > 1 else [slice(None)]
 
 
-def _joined(found: list[Tree], parts: list[Part]) -> Tree:
+def _joined(results: list[Tree], parts: list[Part]) -> Tree:
     """The results of all parts, in the clients' order."""
-    whole, chunks = join(found), [part for part in parts if isinstance(part, Tensor)]
-    return take(whole, torch.cat(chunks).argsort()) if chunks else whole
+    joined, chunks = join(results), [part for part in parts if isinstance(part, Tensor)]
+    return take(joined, torch.cat(chunks).argsort()) if chunks else joined
 
 
 def _bytes(s: RunSetup, g: Group, bands: list[Band]) -> int:
@@ -88,17 +88,17 @@ def bands_of(counts: Tensor, part: Part) -> list[Band]:
     longest = max(mine)
     order = sorted(range(len(mine)), key=lambda i: -mine[i])
     cut = [longest - max(0, longest - max(mine[i], STEP)) // STEP * STEP for i in order]  # rows, with padding
-    least, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # for the first i clients
+    costs, begin = [0] + [10**18] * len(order), [0] * (len(order) + 1)  # entry i: the least cost of the first i clients
     for end in range(1, len(order) + 1):
         for i in range(end - 1 if len(order) > 1 else end):
-            if (cost := least[i] + BAND + (end - i) * cut[i]) < least[end]:
-                least[end], begin[end] = cost, i
+            if (cost := costs[i] + BAND + (end - i) * cut[i]) < costs[end]:
+                costs[end], begin[end] = cost, i
     ends = [len(order)]
     while ends[-1]:
         ends.append(begin[ends[-1]])
     places = torch.arange(len(counts), device=counts.device)[part]
-    found: list[Band] = [(places[sorted(order[a:b])], cut[a], longest) for b, a in pairwise(ends)]
-    return found if len(found) > 1 else [(part, longest, longest)]
+    bands: list[Band] = [(places[sorted(order[a:b])], cut[a], longest) for b, a in pairwise(ends)]
+    return bands if len(bands) > 1 else [(part, longest, longest)]
 
 
 def blocks_of(rows: int, clients: int) -> list[slice]:
@@ -108,8 +108,8 @@ def blocks_of(rows: int, clients: int) -> list[slice]:
     Blocks are equally long, at least STEP rows per client, except for the last, which has half to one and a half as
     many rows, so that none is short.
     """
-    each = max(STEP, BLOCK // clients // STEP * STEP)
-    starts = range(0, max(1, rows - each // 2), each)
+    size = max(STEP, BLOCK // clients // STEP * STEP)
+    starts = range(0, max(1, rows - size // 2), size)
     return [slice(a, b) for a, b in pairwise([*starts, rows])]
 
 

@@ -18,18 +18,18 @@ from fedtune.data.federation import rows_by_class
 from fedtune.engine import client_errors, seed_stack
 from fedtune.engine.batches import Pool
 from fedtune.engine.blame import among
-from fedtune.engine.local_training import Done, train
+from fedtune.engine.local_training import PhaseResult, train
 from fedtune.engine.round import RunningRound, participants, require_finite
 from fedtune.engine.seed_stack import SeedStack, Work, by_plan
 from fedtune.engine.state import Group, RunSetup, State, start
-from fedtune.engine.uploads import Known, read, says_something, uploads
+from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
 from fedtune.experiment import plans
 from fedtune.experiment.algorithm import DOWN, Phase
 
 __all__ = ["Group", "RunSetup", "State", "participants", "require_finite", "run_round", "run_rounds", "start"]
 
 Address = tuple[str | int, ...]
-Found = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
+RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
 
 
 def run_round(s: RunSetup, state: State) -> tuple[State, dict[str, Any]]:
@@ -38,51 +38,51 @@ def run_round(s: RunSetup, state: State) -> tuple[State, dict[str, Any]]:
     The given state is consumed: if only some clients take part, its tensors are overwritten at the end of the round.
     Raises Diverged as soon as a loss or a parameter is not finite.
     """
-    (done,) = run_rounds(seed_stack.alone(s), {0: state}).values()
-    if isinstance(done, Diverged):
-        raise done
-    return done
+    (result,) = run_rounds(seed_stack.alone(s), {0: state}).values()
+    if isinstance(result, Diverged):
+        raise result
+    return result
 
 
-def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, Found]:
+def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, RoundResult]:
     """The next round of several runs whose clients train as one stack; for each run what `run_round` returns or raises.
 
     states: by the runs' positions among the seeds; all runs have trained the same number of rounds.
     """
     began = time.perf_counter()
     rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1) for i, state in states.items()]
-    said = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
-    for plan, runs in by_plan(said):
+    plans_by_run = {r.run: plans.plan(r.s.algorithm, r.task) for r in rounds}
+    for plan, runs in by_plan(plans_by_run):
         for action in plan:
-            here = [r for r in rounds if r.run in runs and not r.lost]
+            active = [r for r in rounds if r.run in runs and not r.lost]
             if isinstance(action, Phase):
-                _train(seeds, here, action)
+                _train(seeds, active, action)
             elif action == DOWN:
-                for r in here:
+                for r in active:
                     r.send_down()
             else:
-                _send_up(seeds, here)
-    found = {r.run: r.end(states[r.run]) for r in rounds}
+                _send_up(seeds, active)
+    results = {r.run: r.end(states[r.run]) for r in rounds}
     seconds = (time.perf_counter() - began) / len(rounds)  # each run's share
-    return {i: f if isinstance(f, Diverged) else (f[0], f[1] | {"seconds": seconds}) for i, f in found.items()}
+    return {i: r if isinstance(r, Diverged) else (r[0], r[1] | {"seconds": seconds}) for i, r in results.items()}
 
 
 def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> None:
     """Local training of all clients that take part."""
     for i in _groups(rounds):
-        here = [r for r in rounds if i in r.here and not r.lost]
+        active = [r for r in rounds if i in r.active_groups and not r.lost]
 
-        def code(s: RunSetup, g: Group, down: Tree) -> Done:
+        def code(s: RunSetup, g: Group, down: Tree) -> PhaseResult:
             return train_group(s, g, down, phase, ("train", rounds[0].t, rounds[0].phase), rounds[0].t)
 
-        works = [Work(r.run, i, r.groups[i], r.down[i]) for r in here]
-        for r, done in zip(here, seeds.run(works, code), strict=True):
-            r.take_training(i, done)
+        works = [Work(r.run, i, r.groups[i], r.down[i]) for r in active]
+        for r, result in zip(active, seeds.run(works, code), strict=True):
+            r.take_training(i, result)
     for r in rounds:
         r.end_phase()
 
 
-def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> Done:
+def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> PhaseResult:
     """One phase of local training for a group's clients in round t; draws come from their streams at this address."""
     cooled = s.scenario.lr_decay ** (t - 1)
     plans.require_parts(s.algorithm, phase, g.net)
@@ -97,17 +97,17 @@ def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Addres
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
     """The clients send and update what they keep, and the servers aggregate."""
     for i in _groups(rounds):
-        here = [r for r in rounds if i in r.here and not r.lost]
-        if not says_something(rounds[0].s.algorithm):
+        active = [r for r in rounds if i in r.active_groups and not r.lost]
+        if not sends_from_rows(rounds[0].s.algorithm):
             continue  # avoids a pass over the data
 
-        def code(s: RunSetup, g: Group, known: Known) -> Tree:
+        def code(s: RunSetup, g: Group, inputs: ClientInputs) -> Tree:
             with client_errors.running(s, g, rounds[0].t):
-                return uploads(s, g, known, rounds[0].t)
+                return uploads(s, g, inputs, rounds[0].t)
 
-        works = [Work(r.run, i, r.groups[i], Known(r.down[i], r.tallies[i], r.clients[i])) for r in here]
-        for r, found in zip(here, seeds.run(works, code), strict=True):
-            r.take_upload(i, found)
+        works = [Work(r.run, i, r.groups[i], ClientInputs(r.down[i], r.tallies[i], r.clients[i])) for r in active]
+        for r, result in zip(active, seeds.run(works, code), strict=True):
+            r.take_upload(i, result)
     for r in rounds:
         r.take_in()
 

@@ -38,25 +38,24 @@ class Scores(NamedTuple):
 
     # per client: correct rows of each head; for the first head the summed loss and counts by class (`_counts`)
     sums: dict[str, Tree]
-    each: dict[
-        int, tuple[Tensor, Tensor]
-    ]  # if the user's own metrics need them: each client's scores and labels, without padding
+    # by client, if the user's own metrics need them: scores and labels, without padding
+    outputs: dict[int, tuple[Tensor, Tensor]]
 
 
-_TOLD: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
+_USES_KEPT: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()  # nets whose `predict` uses what clients keep
 
 
-class _Accessed(BaseException):
-    """Client code uses what its client keeps, which was not passed in because that costs time.  It is not an error."""
+class _KeptUsed(BaseException):
+    """Client code used its client's kept state, which was not passed in because that costs time; it is no error."""
 
 
-class _Untold(Model):
+class _WithoutKept(Model):
     """A model whose client's kept state is not passed in until it is used."""
 
     @property
     def kept(self) -> dict[str, Any]:
         """Not available yet."""
-        raise _Accessed
+        raise _KeptUsed
 
 
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
@@ -73,10 +72,10 @@ def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) 
     A client's model consists of its own parts and the shared ones that it would receive now, trained by the algorithm's
     `adapt` if it has one.  Raises Diverged.
     """
-    (found,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
-    if isinstance(found, Diverged):
-        raise found
-    return found
+    (scored,) = score_all(seed_stack.alone(s), {0: state}, splits).values()
+    if isinstance(scored, Diverged):
+        raise scored
+    return scored
 
 
 @torch.no_grad()
@@ -87,14 +86,14 @@ def score_all(
     first = seeds.setups[next(iter(states))]
     if first.metrics:  # the user's own metrics are computed for one run after the other
         seeds = SeedStack(seeds.setups)
-    ready = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
-    found: dict[int, Scored | Diverged] = {i: g for i, g in ready.items() if isinstance(g, Diverged)}
-    groups = {i: g for i, g in ready.items() if not isinstance(g, Diverged)}
-    wanted = (*splits, "all") if "test" in splits and first.everywhere else splits
-    scores = {split: _scores(seeds, states, groups, split) for split in wanted}
-    for i, of in groups.items():
-        found[i] = _summed(seeds.setups[i], of, {split: scores[split][i] for split in wanted})
-    return {i: found[i] for i in states}
+    adapted = adapt_all(seeds, states, {i: _scored_groups(seeds.setups[i], state) for i, state in states.items()})
+    results: dict[int, Scored | Diverged] = {i: g for i, g in adapted.items() if isinstance(g, Diverged)}
+    groups = {i: g for i, g in adapted.items() if not isinstance(g, Diverged)}
+    all_splits = (*splits, "all") if "test" in splits and first.everywhere else splits
+    scores = {split: _scores(seeds, states, groups, split) for split in all_splits}
+    for i, run_groups in groups.items():
+        results[i] = _summed(seeds.setups[i], run_groups, {split: scores[split][i] for split in all_splits})
+    return {i: results[i] for i in states}
 
 
 def _scored_groups(s: RunSetup, state: State) -> dict[int, Group]:
@@ -102,8 +101,8 @@ def _scored_groups(s: RunSetup, state: State) -> dict[int, Group]:
     ids = s.scored_clients()
     if len(ids) == s.task.clients:
         return dict(enumerate(state.groups))
-    at = {i: torch.isin(g.ids, ids).nonzero()[:, 0] for i, g in enumerate(state.groups)}
-    return {i: state.groups[i].at(a) for i, a in at.items() if len(a)}
+    positions = {i: torch.isin(g.ids, ids).nonzero()[:, 0] for i, g in enumerate(state.groups)}
+    return {i: state.groups[i].at(index) for i, index in positions.items() if len(index)}
 
 
 def _summed(s: RunSetup, groups: Mapping[int, Group], scores: Mapping[str, list[Scores]]) -> Scored:
@@ -113,37 +112,37 @@ def _summed(s: RunSetup, groups: Mapping[int, Group], scores: Mapping[str, list[
     clients = {"client": ids}
     for split in (n for n in scores if n != "all"):
         table: Split = getattr(s.federation, split)
-        found = _in_order(groups, [of.sums for of in scores[split]])
-        each = {k: rows for of in scores[split] for k, rows in of.each.items()}
+        sums = _in_order(groups, [result.sums for result in scores[split]])
+        outputs = {k: rows for result in scores[split] for k, rows in result.outputs.items()}
         rows = table.counts[ids]
-        clients |= {f"{split}_rows": rows, f"{split}_acc": next(iter(found["correct"].values())).double() / rows}
-        of_own, values = _own(s, split, {k: each[k] for k in ids.tolist()} if s.metrics else {})
+        clients |= {f"{split}_rows": rows, f"{split}_acc": next(iter(sums["correct"].values())).double() / rows}
+        own_row, values = _own_metrics(s, split, {k: outputs[k] for k in ids.tolist()} if s.metrics else {})
         clients |= values
         if s.scenario.evaluation == "pooled":  # one global model: all clients' rows as one test set
-            found, rows = tree_map(lambda t: t.sum(0, keepdim=True), found), rows.sum()[None]
-        row |= metrics.accuracy(split, found["correct"], rows, s.task.clients)
-        row[f"{split}_loss"] = (found["loss"] / rows).mean().item()
-        row |= metrics.by_class(split, found["counts"]) | of_own
+            sums, rows = tree_map(lambda t: t.sum(0, keepdim=True), sums), rows.sum()[None]
+        row |= metrics.accuracy(split, sums["correct"], rows, s.task.clients)
+        row[f"{split}_loss"] = (sums["loss"] / rows).mean().item()
+        row |= metrics.by_class(split, sums["counts"]) | own_row
     if s.everywhere and "all" in scores:
-        correct = torch.cat([next(iter(of.sums["correct"].values())) for of in scores["all"]])
+        correct = torch.cat([next(iter(result.sums["correct"].values())) for result in scores["all"]])
         row["test_acc_all"] = (correct.double() / s.everywhere.counts[ids]).mean().item()
-        counts = _in_order(groups, [of.sums["counts"] for of in scores["all"]])
+        counts = _in_order(groups, [result.sums["counts"] for result in scores["all"]])
         row |= metrics.on_foreign(counts, classes_held(s.federation)[ids])
     return Scored(row, clients)
 
 
-def _own(
-    s: RunSetup, split: str, each: Mapping[int, tuple[Tensor, Tensor]]
+def _own_metrics(
+    s: RunSetup, split: str, outputs: Mapping[int, tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The values of the user's metrics by the scenario's rule, and per client. each: a client's scores and labels."""
     row: dict[str, float] = {}
     clients: dict[str, Tensor] = {}
-    ids, rows = list(each), list(each.values())
+    ids, rows = list(outputs), list(outputs.values())
     for metric in s.metrics:
         values = user_metrics.one_each(metric, rows, lambda i: s.federation.who(ids[i]))
         clients[f"{split}_{metric.name}"] = values
         if s.scenario.evaluation == "pooled":
-            scores, y = (torch.cat(both) for both in zip(*rows, strict=True))
+            scores, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
             values = user_metrics.one_each(metric, [(scores, y)])
         row |= user_metrics.spread(metric, split, values)
     return row, clients
@@ -156,77 +155,77 @@ def _scores(
 
     def deployed(ids: Tensor, runs: Tensor) -> dict[str, Tree]:
         """What clients would receive in the next round, from their own run's server."""
-        found = []
+        messages = []
         for i in dict.fromkeys(runs.tolist()):
             s, mine = seeds.setups[i], ids[runs == i] % seeds.setups[i].task.clients
             task = s.task_in(states[i].round + 1)
-            found.append(hooks.broadcast(s.algorithm, "deployed", states[i].server, mine, task))
-        return one_after_another(found)
+            messages.append(hooks.broadcast(s.algorithm, "deployed", states[i].server, mine, task))
+        return one_after_another(messages)
 
     t = next(iter(states.values())).round
-    found: dict[int, list[Scores]] = {i: [] for i in groups}
-    for place in dict.fromkeys(place for of in groups.values() for place in of):
-        here = {i: of[place] for i, of in groups.items() if place in of}
-        works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in here.items()]
-        scores = seeds.run(works, lambda s, g, runs: _of_group(s, g, runs, deployed, split, t))
-        for i, of in zip(here, scores, strict=True):
-            if isinstance(of, Diverged):  # raised by a user's code, because predictions are not checked
-                raise of
-            found[i].append(of)
-    return found
+    scores_by_run: dict[int, list[Scores]] = {i: [] for i in groups}
+    for place in dict.fromkeys(place for by_place in groups.values() for place in by_place):
+        group_by_run = {i: by_place[place] for i, by_place in groups.items() if place in by_place}
+        works = [Work(i, place, g, torch.full_like(g.ids, i)) for i, g in group_by_run.items()]
+        scores = seeds.run(works, lambda s, g, runs: _score_group(s, g, runs, deployed, split, t))
+        for i, result in zip(group_by_run, scores, strict=True):
+            if isinstance(result, Diverged):  # raised by a user's code, because predictions are not checked
+                raise result
+            scores_by_run[i].append(result)
+    return scores_by_run
 
 
-def _of_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
+def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split: str, t: int) -> Scores:
     """The scores of clients on a split's rows after round t.  runs [k]: the position of each client's run."""
     g.net.eval()
     table: Split | None = s.everywhere if split == "all" else getattr(s.federation, split)
     assert table
-    adapts, each = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
-    draws, of_each = Draws(_of_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
+    adapts, outputs = bool(s.algorithm.adapt(s.task_in(t + 1))), {}
+    draws, stand_in = Draws(_score_group, g.net), torch.arange(len(g.ids), device=g.ids.device)
     everyone = g, runs
-    if split == "all" and draws.seen is False:  # the same rows for all clients
+    if split == "all" and draws.is_random is False:  # the same rows for all clients
         down = deployed(g.ids, runs)
         model = g.tensors if adapts else received(s, g, down)
-        who, of_each = _representatives({"model": model, "down": down, "kept": g.kept if g.net in _TOLD else {}}, runs)
-        g, runs = g.at(who), runs[who]
+        kept = g.kept if g.net in _USES_KEPT else {}
+        samples, stand_in = _representatives({"model": model, "down": down, "kept": kept}, runs)
+        g, runs = g.at(samples), runs[samples]
 
     def one(own: dict[str, Tree], received: dict[str, Tree], rows: dict[str, Tensor]) -> dict[str, Any]:
-        told = g.net in _TOLD or not g.kept
-        out = s.algorithm.predict((Model if told else _Untold)(g.net, *own.values()), rows["x"], received)
+        passes_kept = g.net in _USES_KEPT or not g.kept
+        out = s.algorithm.predict((Model if passes_kept else _WithoutKept)(g.net, *own.values()), rows["x"], received)
         heads = hooks.heads(s.algorithm, out, len(rows["y"]), s.task.classes)
         scores = next(iter(heads.values()))
-        found = {"said": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
-        return found | ({"scores": scores} if s.metrics else {})
+        result = {"predicted": {h: z.argmax(1) for h, z in heads.items()}, "loss": metrics.log_loss(scores, rows["y"])}
+        return result | ({"scores": scores} if s.metrics else {})
 
-    what = "scores, too" if s.metrics else "what was said"
-    of_rows = StackedRows(net=g.net, executor=g.executor, of_one=one, code=s.algorithm.predict, what=what, draws=draws)
+    key = "scores, too" if s.metrics else "predictions"
+    of_rows = StackedRows(net=g.net, executor=g.executor, of_one=one, code=s.algorithm.predict, key=key, draws=draws)
 
     def run(part: Part, data: Data, longest: int) -> dict[str, Any]:
         ids = g.ids[part]
         draws.begin(lambda: s.streams(ids, "predict", split, t))
-        down = deployed(ids, runs[part])  # here: a chunk of it would be a copy
+        down = deployed(ids, runs[part])  # for this chunk only: a chunk of the whole message would be a copy
         mine = g._replace(ids=ids, tensors=take(g.tensors, part))
-        tensors = (
-            mine.tensors if adapts else received(s, mine, down)
-        )  # after adaptation the tensors include what was received
-        own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _TOLD else {})
+        # after adaptation the tensors include what was received
+        tensors = mine.tensors if adapts else received(s, mine, down)
+        own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _USES_KEPT else {})
         with among(ids, table):
-            found = of_rows(own, down, {"x": data.x, "y": data.y})
+            result = of_rows(own, down, {"x": data.x, "y": data.y})
         if s.metrics:
-            of = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
-            each.update({k: (found["scores"][i, :n], data.y[i, :n]) for i, (k, n) in of})
-        correct = {h: ((y == data.y) & data.mask).sum(1) for h, y in found["said"].items()}
-        loss = F.pad(found["loss"] * data.mask, (0, longest - data.y.shape[1])).sum(1).double()
-        counts = _counts(data, next(iter(found["said"].values())), s.task.classes)
+            numbered = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))
+            outputs.update({k: (result["scores"][i, :n], data.y[i, :n]) for i, (k, n) in numbered})
+        correct = {h: ((y == data.y) & data.mask).sum(1) for h, y in result["predicted"].items()}
+        loss = F.pad(result["loss"] * data.mask, (0, longest - data.y.shape[1])).sum(1).double()
+        counts = _counts(data, next(iter(result["predicted"].values())), s.task.classes)
         return {"correct": correct, "loss": loss, "counts": counts}
 
     with client_errors.running(s, g, t):
         try:
-            found = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
-        except _Accessed:
-            _TOLD[g.net] = None  # from now on clients with different kept state count as different
-            return _of_group(s, *everyone, deployed, split, t)
-    return Scores(take(found, of_each), each)
+            result = certain(lambda: over_rows(s, g, table, run, keep=split == "val"), draws)
+        except _KeptUsed:
+            _USES_KEPT[g.net] = None  # from now on clients with different kept state count as different
+            return _score_group(s, *everyone, deployed, split, t)
+    return Scores(take(result, stand_in), outputs)
 
 
 def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,14 +234,14 @@ def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
     If all clients of a run have identical tensors [K, …], two of them stand for all (one alone would use another
     kernel). runs [K]: the position of each client's run.
     """
-    who: list[int] = []
-    of_each = torch.empty_like(runs)
+    positions: list[int] = []
+    stand_in = torch.empty_like(runs)
     for run in dict.fromkeys(runs.tolist()):
         mine = (runs == run).nonzero()[:, 0]
-        same = all(_constant(t if len(mine) == len(t) else t[mine]) for t in leaves(tree))
-        of_each[mine] = len(who) + (0 if same else torch.arange(len(mine), device=mine.device))
-        who += mine[: 2 if same else None].tolist()
-    return torch.tensor(who, device=runs.device), of_each
+        identical = all(_constant(t if len(mine) == len(t) else t[mine]) for t in leaves(tree))
+        stand_in[mine] = len(positions) + (0 if identical else torch.arange(len(mine), device=mine.device))
+        positions += mine[: 2 if identical else None].tolist()
+    return torch.tensor(positions, device=runs.device), stand_in
 
 
 def _constant(t: Tensor) -> bool:
@@ -250,14 +249,14 @@ def _constant(t: Tensor) -> bool:
     return t.stride(0) == 0 or bool((t == t[:1]).all())
 
 
-def _counts(data: Data, said: Tensor, classes: int) -> Tensor:
+def _counts(data: Data, predicted: Tensor, classes: int) -> Tensor:
     """For each client and class: its rows, rows predicted as it, and rows that are both.  [K, N] -> [K, 3, C]"""
-    y, right = data.y, data.mask & (said == data.y)
-    at = torch.cat([y, said + classes, y + 2 * classes], 1)
-    counted = torch.cat([data.mask, data.mask, right], 1).to(at.dtype)
-    return at.new_zeros(len(y), 3 * classes).scatter_add_(1, at, counted).view(len(y), 3, classes)
+    y, correct = data.y, data.mask & (predicted == data.y)
+    index = torch.cat([y, predicted + classes, y + 2 * classes], 1)
+    flags = torch.cat([data.mask, data.mask, correct], 1).to(index.dtype)
+    return index.new_zeros(len(y), 3 * classes).scatter_add_(1, index, flags).view(len(y), 3, classes)
 
 
-def _in_order(groups: Mapping[int, Group], found: Sequence[Tree]) -> Tree:
+def _in_order(groups: Mapping[int, Group], results: Sequence[Tree]) -> Tree:
     """The results of all groups' clients, in the order of client numbers."""
-    return take(join(list(found)), torch.cat([g.ids for g in groups.values()]).argsort())
+    return take(join(list(results)), torch.cat([g.ids for g in groups.values()]).argsort())

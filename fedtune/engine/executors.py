@@ -49,15 +49,15 @@ def choose(name: str, net: nn.Module, device: str) -> Executor:
         raise unknown("executor", name, EXECUTORS)
     from fedtune.nn.net import hook_of
 
-    if name != "loop" and (where := hook_of(net)):
+    if name != "loop" and (layer := hook_of(net)):
         if name == "stack":
-            raise UserError(f"a net with a hook cannot run stacked, but {where} has one; give --executor loop")
+            raise UserError(f"a net with a hook cannot run stacked, but {layer} has one; give --executor loop")
         return "loop"
     if name in ("stack", "loop"):
         return "stack" if name == "stack" else "loop"
     small = sum(p.numel() for p in net.parameters()) < STACK_BELOW
-    alone = any(getattr(m, "faster_alone", False) for m in net.modules())
-    return "stack" if small and not alone or device != "cpu" else "loop"
+    faster_alone = any(getattr(m, "faster_alone", False) for m in net.modules())
+    return "stack" if small and not faster_alone or device != "cpu" else "loop"
 
 
 def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> int:
@@ -66,8 +66,8 @@ def clients_at_once(net: nn.Module, rows: Tensor, batch: int, device: str) -> in
     On a GPU only memory limits it.  rows: some of the rows that the net reads.
     """
     parameters = sum(p.numel() for p in net.parameters())
-    most = NUMBERS_AT_ONCE // max(1, parameters)
-    return most if device != "cpu" else min(most, int(STEP_AT_MOST / step_cost(net, rows, batch)))
+    limit = NUMBERS_AT_ONCE // max(1, parameters)
+    return limit if device != "cpu" else min(limit, int(STEP_AT_MOST / step_cost(net, rows, batch)))
 
 
 def step_cost(net: nn.Module, rows: Tensor, batch: int) -> float:
@@ -86,13 +86,13 @@ def _multiply_adds(net: nn.Module, row: Tensor) -> float:
     """Multiply-adds of a row's forward pass through the layers with weights."""
     from torch import Tensor, inference_mode
 
-    found, training = 0.0, net.training
+    total, training = 0.0, net.training
 
     def count(layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        nonlocal found
+        nonlocal total
         weight = getattr(layer, "weight", None)
         if weight is not None and weight.ndim > 1 and isinstance(output, Tensor):
-            found += output.numel() / len(weight) * weight.numel()
+            total += output.numel() / len(weight) * weight.numel()
 
     hooks = [m.register_forward_hook(count) for m in net.modules()]
     with inference_mode():
@@ -100,4 +100,4 @@ def _multiply_adds(net: nn.Module, row: Tensor) -> float:
     for hook in hooks:
         hook.remove()
     net.train(training)
-    return found
+    return total

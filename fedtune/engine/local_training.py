@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_map
 from fedtune.core.trees import leaves as leaves_of
-from fedtune.engine.batches import BatchPlan, Pool, drawn, plan
+from fedtune.engine.batches import BatchPlan, Pool, draw_pool, plan
 from fedtune.engine.between_steps import BetweenSteps, Run
 from fedtune.engine.blame import finding
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
@@ -35,8 +35,8 @@ class Job(NamedTuple):
     plan: BatchPlan
     trained: tuple[str, ...]  # the parts that are trained
     client: Client  # with a client axis
-    streams: list[torch.Generator]  # with the clients' addresses in this phase
-    draws: tuple[Draws, Draws, Draws, Draws]  # for a step, the second step, and the setters before and after steps
+    streams: list[torch.Generator]  # one per client, at the client's address in this phase
+    draws: tuple[Draws, Draws, Draws, Draws]  # of the step, the second step, and the setters before and after steps
 
     def begin(self, order: Sequence[int]) -> tuple[Draws, Draws, Draws, Draws]:
         """The random draws of a phase's code for these clients, from the beginning of their streams."""
@@ -46,7 +46,7 @@ class Job(NamedTuple):
         return self.draws
 
 
-class Done(NamedTuple):
+class PhaseResult(NamedTuple):
     """The result of a phase, with a client axis."""
 
     tensors: dict[str, Tensor]
@@ -68,7 +68,7 @@ def train(
     cooled: float = 1.0,
     kept: dict[str, Tree] | None = None,
     counts: Tensor | None = None,
-) -> Done:
+) -> PhaseResult:
     """Train m clients for one phase.  tensors and down have a client axis [m, …]; the arguments are not changed.
 
     cooled is lr_decay to the power of the previous rounds; a phase with its own lr does not decay.  kept is the
@@ -81,7 +81,7 @@ def train(
     passes = work.local_epochs if phase.epochs is None else phase.epochs
     pools = (
         [
-            drawn(net=net, phase=phase, down=down, like=pool, streams=streams, executor=executor, number=i)
+            draw_pool(net=net, phase=phase, down=down, like=pool, streams=streams, executor=executor, number=i)
             for i in range(passes)
         ]
         if phase.pool
@@ -91,12 +91,12 @@ def train(
     todo, device = plan(pools, phase, work, passes, streams), pool.counts.device
     lr = torch.full((len(todo.steps),), rate(phase, work, cooled), dtype=pool.real, device=device)
 
-    def knowing(steps: Tensor) -> Client:
+    def client_with(steps: Tensor) -> Client:
         paths = {p: path(p, phase, work, cooled, steps.to(lr.dtype)) for p in trained}
         of_parts = {p: paths.get(p, torch.zeros_like(lr)) for p in parts(net)}
         return Client(kept or {}, lr, steps, of_parts, steps.new_zeros(len(steps), 0) if counts is None else counts)
 
-    client = knowing(torch.tensor(todo.steps, device=device))
+    client = client_with(torch.tensor(todo.steps, device=device))
     codes = phase.loss, phase.after and phase.after.loss, phase.begin, phase.project
     draws = Draws(codes[0], net), Draws(codes[1], net), Draws(codes[2], net), Draws(codes[3], net)
     job = Job(
@@ -113,10 +113,10 @@ def train(
         draws=draws,
     )
     run = _stack_in_memory if executor == "stack" else _loop
-    with finding(lambda k, at: _alone(job, tensors, down, k, at), lambda: _rows(job)):
+    with finding(lambda k, at: _run_alone(job, tensors, down, k, at), lambda: _rows(job)):
         done = certain(lambda: run(job, tensors, down), *draws)
     keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
-    losses, client = done.losses / done.steps.clamp(min=1), knowing(done.steps) if phase.until else client
+    losses, client = done.losses / done.steps.clamp(min=1), client_with(done.steps) if phase.until else client
     return done._replace(tensors=tensors | keep, losses=losses, client=client)
 
 
@@ -130,61 +130,61 @@ def _parted(out: Tensor | tuple[Tensor, dict[str, Tree]]) -> tuple[Tensor, dict[
     return out if isinstance(out, tuple) else (out, {})
 
 
-def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseResult:
     """All clients as one program.
 
     Clients are ordered by their number of steps: those still at work come first, and the others are not computed.
     """
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     order = sorted(range(len(todo.steps)), key=lambda k: -todo.steps[k])
-    at = torch.tensor(order, device=x.device)
+    order_index = torch.tensor(order, device=x.device)
     steps = [todo.steps[k] for k in order]
-    down, eps, clients = (take(tree, at) for tree in (down, todo.eps, job.client))  # copies
-    mine = take(tensors, at) | take_cheaply(_frozen(job, tensors), at)
-    rows = todo.rows[at].transpose(0, 1)  # [S, m, B]
+    down, eps, clients = (take(tree, order_index) for tree in (down, todo.eps, job.client))  # copies
+    mine = take(tensors, order_index) | take_cheaply(_frozen(job, tensors), order_index)
+    rows = todo.rows[order_index].transpose(0, 1)  # [S, m, B]
     total = torch.zeros(len(order), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
-    first, again, *others = job.begin(order)
-    between = _between(job, todo.ends[at], partial(_all_of, others)).begin(mine, down, clients.kept)
+    first, again_draws, *setter_draws = job.begin(order)
+    between = _between(job, todo.ends[order_index], partial(_all_of, setter_draws)).begin(mine, down, clients.kept)
     asks: list[str] = []  # client scalars that client code used in the first step; only these are passed on
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
-    run, run_again = steps_of(net, phase, (first, again), asks)
+    run, run_again = steps_of(net, phase, (first, again_draws), asks)
     for s in range(steps[0]):
-        still = sum(n > s for n in steps)
-        if still != active:
-            active, some = still, slice(still)
-            mine |= stacked_weights(net, mine, still, job.work.batch)
-            now, received, (kept, *scalars) = take(mine, some), take(down, some), take(clients, some)  # views
-            leaves = [now[n].detach().requires_grad_() for n in moving]
-            now |= dict(zip(moving, leaves, strict=True))
+        count = sum(n > s for n in steps)
+        if count != active:
+            active, active_slice = count, slice(count)
+            mine |= stacked_weights(net, mine, count, job.work.batch)
+            live, received, (kept, *scalars) = (take(t, active_slice) for t in (mine, down, clients))  # views
+            leaves = [live[n].detach().requires_grad_() for n in moving]
+            live |= dict(zip(moving, leaves, strict=True))
             if optimizers:
                 optimizers.cut(leaves)
             for code in filter(None, (run, run_again)):
-                code.turn_to(now, leaves, received)
+                code.turn_to(live, leaves, received)
         optimizers = optimizers or Optimizers(
             phase=phase, work=job.work, cooled=job.cooled, names=moving, leaves=leaves, lead=1
         )
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        told = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
-        step = (stacked_layout(images) if convolves else images, y[index], noise, *told)
-        losses, seen, grads = run(step)
+        client_values = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
+        step = (stacked_layout(images) if convolves else images, y[index], noise, *client_values)
+        losses, step_tally, grads = run(step)
         optimizers.step(grads)
         if run_again and not (s + 1) % phase.repeat:
             optimizers.step_again(run_again(step)[2])
-        losses, seen = between.counted(losses, seen)
+        losses, step_tally = between.counted(losses, step_tally)
         total[:active] += losses
-        tally = tally or tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), seen)
-        tree_map(lambda whole, part: whole[: len(part)].add_(part), tally, seen)
-        if between.over(s, losses, now, received, kept, mine):
+        tally = tally or tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), step_tally)
+        tree_map(lambda sums, part: sums[: len(part)].add_(part), tally, step_tally)
+        if between.over(s, losses, live, received, kept, mine):
             break
-    back, made = at.argsort(), between.end(mine, torch.tensor(steps, device=x.device))
-    return Done(take(mine, back), total[back], take(tally, back), job.client, made[back])
+    back, steps_made = order_index.argsort(), between.end(mine, torch.tensor(steps, device=x.device))
+    return PhaseResult(take(mine, back), total[back], take(tally, back), job.client, steps_made[back])
 
 
-def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseResult:
     """All clients as one program; if they do not fit into a GPU's memory, one half after the other."""
     try:
         return _stack(job, tensors, down)
@@ -193,48 +193,48 @@ def _stack_in_memory(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]
             raise
     torch.cuda.empty_cache()
     steps, rows, eps, ends = job.plan
-    half, found = len(steps) // 2, []
-    for some in (slice(0, half), slice(half, None)):
-        todo, streams = BatchPlan(steps[some], rows[some], take(eps, some), ends[some]), job.streams[some]
-        part = job._replace(plan=todo, client=take(job.client, some), streams=streams)
-        found.append(_stack_in_memory(part, take(tensors, some), take(down, some)))
-    return join(found)
+    middle, results = len(steps) // 2, []
+    for half in (slice(0, middle), slice(middle, None)):
+        todo, streams = BatchPlan(steps[half], rows[half], take(eps, half), ends[half]), job.streams[half]
+        part = job._replace(plan=todo, client=take(job.client, half), streams=streams)
+        results.append(_stack_in_memory(part, take(tensors, half), take(down, half)))
+    return join(results)
 
 
-def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Done:
+def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseResult:
     """One client after the other."""
     net, phase, x, y, todo = job.net, job.phase, job.x, job.y, job.plan
     tensors = tree_map(torch.clone, tensors) | _frozen(job, tensors)
     moving = trained_names(net, job.trained)
     total = torch.zeros(len(todo.steps), device=x.device, dtype=torch.float64)
     tally: dict[str, Tree] = {}
-    made = torch.tensor(todo.steps, device=x.device)
-    draws, draws_again, *others = job.begin(range(len(todo.steps)))
+    steps_made = torch.tensor(todo.steps, device=x.device)
+    draws, draws_again, *setter_draws = job.begin(range(len(todo.steps)))
     for k, steps in enumerate(todo.steps):
         mine, received, client = take(tensors, k), take(down, k), take(job.client, k)  # views: written through
-        run = partial(_one_of, others, k)
+        run = partial(_one_of, setter_draws, k)
         between = _between(job, todo.ends[k : k + 1], run).begin(mine, received, client.kept)
         leaves = [mine[n].detach().requires_grad_() for n in moving]
-        now = mine | dict(zip(moving, leaves, strict=True))
-        model = Model(net, now, client.kept)
+        live = mine | dict(zip(moving, leaves, strict=True))
+        model = Model(net, live, client.kept)
         optimizers = Optimizers(phase=phase, work=job.work, cooled=job.cooled, names=moving, leaves=leaves, lead=0)
         for s in range(steps):
             index = todo.rows[k, s]
             batch = Batch(x[index], y[index], {n: e[k, s] for n, e in todo.eps.items()}, client)
-            loss, seen = _parted(hooks.loss(phase.loss, draws.alone(phase.loss, k, model, batch, received)))
+            loss, step_tally = _parted(hooks.loss(phase.loss, draws.alone(phase.loss, k, model, batch, received)))
             optimizers.step(gradients(phase.loss, loss, leaves))
             if phase.after and not (s + 1) % phase.repeat:
                 code = phase.after.loss
-                again, _ = _parted(hooks.loss(code, draws_again.alone(code, k, model, batch, received)))
-                optimizers.step_again(gradients(code, again, leaves))
+                second_loss, _ = _parted(hooks.loss(code, draws_again.alone(code, k, model, batch, received)))
+                optimizers.step_again(gradients(code, second_loss, leaves))
             total[k] += loss.detach()
             if not tally:
-                tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), seen)
-            tree_map(lambda whole, part: whole[k].add_(part.detach()), tally, seen)  # noqa: B023 (called at once)
-            if between.over(s, loss.detach()[None], now, received, client.kept, {}):
+                tally = tree_map(lambda t: t.detach().new_zeros(len(todo.steps), *t.shape), step_tally)
+            tree_map(lambda sums, part: sums[k].add_(part.detach()), tally, step_tally)  # noqa: B023 (called at once)
+            if between.over(s, loss.detach()[None], live, received, client.kept, {}):
                 break
-        made[k : k + 1] = between.end({}, made[k : k + 1])
-    return Done(tensors, total, tally, job.client, made)
+        steps_made[k : k + 1] = between.end({}, steps_made[k : k + 1])
+    return PhaseResult(tensors, total, tally, job.client, steps_made)
 
 
 def _rows(job: Job) -> list[Tensor]:
@@ -243,18 +243,18 @@ def _rows(job: Job) -> list[Tensor]:
     return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
 
 
-def _alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, at: Tensor | None) -> object:
+def _run_alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, subset: Tensor | None) -> object:
     """Train one client alone, or compute its initial loss on some of its rows, batch by batch."""
-    (steps, rows, eps, ends), one = job.plan, slice(k, k + 1)
-    if at is None:
+    (steps, rows, eps, ends), only = job.plan, slice(k, k + 1)
+    if subset is None:
         part = job._replace(
-            plan=BatchPlan(steps[one], rows[one], take(eps, one), ends[one]), client=take(job.client, one)
+            plan=BatchPlan(steps[only], rows[only], take(eps, only), ends[only]), client=take(job.client, only)
         )
-        return _loop(part._replace(streams=job.streams[one]), take(tensors, one), take(down, one))
-    given, size = _rows(job)[k][at], rows.shape[2]
+        return _loop(part._replace(streams=job.streams[only]), take(tensors, only), take(down, only))
+    own_rows, size = _rows(job)[k][subset], rows.shape[2]
     noise, client = {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
     model = Model(job.net, take(tensors, k), client.kept)
-    for index in torch.cat([given, given[:1].expand(-len(given) % size)]).split(size):
+    for index in torch.cat([own_rows, own_rows[:1].expand(-len(own_rows) % size)]).split(size):
         job.draws[0].alone(job.phase.loss, k, model, Batch(job.x[index], job.y[index], noise, client), take(down, k))
     return None
 
@@ -272,11 +272,11 @@ def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:
     )
 
 
-def _all_of(draws: Sequence[Draws], which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+def _all_of(draws: Sequence[Draws], number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
     """Run code for all clients as one program."""
-    return draws[which].stacked(code, len(leaves_of(trees)[0]), *trees)
+    return draws[number].stacked(code, len(leaves_of(trees)[0]), *trees)
 
 
-def _one_of(draws: Sequence[Draws], client: int, which: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
+def _one_of(draws: Sequence[Draws], client: int, number: int, code: Callable[..., Tree], *trees: Tree) -> Tree:
     """Run code for one client."""
-    return draws[which].alone(code, client, *trees)
+    return draws[number].alone(code, client, *trees)

@@ -20,27 +20,27 @@ from fedtune.user_code import user_files
 def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation: Simulation) -> None:
     """Write a file that loads without running code; the user's code that it contains runs only when it is used."""
     about = experiment.to_plain() | {"own": [tuple(file) for file in experiment.own]}
-    kept = {"fedtune": package.VERSION, "format": package.FORMAT, "experiment": about, "config": config}
-    torch.save(kept | {"state": simulation.state_dict()}, path)
+    content = {"fedtune": package.VERSION, "format": package.FORMAT, "experiment": about, "config": config}
+    torch.save(content | {"state": simulation.state_dict()}, path)
 
 
 def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
     """The experiment (on a CPU), the configuration and the state; UserError if `write` did not make the file."""
     try:
         initial_weights.require(path)
-        kept = torch.load(path, weights_only=True, map_location="cpu")
-        package.require_format(path, kept.get("format", package.FORMAT), kept["fedtune"])  # none at first
-        about = dict(kept["experiment"])
-        own = tuple(user_files.UserFile(*file) for file in about.get("own", ()))
-        if own and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
+        content = torch.load(path, weights_only=True, map_location="cpu")
+        package.require_format(path, content.get("format", package.FORMAT), content["fedtune"])  # none at first
+        about = dict(content["experiment"])
+        files = tuple(user_files.UserFile(*file) for file in about.get("own", ()))
+        if files and hasattr(os, "getuid") and path.stat().st_uid != os.getuid():
             raise UserError(
                 f"{path} belongs to another user and holds code that would run; train that configuration yourself"
             )
-        about["own"] = user_files.unchanged(own, f"the model in {path}")
+        about["own"] = user_files.unchanged(files, f"the model in {path}")
         about |= {"scenario": Scenario(**about["scenario"]), "given": tuple(about["given"]), "device": "cpu"}
-        return Experiment(**about), dict(kept["config"]), dict(kept["state"])
+        return Experiment(**about), dict(content["config"]), dict(content["state"])
     except UserError:
         raise
-    except Exception as error:  # from another program or version, truncated, or with code in it
+    except Exception as error:  # a file of another program or version, truncated, or with code in it
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"a saved model must come from fedtune run --save, but {path} does not: {reason}") from error

@@ -28,9 +28,9 @@ class Optimizers:
     ) -> None:
         """names: of the leaves, as in `trained_names`.  cooled: the decay factor of the clients' learning rate."""
         self.phase, self.lead = phase, lead
-        own = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
-        rest = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
-        scaled = [(times, s) for times, s in zip((*self.phase.lr_scale.values(), 1.0), (*own, rest), strict=True) if s]
+        of_parts = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
+        others = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
+        scaled = [(x, s) for x, s in zip((*phase.lr_scale.values(), 1.0), (*of_parts, others), strict=True) if s]
         self.bounded = [s for _, s in scaled]  # groups that are clipped together
         self.bound = work.clip_norm if phase.clip is None else phase.clip
         body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
@@ -44,17 +44,17 @@ class Optimizers:
         decay = 0.0 if phase.plain else work.weight_decay
         self.leaves, self.memory = leaves, _Memory(len(leaves))
         self.first = [(s, partial(make, lr * times, decay)) for times, s in self.sets]
-        self.again = _Memory(len(leaves))
+        self.second_memory = _Memory(len(leaves))
         self.second: list[tuple[list[int], _Rule]] = []
-        then = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
-        if after and then and self.first:
+        second_leaves = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
+        if after and second_leaves and self.first:
             make = {"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer]
-            self.second = [(then, partial(make, lr if after.lr is None else after.lr, 0.0))]
+            self.second = [(second_leaves, partial(make, lr if after.lr is None else after.lr, 0.0))]
 
     def cut(self, leaves: list[Tensor]) -> None:
         """Continue with the clients still at work: reduce the leaves and their optimiser state to them."""
         self.leaves = leaves
-        for memory in (self.memory, self.again):
+        for memory in (self.memory, self.second_memory):
             memory.cut(leaves)
 
     @torch.inference_mode()
@@ -68,7 +68,7 @@ class Optimizers:
     @torch.inference_mode()
     def step_again(self, grads: Sequence[Tensor | None]) -> None:
         """The phase's second step."""
-        _move(self.second, self.again, self.leaves, grads)
+        _move(self.second, self.second_memory, self.leaves, grads)
 
 
 class _Memory:
@@ -96,11 +96,11 @@ def _move(
     for all_of, rule in rules:
         moved = [i for i in all_of if grads[i] is not None]
         for steps in dict.fromkeys(memory.steps[i] for i in moved):
-            some = [i for i in moved if memory.steps[i] == steps]
+            batch = [i for i in moved if memory.steps[i] == steps]
             rule(
-                [leaves[i] for i in some],
-                [g for i in some if (g := grads[i]) is not None],
-                [memory.averages[i] for i in some],
+                [leaves[i] for i in batch],
+                [g for i in batch if (g := grads[i]) is not None],
+                [memory.averages[i] for i in batch],
                 steps,
             )
         for i in moved:
@@ -121,10 +121,10 @@ def _sgd(momentum: float) -> Callable[..., None]:
         if decay:
             grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
         if momentum and not steps:
-            for own, g in zip(memory, grads, strict=True):
-                own["mean"] = g.clone()
+            for averages, g in zip(memory, grads, strict=True):
+                averages["mean"] = g.clone()
         elif momentum:
-            means = [own["mean"] for own in memory]
+            means = [averages["mean"] for averages in memory]
             torch._foreach_mul_(means, momentum)
             torch._foreach_add_(means, grads, alpha=1)
             grads = means
@@ -136,19 +136,19 @@ def _sgd(momentum: float) -> Callable[..., None]:
 def _adam(lr: float, decay: float, leaves: list[Tensor], grads: list[Tensor], memory: _Averages, steps: int) -> None:
     """torch.optim.Adam's step, with its defaults."""
     if not steps:
-        for own, leaf in zip(memory, leaves, strict=True):
-            own |= {"mean": torch.zeros_like(leaf), "square": torch.zeros_like(leaf)}
-    means, squares = [own["mean"] for own in memory], [own["square"] for own in memory]
+        for averages, leaf in zip(memory, leaves, strict=True):
+            averages |= {"mean": torch.zeros_like(leaf), "square": torch.zeros_like(leaf)}
+    means, squares = [averages["mean"] for averages in memory], [averages["square"] for averages in memory]
     if decay:
         grads = [*torch._foreach_add(grads, leaves, alpha=decay)]
     torch._foreach_lerp_(means, grads, 1 - 0.9)
     torch._foreach_mul_(squares, 0.999)
     torch._foreach_addcmul_(squares, grads, grads, 1 - 0.999)
     t = float(steps + 1)
-    spread = torch._foreach_sqrt(squares)
-    torch._foreach_div_(spread, (1 - 0.999**t) ** 0.5)
-    torch._foreach_add_(spread, 1e-8)
-    torch._foreach_addcdiv_(leaves, means, spread, -(lr / (1 - 0.9**t)))
+    roots = torch._foreach_sqrt(squares)
+    torch._foreach_div_(roots, (1 - 0.999**t) ** 0.5)
+    torch._foreach_add_(roots, 1e-8)
+    torch._foreach_addcdiv_(leaves, means, roots, -(lr / (1 - 0.9**t)))
 
 
 def clip_norms(grads: list[Tensor], bound: float, lead: int) -> None:
@@ -191,8 +191,8 @@ def path(part: str, phase: Phase, work: Scenario, cooled: float, steps: Tensor) 
     """
     times = phase.lr_scale.get(part, 1.0) * (work.body_lr_scale if part == "body" else 1.0)
     beta = 0.0 if is_adam(phase, work) else momentum(phase, work)
-    long = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
-    return rate(phase, work, cooled) * times * long
+    length = steps / (1 - beta) - beta * (1 - beta**steps) / (1 - beta) ** 2
+    return rate(phase, work, cooled) * times * length
 
 
 def trained_names(net: nn.Module, trained: tuple[str, ...]) -> list[str]:

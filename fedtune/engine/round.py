@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged
-from fedtune.core.trees import NOTHING, Size, Tree, alike, join, leaves, size, take
+from fedtune.core.trees import NOTHING, Size, Tree, is_shared, join, leaves, size, take
 from fedtune.data.federation import Federation, rows_by_class
-from fedtune.engine.local_training import Done
+from fedtune.engine.local_training import PhaseResult
 from fedtune.engine.state import Group, RunSetup, State, no_steps, received
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import part_of
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def participants(s: RunSetup, t: int) -> Tensor:
@@ -36,13 +36,13 @@ class RunningRound:
     def __init__(self, run: int, s: RunSetup, state: State, t: int) -> None:
         """Select the clients of round t from each group.  run: its position among the seeds."""
         self.run, self.s, self.t, self.task, self.server = run, s, t, s.task_in(t), state.server
-        chosen = participants(s, t)
-        self.at = [torch.isin(g.ids, chosen).nonzero()[:, 0] for g in state.groups]
-        self.groups = [g.at(a) for g, a in zip(state.groups, self.at, strict=True)]
-        self.here = [i for i, g in enumerate(self.groups) if len(g.ids)]
+        taking_part = participants(s, t)
+        self.positions = [torch.isin(g.ids, taking_part).nonzero()[:, 0] for g in state.groups]
+        self.groups = [g.at(index) for g, index in zip(state.groups, self.positions, strict=True)]
+        self.active_groups = [i for i, g in enumerate(self.groups) if len(g.ids)]
         self.down: list[dict[str, Tree]] = [{} for _ in self.groups]
         self.tallies: list[dict[str, Tree]] = [{} for _ in self.groups]
-        self.kept = [g.kept for g in self.groups]  # as at the end of the round
+        self.kept = [g.kept for g in self.groups]  # replaced by what `remember` returns
         # what client code knows about its client; no step is made before the round's first phase
         self.clients = [
             no_steps(s, g.net, g.ids)._replace(kept=g.kept, counts=rows_by_class(s.federation, g.ids))
@@ -50,8 +50,8 @@ class RunningRound:
         ]
         self.ups: dict[int, dict[str, Tree]] = {}  # per group, until the server has aggregated it
         self.up_size, self.down_size = NOTHING, NOTHING
-        self.losses: list[Tensor] = []  # of the phase
-        self.train_loss: float | None = None  # of the first phase
+        self.losses: list[Tensor] = []  # one tensor per group of the current phase
+        self.train_loss: float | None = None  # the mean loss of the first phase
         self.phase = 0  # counts training phases only, so that draws do not depend on what is exchanged
         self.lost: Diverged | None = None  # how it diverged
 
@@ -66,41 +66,41 @@ class RunningRound:
     def send_down(self) -> None:
         """The server sends, and clients replace the tensors that they receive."""
         with self.until_lost():
-            for i in self.here:
+            for i in self.active_groups:
                 g = self.groups[i]
                 self.down[i] = hooks.broadcast(self.s.algorithm, "broadcast", self.server, g.ids, self.task)
                 self.down_size = self.down_size.plus(size(self.down[i]))
                 self.groups[i] = g._replace(tensors=received(self.s, g, self.down[i]))
 
-    def take_training(self, i: int, done: Done | Diverged) -> None:
+    def take_training(self, i: int, done: PhaseResult | Diverged) -> None:
         """Store the result of a phase for a group's clients."""
         with self.until_lost():
             done = _finite(done)
             g, frozen = self.groups[i], self.s.scenario.frozen
-            moved = {n: t for n, t in done.tensors.items() if part_of(n) not in frozen}  # the rest takes no memory
+            moved = {n: t for n, t in done.tensors.items() if part_of(n) not in frozen}  # frozen tensors stay views
             self.groups[i] = g._replace(tensors=g.tensors | moved)
             self.losses.append(done.losses)
             self.tallies[i], self.clients[i] = done.tally or self.tallies[i], done.client
             require_finite(self.t, self.s.federation, g.ids, done.losses, {}, {})
 
     def end_phase(self) -> None:
-        """Called when all groups have trained."""
+        """Note the phase's loss, after all groups have trained."""
         if not self.lost:
             self.train_loss = torch.cat(self.losses).mean().item() if self.train_loss is None else self.train_loss
         self.losses, self.phase = [], self.phase + 1
 
-    def take_upload(self, i: int, found: dict[str, Tree] | Diverged) -> None:
+    def take_upload(self, i: int, result: dict[str, Tree] | Diverged) -> None:
         """Store what a group's clients send and keep."""
         with self.until_lost():
-            found = _finite(found)
-            self.ups[i], self.kept[i] = found["up"], found["kept"]
+            result = _finite(result)
+            self.ups[i], self.kept[i] = result["up"], result["kept"]
 
     def take_in(self) -> None:
         """The server aggregates the uploads, in the order of client numbers."""
         if self.lost:
             return
         ups = []
-        for i in self.here:
+        for i in self.active_groups:
             g, up = self.groups[i], self.ups.get(i, {})
             if self.s.algorithm.shared:
                 rows = self.s.federation.train.counts[g.ids]
@@ -108,11 +108,11 @@ class RunningRound:
             ups.append(up)
         self.ups = {}
         self.up_size = reduce(Size.plus, map(size, ups), self.up_size)
-        ids = torch.cat([self.groups[i].ids for i in self.here])
+        ids = torch.cat([self.groups[i].ids for i in self.active_groups])
         with self.until_lost():
-            sent = take(join(ups) | {"ids": ids}, ids.argsort())
-            found = self.s.algorithm.aggregate(self.server, sent, self.task)
-            self.server = hooks.entries(self.s.algorithm, "aggregate", found, self.server)
+            uploads = take(join(ups) | {"ids": ids}, ids.argsort())
+            entries = self.s.algorithm.aggregate(self.server, uploads, self.task)
+            self.server = hooks.entries(self.s.algorithm, "aggregate", entries, self.server)
 
     def end(self, state: State) -> tuple[State, dict[str, Any]] | Diverged:
         """The new state and the round's metrics, or how it diverged."""
@@ -128,7 +128,7 @@ class RunningRound:
 
     def _require_finite(self) -> None:
         """Diverged unless all parameters, all that clients keep and all server entries are finite."""
-        for i in self.here:
+        for i in self.active_groups:
             g = self.groups[i]
             require_finite(self.t, self.s.federation, g.ids, torch.zeros(1), g.tensors, self.kept[i])
         lost = [n for n, tree in self.server.items() if not all(v.isfinite().all() for v in leaves(tree))]
@@ -138,8 +138,8 @@ class RunningRound:
     def _merged(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """All groups, with the tensors and the kept values of the clients that took part."""
         return tuple(
-            old._replace(tensors=_back(old.tensors, a, g.tensors), kept=_back(old.kept, a, kept))
-            for old, a, g, kept in zip(groups, self.at, self.groups, self.kept, strict=True)
+            old._replace(tensors=_back(old.tensors, index, g.tensors), kept=_back(old.kept, index, kept))
+            for old, index, g, kept in zip(groups, self.positions, self.groups, self.kept, strict=True)
         )
 
 
@@ -153,30 +153,30 @@ def _back(old: Tree, at: Tensor, new: Tree) -> Tree:
         return {n: _back(t, at, new[n]) for n, t in old.items()}
     if isinstance(old, tuple):
         return type(old)(*(_back(*pair) for pair in zip(old, [at] * len(old), new, strict=True)))
-    if alike(old):
+    if is_shared(old):
         return old
     if len(at) < len(old):
         return old.index_copy_(0, at, new)
-    return new.clone() if alike(new) else new
+    return new.clone() if is_shared(new) else new
 
 
 def require_finite(t: int, f: Federation, ids: Tensor, losses: Tensor, tensors: Tree, kept: Tree) -> None:
     """Diverged, with round and clients, unless every loss [K_g], every parameter and every kept value is finite."""
     fine = {"loss": losses.isfinite().to(ids.device).expand(len(ids))}
-    for what, tree in (("parameters", tensors), ("memory", kept)):
+    for name, tree in (("parameters", tensors), ("memory", kept)):
         reals = [v.reshape(len(v), -1).isfinite().all(1) for v in leaves(tree) if v.is_floating_point()]
-        fine[what] = torch.stack(reals).all(0) if reals else fine["loss"]
-    for what, good in fine.items():
-        if not good.all():
-            bad = ids[~good].tolist()
-            whose = f"{f.who(bad[0])}'s {what}"
-            if len(bad) > 1:
-                whose = f"the {what} of {len(bad)} clients ({f.some(bad)})"
+        fine[name] = torch.stack(reals).all(0) if reals else fine["loss"]
+    for name, ok in fine.items():
+        if not ok.all():
+            ids_lost = ids[~ok].tolist()
+            whose = f"{f.who(ids_lost[0])}'s {name}"
+            if len(ids_lost) > 1:
+                whose = f"the {name} of {len(ids_lost)} clients ({f.some(ids_lost)})"
             raise Diverged(f"diverged in round {t}: {whose} became NaN or infinite")
 
 
-def _finite(found: Found | Diverged) -> Found:
+def _finite(result: Result | Diverged) -> Result:
     """The result, or raise if it is Diverged."""
-    if isinstance(found, Diverged):
-        raise found
-    return found
+    if isinstance(result, Diverged):
+        raise result
+    return result

@@ -1,9 +1,9 @@
 """Runs of one configuration on several seeds: each has its own server, and their clients train as one stack.
 
 A stacked step of a small net costs more in dispatch than in arithmetic, so a hundred clients take little longer than
-twenty.  The clients of all runs are numbered consecutively in a joint `Setting`: client i is client i mod K of run i
-div K. Code that runs for clients does not notice: it gets a setting, a group of its clients and their trees, and draws
-from `Setting.streams`, which belong to single clients.  So a run's numbers are the same as alone.
+twenty.  The clients of all runs are numbered consecutively in a joint `RunSetup`: client i is client i mod K of run i
+div K.  Code for clients does not notice: it gets a setup, a group of its clients and their trees, and draws from
+`RunSetup.streams`, which belong to single clients.  So a run's numbers are the same as alone.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Work(NamedTuple):
 
 
 Plan = TypeVar("Plan", bound=tuple[Any, ...])
-Code = Callable[[RunSetup, Group, Tree], Tree]  # of a setting, clients of it and their trees, a tree with a client axis
+Code = Callable[[RunSetup, Group, Tree], Tree]  # (setup, clients, their trees) -> a tree with a client axis
 
 
 class SeedStack(NamedTuple):
-    """The setups of several runs, and the joint setting of all their clients."""
+    """The setups of several runs, and the joint setup of all their clients."""
 
     setups: tuple[RunSetup, ...]
     joint: RunSetup | None = None  # None: every run's clients work by themselves
-    most: tuple[int, ...] = ()  # clients of each group that a stack holds at most
+    limits: tuple[int, ...] = ()  # for each group: the most clients in a stack
 
     def run(self, works: Sequence[Work], code: Code) -> list[Tree | Diverged]:
         """The code's results for the clients of each work, or how they diverged.
@@ -52,45 +52,45 @@ class SeedStack(NamedTuple):
         It runs for as many works at once as a stack should hold.  If it fails there, it runs for each work separately,
         because the numbers of a single run may be the cause.
         """
-        found: list[Tree | Diverged] = []
-        for some in self._batches(works):
-            if len(some) > 1:
+        results: list[Tree | Diverged] = []
+        for batch in self._batches(works):
+            if len(batch) > 1:
                 try:
-                    found += self._together(some, code)
+                    results += self._run_together(batch, code)
                     continue
                 except Exception as error:
                     if isinstance(error, NotPure):
                         raise
-            found += [self._alone(w, code) for w in some]
-        return found
+            results += [self._run_alone(w, code) for w in batch]
+        return results
 
-    def _alone(self, w: Work, code: Code) -> Tree | Diverged:
+    def _run_alone(self, w: Work, code: Code) -> Tree | Diverged:
         try:
             return code(self.setups[w.run], w.g, w.trees)
         except Diverged as error:
             return error
 
-    def _together(self, works: Sequence[Work], code: Code) -> list[Tree]:
+    def _run_together(self, works: Sequence[Work], code: Code) -> list[Tree]:
         assert self.joint
-        whole, ends = code(self.joint, self._joined(works), one_after_another([w.trees for w in works])), [0]
+        results, ends = code(self.joint, self._joined(works), one_after_another([w.trees for w in works])), [0]
         for w in works:
             ends.append(ends[-1] + len(w.g.ids))
-        return [take(whole, slice(a, b)) for a, b in pairwise(ends)]
+        return [take(results, slice(a, b)) for a, b in pairwise(ends)]
 
     def _batches(self, works: Sequence[Work]) -> list[Sequence[Work]]:
         """Works grouped into stacks: as few stacks as the limits allow, of similar size."""
-        if self.joint is None or len(works) < 2 or not _alike(works):
+        if self.joint is None or len(works) < 2 or not _same_structure(works):
             return [[w] for w in works]
-        most = min(self.most[works[0].group], executors.NUMBERS_AT_ONCE // max(1, _numbers(works[0])))
-        at_once = max(1, most // max(len(w.g.ids) for w in works))
+        limit = min(self.limits[works[0].group], executors.NUMBERS_AT_ONCE // max(1, _number_count(works[0])))
+        at_once = max(1, limit // max(len(w.g.ids) for w in works))
         stacks = -(-len(works) // at_once)
         return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]
 
     def _joined(self, works: Sequence[Work]) -> Group:
-        """The clients of several runs as one group of the joint setting."""
+        """The clients of several runs as one group of the joint setup."""
         first, clients = works[0].g, self.setups[0].task.clients
         ids = torch.cat([w.g.ids + w.run * clients for w in works])
-        tensors, kept = (one_after_another(of) for of in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))
+        tensors, kept = (one_after_another(t) for t in zip(*((w.g.tensors, w.g.kept) for w in works), strict=True))
         return first._replace(ids=ids, tensors=tensors, kept=kept)
 
 
@@ -104,20 +104,20 @@ def stacked(setups: Sequence[RunSetup], states: Sequence[State]) -> SeedStack:
     first, groups = setups[0], states[0].groups
     if len(setups) == 1 or not _of_one_kind(setups, states):
         return SeedStack(tuple(setups))
-    most = tuple(_at_once(first, i, g) for i, g in enumerate(groups))
-    if not any(most):
+    limits = tuple(_at_once(first, i, g) for i, g in enumerate(groups))
+    if not any(limits):
         return SeedStack(tuple(setups))
     joint = federation.joined([s.federation for s in setups])
-    own, begin = [], 0
-    for s in setups:  # the same rows in the same memory
+    runs, begin = [], 0
+    for s in setups:  # each run's rows become a view of the joint rows
         f, part = s.federation, slice(begin, begin + len(s.federation.x))
-        own.append(s._replace(federation=f._replace(x=joint.x[part], y=joint.y[part]), algorithm=first.algorithm))
+        runs.append(s._replace(federation=f._replace(x=joint.x[part], y=joint.y[part]), algorithm=first.algorithm))
         begin += len(f.x)
     everywhere = [s.everywhere for s in setups if s.everywhere]
-    everyone = federation.joined_split(everywhere, [len(s.federation.x) for s in setups]) if everywhere else None
+    joint_rows = federation.joined_split(everywhere, [len(s.federation.x) for s in setups]) if everywhere else None
     seeds = tuple(s.task.seed for s in setups)
-    whole = own[0]._replace(federation=joint, everywhere=everyone, seeds=seeds)
-    return SeedStack(tuple(own), whole, most)
+    joint_setup = runs[0]._replace(federation=joint, everywhere=joint_rows, seeds=seeds)
+    return SeedStack(tuple(runs), joint_setup, limits)
 
 
 def seeds_at_once(experiment: Experiment, config: dict[str, Any]) -> int:
@@ -125,9 +125,9 @@ def seeds_at_once(experiment: Experiment, config: dict[str, Any]) -> int:
     _, scenario = experiment.resolve(config)
     (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
     task = task_of(scenario, classes, shape, experiment.seed, dtype)
-    known = task.shape, task.classes, task.features, dtype, task.batch, experiment.device, experiment.executor
-    clients = -(-scenario.participants // len(task.models))  # of each architecture
-    return max(1, min(clients_at_once(member, *known) for member in task.models) // clients)
+    arguments = task.shape, task.classes, task.features, dtype, task.batch, experiment.device, experiment.executor
+    clients = -(-scenario.participants // len(task.models))  # clients of one architecture in a round
+    return max(1, min(clients_at_once(member, *arguments) for member in task.models) // clients)
 
 
 @lru_cache(maxsize=64)  # a family has many members, a comparison many runs
@@ -152,19 +152,19 @@ def _at_once(s: RunSetup, i: int, g: Group) -> int:
     """How many clients of a group one stack should hold; 0 if that is fewer than two runs have."""
     x, task = s.federation.x, s.task
     dtype = torch.float32 if x.is_floating_point() else x.dtype
-    known = task.shape, task.classes, task.features, dtype, task.batch, x.device.type, g.executor
-    most = clients_at_once(task.models[i], *known)
-    return most if most >= 2 * min(len(g.ids), s.scenario.participants) else 0
+    arguments = task.shape, task.classes, task.features, dtype, task.batch, x.device.type, g.executor
+    limit = clients_at_once(task.models[i], *arguments)
+    return limit if limit >= 2 * min(len(g.ids), s.scenario.participants) else 0
 
 
 def by_plan(plans: Mapping[int, Plan]) -> Iterator[tuple[Plan, list[int]]]:
     """Group the runs by the plan of their round; all have the same one unless an algorithm uses the seed."""
-    left = dict(plans)
-    while left:
-        plan = next(iter(left.values()))
-        runs = [i for i, p in left.items() if _form(p) == _form(plan)]
+    remaining = dict(plans)
+    while remaining:
+        plan = next(iter(remaining.values()))
+        runs = [i for i, p in remaining.items() if _form(p) == _form(plan)]
         yield plan, runs
-        left = {i: p for i, p in left.items() if i not in runs}
+        remaining = {i: p for i, p in remaining.items() if i not in runs}
 
 
 def _form(plan: Any) -> Any:
@@ -183,15 +183,15 @@ def _of_one_kind(setups: Sequence[RunSetup], states: Sequence[State]) -> bool:
     if any(kind != (first.algorithm, first.task.clients, first.task.clients) for kind in kinds):
         return False
     nets = [[g.net for g in state.groups] for state in states]
-    return all(len(of) == len(nets[0]) and all(map(_same_constants, of, nets[0])) for of in nets)
+    return all(len(run_nets) == len(nets[0]) and all(map(_same_constants, run_nets, nets[0])) for run_nets in nets)
 
 
 def _same_constants(a: nn.Module, b: nn.Module) -> bool:
     """Whether two nets have the same modules, with the same tensors that are not in a state_dict."""
-    ours, theirs = ([(n, m, _constants(m)) for n, m in net.named_modules()] for net in (a, b))
-    return len(ours) == len(theirs) and all(
+    modules, others = ([(n, m, _constants(m)) for n, m in net.named_modules()] for net in (a, b))
+    return len(modules) == len(others) and all(
         n == k and type(m) is type(o) and c.keys() == d.keys() and all(torch.equal(c[i], d[i]) for i in c)
-        for (n, m, c), (k, o, d) in zip(ours, theirs, strict=True)
+        for (n, m, c), (k, o, d) in zip(modules, others, strict=True)
     )
 
 
@@ -200,7 +200,7 @@ def _constants(module: nn.Module) -> dict[str, Tensor]:
     return {n: t for n, t in (vars(module) | buffers).items() if isinstance(t, Tensor)}
 
 
-def _alike(works: Sequence[Work]) -> bool:
+def _same_structure(works: Sequence[Work]) -> bool:
     """Whether the arguments of all works have the same structure, so that they can be joined into one tree."""
     forms = [_shapes((w.g.tensors, w.g.kept, w.trees)) for w in works]
     return works[0].g.executor == "stack" and all(form == forms[0] for form in forms)
@@ -224,7 +224,7 @@ def one_after_another(trees: Sequence[Tree]) -> Tree:
     if isinstance(first, dict):
         return {n: one_after_another([t[n] for t in trees]) for n in first}
     if isinstance(first, Ragged):
-        longest = [max(of) for of in zip(*(t.present.shape[1:] for t in trees), strict=True)]
+        longest = [max(lengths) for lengths in zip(*(t.present.shape[1:] for t in trees), strict=True)]
         return join([_lengthened(t, longest) for t in trees])
     if isinstance(first, tuple):
         return type(first)(*map(one_after_another, zip(*trees, strict=True)))
@@ -237,11 +237,11 @@ def _lengthened(table: Ragged, shape: Sequence[int]) -> Ragged:
         return table
     present = table.present.new_zeros(len(table.present), *shape)
     values = table.values.new_zeros(*present.shape, *table.values.shape[present.dim() :])
-    own = tuple(map(slice, table.present.shape))
-    values[own], present[own] = table.values, table.present
+    filled = tuple(map(slice, table.present.shape))
+    values[filled], present[filled] = table.values, table.present
     return Ragged(values, present)
 
 
-def _numbers(w: Work) -> int:
+def _number_count(w: Work) -> int:
     """How many numbers a client's arguments have."""
     return sum(t.numel() for t in leaves((w.g.tensors, w.g.kept, w.trees))) // max(1, len(w.g.ids))

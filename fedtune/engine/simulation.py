@@ -15,7 +15,7 @@ from torch import Tensor
 from fedtune.core import process, randomness
 from fedtune.core.errors import Diverged
 from fedtune.core.metrics import over_seeds
-from fedtune.core.trees import alike, named, tree_map
+from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
 from fedtune.engine.executor_choice import choose_executor
@@ -40,8 +40,9 @@ class Round(NamedTuple):
 
     def kept(self) -> Round:
         """The same round with a copy of its state that no later round overwrites."""
-        groups = (g._replace(tensors=tree_map(_own, g.tensors), kept=tree_map(_own, g.kept)) for g in self.state.groups)
-        return self._replace(state=self.state._replace(groups=tuple(groups)))
+        old = self.state.groups
+        groups = tuple(g._replace(tensors=tree_map(_copy, g.tensors), kept=tree_map(_copy, g.kept)) for g in old)
+        return self._replace(state=self.state._replace(groups=groups))
 
 
 @contextmanager
@@ -51,9 +52,9 @@ def _at_work() -> Iterator[None]:
         yield
 
 
-def _own(t: Tensor) -> Tensor:
+def _copy(t: Tensor) -> Tensor:
     """A copy, except of tensors shared by all clients."""
-    return t if alike(t) else t.clone()
+    return t if is_shared(t) else t.clone()
 
 
 class Simulation:
@@ -88,18 +89,18 @@ class Simulation:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
-        own = user_metrics.load(experiment.metrics)
-        setting = RunSetup(
+        own_metrics = user_metrics.load(experiment.metrics)
+        setup = RunSetup(
             algorithm=alg,
             federation=arrays,
             scenario=scenario,
             task=task,
             everywhere=everywhere,
             dtype=dtype,
-            metrics=own,
+            metrics=own_metrics,
         )
-        self.state = starting.start(experiment, setting, nets)
-        self.setup = with_shapes(setting, self.state.groups[0].net)
+        self.state = starting.start(experiment, setup, nets)
+        self.setup = with_shapes(setup, self.state.groups[0].net)
 
     def step(self) -> dict[str, Any]:
         """Run a round and score it on validation rows, and on test rows if they are due: its row of metrics.
@@ -115,13 +116,13 @@ class Simulation:
         """Whether test rows are scored at the end of round t."""
         return t % self.test_every == 0 or t == self.setup.scenario.rounds
 
-    def take(self, state: State, row: dict[str, Any], found: evaluation.Scored, seconds: float) -> dict[str, Any]:
+    def take(self, state: State, row: dict[str, Any], scored: evaluation.Scored, seconds: float) -> dict[str, Any]:
         """Continue from a round's result; returns its row, including the evaluation and its seconds."""
-        row, task = {"round": state.round} | row | found.row, self.setup.task_in(state.round)
+        row, task = {"round": state.round} | row | scored.row, self.setup.task_in(state.round)
         alg = self.setup.algorithm
         server = hooks.entries(alg, "observe", alg.observe(state.server, row["val_acc"], task), state.server)
         self.state = state._replace(server=server)
-        self.last = Round(row | {"eval_seconds": seconds}, found.clients, state)
+        self.last = Round(row | {"eval_seconds": seconds}, scored.clients, state)
         return self.last.row
 
     def test(self) -> dict[str, Any]:
@@ -129,16 +130,16 @@ class Simulation:
         self.last = self.tested(self.last)
         return self.last.row
 
-    def tested(self, done: Round) -> Round:
+    def tested(self, trained: Round) -> Round:
         """The row, with test metrics, of any round whose state was kept."""
-        if "test_acc" in done.row:
-            return done
+        if "test_acc" in trained.row:
+            return trained
         began = time.perf_counter()
         with _at_work():
-            found = evaluation.score(self.setup, done.state, ("test",))
-        row = {name: value for name, value in done.row.items() if name != "eval_seconds"} | found.row
-        seconds = done.row["eval_seconds"] + time.perf_counter() - began
-        return Round(row | {"eval_seconds": seconds}, done.clients | found.clients, done.state)
+            scored = evaluation.score(self.setup, trained.state, ("test",))
+        row = {name: value for name, value in trained.row.items() if name != "eval_seconds"} | scored.row
+        seconds = trained.row["eval_seconds"] + time.perf_counter() - began
+        return Round(row | {"eval_seconds": seconds}, trained.clients | scored.clients, trained.state)
 
     @property
     def rounds(self) -> int:
@@ -156,7 +157,7 @@ class Simulation:
     def clients(self, best: Round) -> list[tuple[str, int, Mapping[str, Any], Callable[[int], str]]]:
         """Each client's results in the last and in the best round: which, its number, columns, owner of a client."""
         owner, rounds = self.setup.federation.owner, {"last": self.last, "best": self.tested(best)}
-        return [(how, done.row["round"], done.clients, owner) for how, done in rounds.items()]
+        return [(which, trained.row["round"], trained.clients, owner) for which, trained in rounds.items()]
 
     def save(self, path: Path) -> None:
         """Write the state to a file that loads without running code."""
@@ -168,9 +169,9 @@ class Simulation:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
-        now = self.state
-        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in now.groups]
-        return {"server": now.server, "groups": groups, "round": now.round, "bytes": now.bytes}
+        state = self.state
+        groups = [{"ids": g.ids, "tensors": g.tensors, "kept": g.kept} for g in state.groups]
+        return {"server": state.server, "groups": groups, "round": state.round, "bytes": state.bytes}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a state as `state_dict` gave it."""
@@ -193,22 +194,22 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
     The time is divided evenly: a run's seconds are those that it adds, not those that it waits.
     """
     with _at_work():
-        done = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
+        trained = engine.run_rounds(seeds, {i: run.state for i, run in runs.items()})
         began = time.perf_counter()
-        states = {i: d[0] for i, d in done.items() if not isinstance(d, Diverged)}
-        due = any(runs[i].due(state.round) for i, state in states.items())
-        scored = evaluation.score_all(seeds, states, ("val", "test") if due else ("val",)) if states else {}
+        states = {i: d[0] for i, d in trained.items() if not isinstance(d, Diverged)}
+        tests_due = any(runs[i].due(state.round) for i, state in states.items())
+        scored = evaluation.score_all(seeds, states, ("val", "test") if tests_due else ("val",)) if states else {}
         seconds = (time.perf_counter() - began) / len(runs)
-        found: dict[int, dict[str, Any] | Diverged] = {}
+        rows: dict[int, dict[str, Any] | Diverged] = {}
         for i, run in runs.items():
-            trained, judged = done[i], scored.get(i)
-            if isinstance(trained, Diverged):
-                found[i] = trained
-            elif isinstance(judged, Diverged):
-                found[i] = judged
-            elif judged:
-                found[i] = run.take(*trained, judged, seconds)
-    return found
+            result, scores = trained[i], scored.get(i)
+            if isinstance(result, Diverged):
+                rows[i] = result
+            elif isinstance(scores, Diverged):
+                rows[i] = scores
+            elif scores:
+                rows[i] = run.take(*result, scores, seconds)
+    return rows
 
 
 class Seeds:
@@ -229,13 +230,13 @@ class Seeds:
         for run, setup in zip(self.runs, self._stack.setups, strict=True):
             run.setup = setup
 
-    def step(self, some: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
+    def step(self, positions: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
         """Run a round of the runs at these positions, or of all: for each its row of metrics, or how it diverged.
 
         Runs that are stepped together must have trained the same number of rounds.
         """
-        at = range(len(self.runs)) if some is None else some
-        return step_all(self._stack, {i: self.runs[i] for i in at})
+        positions = range(len(self.runs)) if positions is None else positions
+        return step_all(self._stack, {i: self.runs[i] for i in positions})
 
     def close(self) -> None:
         """Nothing to end: all of it is in this process."""
@@ -278,14 +279,14 @@ class MultiSeedSimulation:
 
     def load(self, folder: Path) -> None:
         """Continue from saved states, one per seed; ValueError if they do not belong to this configuration."""
-        fresh, file = [_form(run.state) for run in self.runs], folder / STATE
-        with zipfile.ZipFile(file) as packed:  # PyTorch writes checksums and does not look at them
-            if hurt := packed.testzip():
-                raise ValueError(f"the checksum of {hurt} is wrong")
-        kept = torch.load(file, weights_only=True, map_location=self.runs[0].setup.federation.x.device)
-        for run, state in zip(self.runs, kept, strict=True):
+        forms, file = [_form(run.state) for run in self.runs], folder / STATE
+        with zipfile.ZipFile(file) as archive:  # PyTorch writes checksums and does not look at them
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is wrong")
+        saved_states = torch.load(file, weights_only=True, map_location=self.runs[0].setup.federation.x.device)
+        for run, state in zip(self.runs, saved_states, strict=True):
             run.load_state_dict(state)
-        if [_form(run.state) for run in self.runs] != fresh:
+        if [_form(run.state) for run in self.runs] != forms:
             raise ValueError("it holds other clients or models")
 
     def take_notes(self) -> list[str]:

@@ -28,50 +28,50 @@ class StackedRows(Calls[Tree]):
         executor: Executor,
         of_one: Callable[..., Tree],
         code: Callable[..., Any],
-        what: Hashable,
+        key: Hashable,
         draws: Draws,
     ) -> None:
-        """of_one(tensors, received, rows): calls client code. what: everything else that its result depends on."""
+        """of_one(tensors, received, rows): calls client code.  key: everything else that its result depends on."""
         super().__init__(net, code, {})
-        self.executor, self.of_one, self.what, self.draws = executor, of_one, what, draws
+        self.executor, self.of_one, self.key, self.draws = executor, of_one, key, draws
 
     def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         """The code's results for clients' tensors [k, …], received messages [k, …] and rows [k, N, …]."""
 
-        def alone(k: int, at: Tensor | None) -> Tree:
-            mine = {n: t[k] if at is None else t[k][at] for n, t in rows.items()}
+        def alone(k: int, index: Tensor | None) -> Tree:
+            mine = {n: t[k] if index is None else t[k][index] for n, t in rows.items()}
             return self.draws.alone(self.of_one, k, take(clients, k), take(received, k), mine)
 
         with finding(alone, lambda: numbers(leaves(rows)[0])):
-            return self._found(clients, received, rows)
+            return self._run(clients, received, rows)
 
-    def _found(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
-        given = (clients, received, rows)
+    def _run(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
+        arguments = (clients, received, rows)
 
         def run() -> Tree:
-            return for_each_client(self.of_one, self.executor, *given, draws=self.draws)
+            return for_each_client(self.of_one, self.executor, *arguments, draws=self.draws)
 
-        if self.executor == "loop" or self.code is None or self.draws.seen is not False:
+        if self.executor == "loop" or self.code is None or self.draws.is_random is not False:
             return run()
         fixed, fresh = [*leaves(clients), *leaves(received)], [*rows.values()]
-        entry = self.entry(self.what, tuple(tracing.names(given)), tracing.metadata([*fixed, *fresh]))
+        entry = self.entry(self.key, tuple(tracing.names(arguments)), tracing.metadata([*fixed, *fresh]))
         entry.calls_seen += 1
         if entry.verified:
             if self.is_due(entry):
                 return self.compare(entry, run, fixed, fresh)
             with torch.no_grad():
-                there = iter(self.replay(entry, fixed)(*fresh))
-            return tree_map(lambda _: next(there), entry.form)
-        # all is said to move, so that nothing is computed beforehand and held
+                tensors = iter(self.replay(entry, fixed)(*fresh))
+            return tree_map(lambda _: next(tensors), entry.form)
+        # all tensors are declared as moving, so that nothing is computed in advance and held
         return self.record(entry, run, fixed, fresh, range(len(fixed)))
 
-    def flat(self, found: Tree) -> list[Tensor | None]:
+    def flat(self, result: Tree) -> list[Tensor | None]:
         """The result's tensors."""
-        return [*leaves(found)]
+        return [*leaves(result)]
 
-    def remember_form(self, entry: CacheEntry, found: Tree) -> None:
+    def remember_form(self, entry: CacheEntry, result: Tree) -> None:
         """Store the structure of the result."""
-        entry.form = tree_map(lambda t: None, found)
+        entry.form = tree_map(lambda t: None, result)
 
 
 def numbers(rows: Tensor) -> list[Tensor]:
@@ -84,7 +84,7 @@ def order_of(t: Tensor) -> list[int]:
     return sorted(range(t.dim()), key=t.stride, reverse=True)
 
 
-def in_order(axes: list[int], shape: Sequence[int], like: Tensor) -> Tensor:
+def in_order(axes: list[int], shape: Sequence[int], template: Tensor) -> Tensor:
     """An empty tensor with this memory order: the last bits of later results depend on it."""
-    lying = like.new_empty([shape[i] for i in axes])
-    return lying.permute(*(axes.index(i) for i in range(len(axes))))
+    tensor = template.new_empty([shape[i] for i in axes])
+    return tensor.permute(*(axes.index(i) for i in range(len(axes))))

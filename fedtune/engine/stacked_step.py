@@ -43,58 +43,58 @@ class StackedStep(Calls[Out]):
     def turn_to(self, clients: dict[str, Tensor], moving: list[Tensor], received: dict[str, Tree]) -> None:
         """Continue with these clients [k, …]: their tensors, the trained ones among them, and received messages."""
         self.clients, self.moving, self.received = clients, moving, received
-        self.now: CacheEntry | None = None
+        self.current: CacheEntry | None = None
         self.run = None
 
     def __call__(self, step: Step) -> Out:
         """Losses, tallies and gradients on a batch of each client."""
         if self.run is None:
-            found = self._found(step)
-            if found is not None:
-                return found
-        assert self.run and self.now
-        if self.is_due(self.now):
-            found = self.compare(self.now, lambda: self._eager(step), self.fixed, _fresh(step))
-            self.run = self.run if self.now.verified else None
-            return found
+            out = self._run_or_prepare(step)
+            if out is not None:
+                return out
+        assert self.run and self.current
+        if self.is_due(self.current):
+            out = self.compare(self.current, lambda: self._eager(step), self.fixed, _fresh(step))
+            self.run = self.run if self.current.verified else None
+            return out
         with torch.inference_mode():
-            return _parted(self.run(*_fresh(step)), self.now.form)
+            return _parted(self.run(*_fresh(step)), self.current.form)
 
-    def _found(self, step: Step) -> Out | None:
-        """The step by vmap and autograd; None once there is a replay for it."""
-        entry = self.now = self._entry(step)
+    def _run_or_prepare(self, step: Step) -> Out | None:
+        """Run the step by vmap and autograd, or prepare its replay and return None."""
+        entry = self.current = self._entry(step)
         if entry is None or entry.untraceable:
             return self._eager(step)
         entry.calls_seen += 1
         fixed = self._fixed(step)
         if entry.verified:
-            self.run, self.fixed = self.replay(entry, fixed), fixed  # of a step that is told all, if this is one
+            self.run, self.fixed = self.replay(entry, fixed), fixed
             self.asks += entry.asks
             return None
-        if entry.calls_seen == 1 and not self.like() and len(step) > len(less := _untold(step)):
-            others = self._entry(less)  # the steps that follow, unless this one asks
-            if others and not others.calls_seen and (like := self.like()):
-                given = [*self._fixed(less), *_fresh(step)]
-                out = self.record_again(others, like, lambda: self._eager(step), given)
-                others.verified &= not self.asks
+        if entry.calls_seen == 1 and not self.similar() and len(step) > len(lean_step := _without_scalars(step)):
+            lean_entry = self._entry(lean_step)  # of the steps that follow, unless this one uses scalars
+            if lean_entry and not lean_entry.calls_seen and (twin := self.similar()):
+                given = [*self._fixed(lean_step), *_fresh(step)]
+                out = self.record_again(lean_entry, twin, lambda: self._eager(step), given)
+                lean_entry.verified &= not self.asks
                 return out
             self._entry(step)
         trained = {id(leaf) for leaf in self.moving}
         moving = [i for i, t in enumerate(fixed) if id(t) in trained]
         return self.record(entry, lambda: self._eager(step), fixed, _fresh(step), moving)
 
-    def flat(self, found: Out) -> list[Tensor | None]:
+    def flat(self, out: Out) -> list[Tensor | None]:
         """Losses, tallies and gradients as one list."""
-        losses, seen, grads = found
-        return [losses, *leaves(seen), *grads]
+        losses, tally, grads = out
+        return [losses, *leaves(tally), *grads]
 
-    def remember_form(self, entry: CacheEntry, found: Out) -> None:
+    def remember_form(self, entry: CacheEntry, out: Out) -> None:
         """Store the structure of the loss's tally, and which of its client's scalars it uses."""
-        entry.form, entry.asks = tree_map(lambda t: None, found[1]), [*self.asks]
+        entry.form, entry.asks = tree_map(lambda t: None, out[1]), [*self.asks]
 
     def _entry(self, step: Step) -> CacheEntry | None:
         """The cache entry of such steps; None if they are not recorded."""
-        if self.code is None or self.draws.seen is not False:
+        if self.code is None or self.draws.is_random is not False:
             return None
         form = (*self.clients, *map(tuple, map(tracing.names, (self.received, step[3:]))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
@@ -105,17 +105,17 @@ class StackedStep(Calls[Out]):
         return [*self.clients.values(), *leaves(self.received), *leaves(step[3:])]
 
     def _eager(self, step: Step) -> Out:
-        found = self.draws.stacked(self.of_one, len(step[1]), self.clients, step, self.received)
-        losses, seen = found if isinstance(found, tuple) else (found, {})
-        return losses.detach(), tree_map(Tensor.detach, seen), gradients(self.loss, losses, self.moving)
+        out = self.draws.stacked(self.of_one, len(step[1]), self.clients, step, self.received)
+        losses, tally = out if isinstance(out, tuple) else (out, {})
+        return losses.detach(), tree_map(Tensor.detach, tally), gradients(self.loss, losses, self.moving)
 
 
 def steps_of(
     net: nn.Module, phase: Phase, draws: tuple[Draws, Draws], asks: list[str]
 ) -> tuple[StackedStep, StackedStep | None]:
     """The steps of a phase, and its second steps on each batch if it has them."""
-    again = phase.after.loss if phase.after else None
-    return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, again, draws[1], asks) if again else None
+    second = phase.after.loss if phase.after else None
+    return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, second, draws[1], asks) if second else None
 
 
 def reasons(net: nn.Module) -> list[str]:
@@ -136,7 +136,7 @@ def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) ->
     return [g.to_dense() if (g := leaf.grad) is not None and g.is_sparse else g for leaf in leaves]
 
 
-def _untold(step: Step) -> Step:
+def _without_scalars(step: Step) -> Step:
     """The step for code that uses no scalars of its client, only its kept state."""
     return step[:4] if any(step[3:4]) else step[:3]
 
@@ -148,11 +148,11 @@ def _fresh(step: Step) -> list[Tensor]:
 
 
 def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
-    losses, *rest = flat
+    losses, *others = flat
     assert losses is not None
-    there = iter(rest)
-    seen = tree_map(lambda _: next(there), form) if form else {}
-    return losses, seen, [*there]
+    tensors = iter(others)
+    tally = tree_map(lambda _: next(tensors), form) if form else {}
+    return losses, tally, [*tensors]
 
 
 class _RecordingClient(Client):
@@ -163,9 +163,9 @@ class _RecordingClient(Client):
 
     accessed: list[str]
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         self.accessed.append("one by its place")
-        return super().__getitem__(at)
+        return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[Any]:
         self.accessed.append("all")
@@ -194,7 +194,7 @@ class _RecordingClient(Client):
 
 def batch_of(step: Step, accessed: list[str]) -> Batch:
     """A step's batch for client code."""
-    x, y, noise, *told = step
-    client = _RecordingClient(*told)
+    x, y, noise, *client_values = step
+    client = _RecordingClient(*client_values)
     client.accessed = accessed
     return Batch(x, y, noise, client)

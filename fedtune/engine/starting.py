@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core import randomness
-from fedtune.core.trees import Executor, alike
+from fedtune.core.trees import Executor, is_shared
 from fedtune.engine import engine
 from fedtune.engine.engine import RunSetup, State
 from fedtune.experiment import hooks, initial_weights
@@ -44,39 +44,39 @@ def own_draws(s: RunSetup, state: State) -> State:
     """
     groups = []
     for g, member in zip(state.groups, s.task.models, strict=False):  # fewer clients than architectures: fewer groups
-        drawn = [_drawn(s, member, k, g.tensors) for k in g.ids.tolist()]
-        groups.append(g._replace(tensors={n: torch.stack([d[n] for d in drawn]).to(t) for n, t in g.tensors.items()}))
+        draws = [_draw_tensors(s, member, k, g.tensors) for k in g.ids.tolist()]
+        groups.append(g._replace(tensors={n: torch.stack([d[n] for d in draws]).to(t) for n, t in g.tensors.items()}))
     return state._replace(groups=tuple(groups))
 
 
-def _drawn(s: RunSetup, member: str, client: int, like: dict[str, Tensor]) -> dict[str, Tensor]:
+def _draw_tensors(s: RunSetup, member: str, client: int, template: dict[str, Tensor]) -> dict[str, Tensor]:
     """One client's own tensors."""
     seed = randomness.number(s.task.seed, "net", client)
     net = architectures.build(member, s.task.shape, s.task.classes, s.task.features, seed)
     with randomness.seeded(randomness.number(s.task.seed, "parts", client)):
         tensors = hooks.built(s.algorithm, net, s.task).state_dict()
-    return {n: tensors[n] for n in like}
+    return {n: tensors[n] for n in template}
 
 
-def from_weights(s: RunSetup, state: State, given: Weights, part: str) -> State:
+def from_weights(s: RunSetup, state: State, weights: Weights, part: str) -> State:
     """Replace initial values by a file's: the server's for shared tensors, every client's for the others."""
     shared, groups, fits = dict(state.server.get("shared", {})), [], []
     for g in state.groups:
         ids, own = g.ids.tolist(), dict(g.tensors)
         shapes = {n: t.shape for n, t in shared.items()} | {n: t.shape[1:] for n, t in own.items()}
         target = Target(shapes, shared, ids, g.net.head_was if isinstance(g.net, Net) else None)
-        fits.append(initial_weights.fit(given, target, part))
-        for ours, theirs in fits[-1].names.items():
-            if ours in shared:
-                shared[ours] = given.common[theirs].to(shared[ours], copy=True)
-            if ours not in own:
+        fits.append(initial_weights.fit(weights, target, part))
+        for name, file_name in fits[-1].names.items():
+            if name in shared:
+                shared[name] = weights.common[file_name].to(shared[name], copy=True)
+            if name not in own:
                 continue
-            if theirs in given.common:
-                values = given.common[theirs].to(own[ours], copy=True).expand_as(own[ours])
-                own[ours] = values if alike(own[ours]) else values.clone()  # a frozen part is shared by all
+            if file_name in weights.common:
+                values = weights.common[file_name].to(own[name], copy=True).expand_as(own[name])
+                own[name] = values if is_shared(own[name]) else values.clone()  # a frozen part is shared by all
             else:
-                own[ours] = torch.stack([given.clients[k][theirs] for k in ids]).to(own[ours])
+                own[name] = torch.stack([weights.clients[k][file_name] for k in ids]).to(own[name])
         groups.append(g._replace(tensors=own))
-    initial_weights.require_some(given, fits)
+    initial_weights.require_some(weights, fits)
     server = state.server | ({"shared": shared} if shared else {})
     return state._replace(server=server, groups=tuple(groups))

@@ -1,4 +1,4 @@
-"""What defines a run: its setting, which is constant, and its state, which is everything that changes."""
+"""What defines a run: its setup, which is constant, and its state, which is everything that changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RunSetup(NamedTuple):
     everywhere: Split | None = None  # test rows of all classes, the same for every client
     dtype: torch.dtype = torch.float32  # the floating-point type; rows may be integers (tokens)
     metrics: tuple[OwnMetric, ...] = ()  # the user's own metrics
-    seeds: tuple[int, ...] = ()  # for a joint setting with the clients of several runs: see `seed_stack`
+    seeds: tuple[int, ...] = ()  # for a joint setup with the clients of several runs: see `seed_stack`
 
     def task_in(self, t: int) -> Task:
         """The task that an algorithm gets in round t = 1, 2, …"""
@@ -62,8 +62,8 @@ class RunSetup(NamedTuple):
 
     def streams(self, ids: Tensor, *address: str | int) -> list[torch.Generator]:
         """The clients' own random streams; that of client k is (seed, address, k)."""
-        own = self.task.clients
-        of = [(self.seeds[k // own], k % own) if self.seeds else (self.task.seed, k) for k in ids.tolist()]
+        clients = self.task.clients
+        of = [(self.seeds[k // clients], k % clients) if self.seeds else (self.task.seed, k) for k in ids.tolist()]
         return [randomness.stream(seed, *address, k) for seed, k in of]
 
     def scored_clients(self) -> Tensor:
@@ -85,11 +85,11 @@ def start(s: RunSetup, nets: list[tuple[Net, list[int], Executor]]) -> State:
     server, groups = hooks.tree(s.algorithm, "init", s.algorithm.init(with_shapes(s, forms[0]).task), "entries"), []
     for net, (_, ids, executor) in zip(forms, nets, strict=True):
         tensors = {n: _cast(t.detach(), device, s.dtype) for n, t in net.state_dict().items()}
-        kept = hooks.stays(s.algorithm, net)
+        staying = hooks.stays(s.algorithm, net)
         if s.scenario.batch_norm == "personal":
-            kept = kept | {n for n, _ in net.named_buffers()}
-        sent = s.scenario.sent(s.algorithm.shared)
-        shared = {n: t for n, t in tensors.items() if part_of(n) in sent and n not in kept}
+            staying = staying | {n for n, _ in net.named_buffers()}
+        shared_parts = s.scenario.sent(s.algorithm.shared)
+        shared = {n: t for n, t in tensors.items() if part_of(n) in shared_parts and n not in staying}
         own = {n: _of_each(s, n, t, len(ids)) for n, t in tensors.items() if n not in shared}
         memory = hooks.tree(s.algorithm, "keep", s.algorithm.keep(with_shapes(s, net).task), "what a client keeps")
         memory = tree_map(lambda t: _cast(t, device, s.dtype), to_all(memory, len(ids)))
@@ -118,10 +118,10 @@ def _with_unreceived(s: RunSetup, server: dict[str, Tree], g: Group) -> Group:
 
 def received(s: RunSetup, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
     """The tensors of a group's clients after replacing those that they received."""
-    alg, found = s.algorithm, s.algorithm.receive(down)
+    alg, tensors = s.algorithm, s.algorithm.receive(down)
     if hook := next((h for h in ("receive", "broadcast", "deployed") if hooks.is_own(alg, h)), None):
-        hooks.tensors(partial(hooks.wrong, alg, hook), found, g.net, s.dtype, (len(g.ids),))
-        if lacking := [n for n in hooks.forms_of(g.net) if n not in g.tensors and n not in found]:
+        hooks.tensors(partial(hooks.wrong, alg, hook), tensors, g.net, s.dtype, (len(g.ids),))
+        if lacking := [n for n in hooks.forms_of(g.net) if n not in g.tensors and n not in tensors]:
             raise hooks.wrong(
                 alg,
                 hook,
@@ -129,11 +129,11 @@ def received(s: RunSetup, g: Group, down: dict[str, Tree]) -> dict[str, Tensor]:
                 f"{lacking[0]} is left out",
                 "tensors that are left out in the first rounds stay their own",
             )
-    return g.tensors | found
+    return g.tensors | tensors
 
 
 def with_shapes(s: RunSetup, net: nn.Module) -> RunSetup:
-    """The setting with the shapes of this model's tensors in its task."""
+    """The setup with the shapes of this model's tensors in its task."""
     shapes = {n: t.shape for n, t in net.state_dict().items()}
     trained = tuple(n for n, _ in net.named_parameters() if part_of(n) not in s.scenario.frozen)
     return s._replace(task=s.task._replace(shapes=shapes, parameters=trained))
@@ -141,8 +141,8 @@ def with_shapes(s: RunSetup, net: nn.Module) -> RunSetup:
 
 def no_steps(s: RunSetup, net: nn.Module, ids: Tensor) -> Client:
     """These clients' scalars before the round's first phase, without their rows of each class."""
-    none, nowhere = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
-    return Client({}, nowhere, none, dict.fromkeys(parts(net), nowhere), none[:, None].expand(-1, 0))
+    zero_steps, zero_path = (_zero(d, ids.device).expand(len(ids)) for d in (torch.int64, s.dtype))
+    return Client({}, zero_path, zero_steps, dict.fromkeys(parts(net), zero_path), zero_steps[:, None].expand(-1, 0))
 
 
 @lru_cache(maxsize=8)

@@ -25,7 +25,7 @@ from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
 from fedtune.experiment.phase import Reader
 
 
-class Known(NamedTuple):
+class ClientInputs(NamedTuple):
     """What clients received and tallied, and their scalars, with a client axis."""
 
     down: dict[str, Tree]
@@ -33,32 +33,32 @@ class Known(NamedTuple):
     client: Client
 
 
-def says_something(algorithm: Algorithm) -> bool:
+def sends_from_rows(algorithm: Algorithm) -> bool:
     """Whether clients use their rows when they send; shared parts need no pass over the data."""
     kind = type(algorithm)
     return kind.upload is not Algorithm.upload or kind.remember is not Algorithm.remember
 
 
 @torch.no_grad()
-def uploads(s: RunSetup, g: Group, known: Known, t: int) -> dict[str, Tree]:
+def uploads(s: RunSetup, g: Group, inputs: ClientInputs, t: int) -> dict[str, Tree]:
     """What a group's clients send (`up`) and keep from now on (`kept`) in round t, from the algorithm's methods."""
     g.net.eval()
-    (down, tally, clients), alg = known, s.algorithm
+    (down, tally, clients), alg = inputs, s.algorithm
     remembers = type(alg).remember is not Algorithm.remember
     streams = s.streams(g.ids, "upload", t)
-    wanted = hooks.noise(alg, alg.upload_noise(s.task))
-    noise = [draw(wanted, stream, (), s.dtype) for stream in streams]
+    noise_declared = hooks.noise(alg, alg.upload_noise(s.task))
+    noise = [draw(noise_declared, stream, (), s.dtype) for stream in streams]
     eps = tree_map(lambda *ts: torch.stack(ts).to(s.federation.x.device), noise[0], *noise[1:])
-    stacked = g.executor == "stack" and all(is_known(type(m).__module__) for m in g.net.modules())
+    stackable = g.executor == "stack" and all(is_known(type(m).__module__) for m in g.net.modules())
 
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree], z: dict[str, Tensor]) -> dict[str, Tree]:
-        m = _Looked(net=g.net, tensors=tensors, kept=data.client.kept, rows=data.x, features=z)
+        m = _WatchedModel(net=g.net, tensors=tensors, kept=data.client.kept, rows=data.x, features=z)
         up = alg.upload(m, data, received) if type(alg).upload is not Algorithm.upload else {}
-        kept = alg.remember(m, data, received) if remembers else {}
+        memory = alg.remember(m, data, received) if remembers else {}
         hooks.tree(alg, "upload", up, "what a client sends")
-        hooks.tree(alg, "remember", kept, "what a client keeps")
-        _ASKED[g.net] = m.asked and stacked
-        return {"up": up, "kept": kept}
+        hooks.tree(alg, "remember", memory, "what a client keeps")
+        _REUSES[g.net] = m.uses_features and stackable
+        return {"up": up, "kept": memory}
 
     draws, features = Draws(uploads, g.net), Draws(_features, g.net)
 
@@ -66,18 +66,18 @@ def uploads(s: RunSetup, g: Group, known: Known, t: int) -> dict[str, Tree]:
         draws.begin(lambda: streams_of([streams[i] for i in _places(g)[part].tolist()])())
         data = rows_of(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
-        z = {"z": _features(s, g, part, features)} if _ASKED.get(g.net) else {}
+        z = {"z": _features(s, g, part, features)} if _REUSES.get(g.net) else {}
         trees = take(g.tensors, part), data, take(down, part), z
 
-        def alone(k: int, at: Tensor | None) -> Tree:
-            return draws.alone(one, k, *_of_rows(at, *(take(tree, k) for tree in trees)))
+        def alone(k: int, rows: Tensor | None) -> Tree:
+            return draws.alone(one, k, *_of_rows(rows, *(take(tree, k) for tree in trees)))
 
         with among(g.ids[part], s.federation.train), finding(alone, lambda: numbers(data.y)):
             return for_each_client(one, g.executor, *trees, draws=draws)
 
-    found = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
-    kept = _of_the_form(g.kept, found["kept"], alg) if remembers else g.kept
-    return found | {"kept": kept}
+    result = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
+    kept = _of_the_form(g.kept, result["kept"], alg) if remembers else g.kept
+    return result | {"kept": kept}
 
 
 @torch.no_grad()
@@ -87,8 +87,8 @@ def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Ge
     draws, table = Draws(code, g.net), s.federation.train
 
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree]) -> dict[str, Tensor]:
-        found = code(Model(g.net, tensors, data.client.kept), data, received)
-        return hooks.setting(code, found, g.net, s.dtype, s.scenario.frozen)
+        changed = code(Model(g.net, tensors, data.client.kept), data, received)
+        return hooks.setting(code, changed, g.net, s.dtype, s.scenario.frozen)
 
     def run(part: Part) -> dict[str, Tensor]:
         draws.begin(lambda: streams_of([streams[i] for i in _places(g)[part].tolist()], "draws read")())
@@ -96,36 +96,36 @@ def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Ge
         counts = rows_by_class(s.federation, g.ids[part])
         data = data._replace(client=data.client._replace(kept=take(g.kept, part), counts=counts))
         with among(g.ids[part], table):
-            found: dict[str, Tensor] = for_each_client(
+            set_tensors: dict[str, Tensor] = for_each_client(
                 one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws
             )
-        return found
+        return set_tensors
 
     return certain(lambda: in_chunks(g, table, run), draws)
 
 
-def _of_rows(at: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
+def _of_rows(index: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
     """The arguments of a client's code, on these of its rows only; None: all."""
-    if at is not None:
-        data, z = data._replace(x=data.x[at], y=data.y[at], mask=data.mask[at]), take(z, at)
+    if index is not None:
+        data, z = data._replace(x=data.x[index], y=data.y[index], mask=data.mask[index]), take(z, index)
     return tensors, data, down, z
 
 
-_ASKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether client code used the features of all rows
+_REUSES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether client code used the features of all rows
 
 
-class _Looked(Model):
+class _WatchedModel(Model):
     """A client's model that records whether the features of all rows are used, or returns those computed in advance."""
 
     def __init__(self, *, net: nn.Module, tensors: dict[str, Tensor], kept: Tree, rows: Tensor, features: Tree) -> None:
         super().__init__(net, tensors, kept)
-        self.rows, self.features, self.asked = rows, features.get("z"), False
+        self.rows, self.features, self.uses_features = rows, features.get("z"), False
 
     def body(self, x: Tensor) -> Tensor:
         """Features z [N, D]."""
         if x is not self.rows or torch.is_grad_enabled():
             return super().body(x)
-        self.asked = True
+        self.uses_features = True
         return super().body(x) if self.features is None else self.features
 
 
@@ -141,22 +141,22 @@ def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
     def of_one(tensors: dict[str, Tensor], _: Tree, rows: dict[str, Tensor]) -> Tensor:
         return _body(Model(g.net, tensors), rows["x"])
 
-    run, whole = (
-        StackedRows(net=g.net, executor=g.executor, of_one=of_one, code=_body, what="features", draws=draws),
+    run, features = (
+        StackedRows(net=g.net, executor=g.executor, of_one=of_one, code=_body, key="features", draws=draws),
         torch.empty(0),
     )
     for band, n, longest in bands_of(table.counts[g.ids], part):
         x = rows_of(s, table, g, band, n).x
-        at = torch.searchsorted(places, _places(g)[band])
-        for rows in blocks_of(n, len(at)) if x.device.type == "cpu" else [slice(0, n)]:
+        positions = torch.searchsorted(places, _places(g)[band])
+        for rows in blocks_of(n, len(positions)) if x.device.type == "cpu" else [slice(0, n)]:
             with among(g.ids[band], table, rows.start):
                 z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
             if z.shape[:2] == (len(places), longest):
                 return z
-            whole = whole if len(whole) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
-            whole[at, rows] = z
-        whole[at, n:] = whole[at, :1]
-    return whole
+            features = features if len(features) else in_order(order_of(z), (len(places), longest, *z.shape[2:]), z)
+            features[positions, rows] = z
+        features[positions, n:] = features[positions, :1]
+    return features
 
 
 def _body(m: Model, x: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Algorithm:
     """
 
     # whether client code depends on its arguments and fields alone and changes nothing, so that its steps are recorded
-    # and run again (docs/reference/hooks.md); every class says it for itself, as it is not inherited
+    # and run again (docs/reference/hooks.md); a subclass does not inherit it
     pure: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()  # parts that the server averages, weighted by rows, and sends back
     sends: ClassVar[tuple[str, ...]] = ()  # other server entries that every client receives
@@ -87,7 +87,7 @@ class Algorithm:
     # defaults do not, and "as_published" the released code
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     as_in_text: ClassVar[bool] = False  # whether the defaults are the paper's text, so that there is no "as_text"
-    unlike_text: ClassVar[str] = ""  # what of the paper's text no hyperparameter gives
+    unlike_text: ClassVar[str] = ""  # how it differs from the paper's text under any hyperparameters
     # for `fedtune check`: values with which rare events happen within three rounds and nothing takes long; and for
     # hyperparameters with a subtle effect, two values whose results differ, and other values needed for that
     checked_with: ClassVar[Mapping[str, Any]] = {}
@@ -151,8 +151,8 @@ class Algorithm:
 
     def receive(self, down: dict[str, Tree]) -> dict[str, Tensor]:
         """The model's tensors that a client replaces by what it received; down has a client axis [m, …]."""
-        taken: dict[str, Tensor] = down.get("shared", {})
-        return taken
+        tensors: dict[str, Tensor] = down.get("shared", {})
+        return tensors
 
     def upload_noise(self, task: Task) -> dict[str, Noise]:
         """The random numbers that `upload` needs, as data.eps."""
@@ -181,8 +181,8 @@ class Algorithm:
 
     def broadcast(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
         """What clients `ids` [m] receive: {"shared": …} and the entries named in `sends`, with a client axis."""
-        named = ("shared", *self.sends) if self.shared else self.sends
-        return {name: to_all(server[name], len(ids)) for name in named}
+        entries = ("shared", *self.sends) if self.shared else self.sends
+        return {name: to_all(server[name], len(ids)) for name in entries}
 
     def deployed(self, server: dict[str, Tree], ids: Tensor, task: Task) -> dict[str, Tree]:
         """What `predict` gets as `down` at clients `ids`: what they would receive now.  It is not counted as sent."""

@@ -57,9 +57,8 @@ class Experiment:
     report_every: ClassVar[int] = 1
     own: tuple[user_files.UserFile, ...] = ()  # the user's files that it uses
     test_every: int = 1  # test rows are scored every this many rounds, and in the last
-    defaults: dict[str, Any] = field(
-        default_factory=dict
-    )  # defaults from a run's record: they take precedence over declarations
+    # defaults from a run's record, which take precedence over declarations
+    defaults: dict[str, Any] = field(default_factory=dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle on a worker: register the files that came along."""
@@ -68,7 +67,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The algorithm's."""
+        """The algorithm's name."""
         return self.algorithm
 
     @property
@@ -78,7 +77,7 @@ class Experiment:
 
     @property
     def source(self) -> Scenario:
-        """What its data depend on, but for the seed."""
+        """What its data depend on besides the seed."""
         return self.scenario
 
     @property
@@ -120,8 +119,8 @@ class Experiment:
             or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe"))
         ):
             return False
-        written = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
-        shaped = {"build", "stays"} & set(written) or not isinstance(cls.shared, tuple)
+        overridden = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
+        shaped = {"build", "stays"} & set(overridden) or not isinstance(cls.shared, tuple)
         return not set(searched) & {
             "batch_norm",
             "body_lr_scale",
@@ -169,23 +168,23 @@ class Experiment:
         """The worst possible value of a metric that may select; None if there is none."""
         return objectives.worst(metric)
 
-    def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """The declared metrics that say so, and your own."""
-        return figures(last)
+    def figures(self, row: Mapping[str, Any]) -> list[str]:
+        """The metrics of a run's last row that tables of fresh-seed runs keep."""
+        return figures(row)
 
     @property
     def objective(self) -> str:
-        """What a search optimises if nothing is said."""
+        """What a search optimises by default."""
         return METRIC
 
     @property
     def repeatable(self) -> bool:
-        """A run with the same seed gives the same numbers."""
+        """Whether a run with the same seed gives the same numbers."""
         return True
 
     @property
     def continues(self) -> bool:
-        """A saved run goes on where it was."""
+        """Whether a saved run goes on where it was."""
         return True
 
     @property
@@ -200,19 +199,19 @@ class Experiment:
 
     @property
     def conditions(self) -> dict[str, dict[str, Any]]:
-        """Where a hyperparameter of the derived space exists: everywhere."""
+        """The conditions under which hyperparameters of the derived space exist: none."""
         return {}
 
     def searched(self) -> list[str]:
-        """What is searched where no space says it: every hyperparameter that the algorithm declares with a range,
-        except those with a late or uncertain effect and those that change the shape of the weights; and the clients'
-        optimisation, as for every algorithm.  Choices are left to a file: most are variants of the method.
+        """The hyperparameters of the derived space: those of the algorithm with a range, except those with a late
+        effect and those that change the shape of the weights; and the clients' optimisation, as for every algorithm.
+        Choices are left to a file: most are variants of the method.
         """
         cls = self._class()
-        own = [
+        declared = [
             n for n, k in hyperparameters(cls).items() if k.low is not None and not k.late and n not in cls.structural
         ]
-        return list(dict.fromkeys([*own, "lr", "momentum", "local_epochs"]))
+        return list(dict.fromkeys([*declared, "lr", "momentum", "local_epochs"]))
 
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
@@ -228,8 +227,8 @@ class Experiment:
         """Lines about what is trained: data, scoring, initial weights."""
         lines = [f"data: {words}"] if (words := data_in_words(self.scenario)) else []
         lines += [f"note: {note}" for note in notes(self.scenario)]
-        if self.preset == "as_text" and (left := beside_text(self._class())):
-            lines.append(f"note: {left}")
+        if self.preset == "as_text" and (differs := beside_text(self._class())):
+            lines.append(f"note: {differs}")
         lines.append(f"scored: {self.describe_scoring()}")
         return lines + ([f"started: {self.describe_start()}"] if self.initial_weights else [])
 
@@ -248,17 +247,17 @@ class Experiment:
             "device": self.device,
         }
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
         """The scenario by name, with what was changed of it."""
-        return scenarios.in_words(name, asdict(self._setting), dict(given))
+        return scenarios.in_words(name, asdict(self._default_scenario), dict(given))
 
-    def to_setting(self, name: str) -> dict[str, Any]:
-        """What the record of a comparison holds of the setting."""
-        return {"scenario_name": name, "scenario": asdict(self._setting), "preset": self.preset}
+    def scenario_record(self, name: str) -> dict[str, Any]:
+        """What the record of a comparison holds of the scenario."""
+        return {"scenario_name": name, "scenario": asdict(self._default_scenario), "preset": self.preset}
 
     @property
-    def _setting(self) -> Scenario:
-        """The setting before a preset moves an algorithm's own defaults."""
+    def _default_scenario(self) -> Scenario:
+        """The scenario without the values of the preset."""
         return replace(self, preset="").resolve({})[1]
 
     def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,14 +272,14 @@ class Experiment:
             "metric": tuple(user_files.reference(name) for name in self.metrics),
         }
 
-    def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
+    def rerun_command(self, config: dict[str, Any], best: Path, *options: str) -> str:
         """The command that trains the best configuration once more."""
-        return command_line("run", "--config", best, *where)
+        return command_line("run", "--config", best, *options)
 
     def to_best(self, scenario: str, config: dict[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
-        named = scenarios.find(scenario)
-        overrides = {n: v for n, v in vars(self.scenario).items() if v != getattr(named, n)}
+        scenario_named = scenarios.find(scenario)
+        overrides = {n: v for n, v in vars(self.scenario).items() if v != getattr(scenario_named, n)}
         content = {
             "algorithm": self.algorithm,
             "scenario": scenario,
@@ -289,7 +288,7 @@ class Experiment:
             "hyperparameters": self.configuration(config),
             **self.beginning(),
         }
-        return content | ({} if self.executor == "auto" else {"executor": self.executor})  # chosen for your own code
+        return content | ({} if self.executor == "auto" else {"executor": self.executor})
 
     def to_plain(self) -> dict[str, Any]:
         """The whole experiment as plain values, with every default; files by name and hash."""
@@ -303,23 +302,22 @@ class Experiment:
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        known = self.hyperparameters()  # also registers its files
+        declared = self.hyperparameters()  # also registers its files
         cls = registry.find(self.algorithm)
         values = self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
-            if name not in known:
-                raise unknown(f"hyperparameter of {self.algorithm}", name, known, f"fedtune list {self.algorithm}")
-        own = hyperparameters(cls)
-        scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in own})
-        return cls(**{n: v for n, v in values.items() if n in own}), scenario
+            if name not in declared:
+                raise unknown(f"hyperparameter of {self.algorithm}", name, declared, f"fedtune list {self.algorithm}")
+        of_algorithm = hyperparameters(cls)
+        scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in of_algorithm})
+        return cls(**{n: v for n, v in values.items() if n in of_algorithm}), scenario
 
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
-        known: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(
-            cls.presets
-        )  # without such a preset, the defaults follow the text
-        if self.preset and self.preset not in known:
-            raise unknown(f"preset of {self.algorithm}", self.preset, list(known))
-        return {n: v for n, v in known.get(self.preset, {}).items() if n not in self.given}
+        # without a preset "as_text", the defaults follow the text
+        presets: dict[str, Mapping[str, Any]] = {"as_text": {}} | dict(cls.presets)
+        if self.preset and self.preset not in presets:
+            raise unknown(f"preset of {self.algorithm}", self.preset, list(presets))
+        return {n: v for n, v in presets.get(self.preset, {}).items() if n not in self.given}
 
     def configuration(self, config: dict[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration."""
@@ -328,10 +326,10 @@ class Experiment:
 
     def default(self) -> dict[str, Any]:
         """The default of every hyperparameter; if it leaves a choice open, its actual value (None: lr)."""
-        alg, whole = self.resolve({})[0], self.configuration({})
+        alg, values = self.resolve({})[0], self.configuration({})
         return {
-            n: whole["lr"] if v is None else v
-            for n, v in (whole | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
+            n: values["lr"] if v is None else v
+            for n, v in (values | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
         }
 
     def check(self, config: dict[str, Any] | None = None) -> None:
@@ -350,7 +348,7 @@ class Experiment:
             _require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
-        if not _alike(alg, forms, scenario):
+        if not _averages_alike(alg, forms, scenario):
             raise UserError(
                 f"{self.algorithm} averages {' and '.join(alg.shared)}, so every client must have the same shapes "
                 f"there, but the architectures of {scenario.model} differ; give --model one architecture, or use "
@@ -372,20 +370,20 @@ class Experiment:
 
     def beginning(self) -> dict[str, str]:
         """The options that determine the initial weights, with absolute paths; none for the common draw."""
-        found = {"start": self.start} if self.start != "common" else {}
+        options = {"start": self.start} if self.start != "common" else {}
         if not self.start_from:
-            return found
+            return options
         name, part = initial_weights.parse(self.start_from)
         path = next((file.path for file in self.own if file.name == name), name)
-        return found | {"start_from": path + (f":{part}" if part else "")}
+        return options | {"start_from": path + (f":{part}" if part else "")}
 
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
         """What starts from given weights and what does not, in words; UserError if nothing does."""
         alg, scenario = self.resolve(config or {})
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
-            kept = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
-            shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in kept}
+            staying = form.stays | (form.buffers if scenario.batch_norm == "personal" else set())
+            shared = {n for n in form.shapes if part_of(n) in scenario.sent(alg.shared) and n not in staying}
             clients = range(i, scenario.clients, len(forms))
             targets.append(initial_weights.Target(form.shapes, shared, clients, form.head_was))
         name, part = initial_weights.parse(self.initial_weights)
@@ -395,9 +393,9 @@ class Experiment:
         """Which model is evaluated, and on which rows, in words."""
         alg, scenario = self.resolve(config or {})
         form = _forms(alg, scenario, self._contents())[0]
-        used = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
-        given = {part_of(n) for n in form.shapes if n not in form.stays}.intersection(alg.shared)
-        shared, own = [p for p in used if p in given], [p for p in used if p not in given]
+        scored = [p for p in alg.predicts or form.parts if p not in scenario.frozen]
+        averaged_parts = {part_of(n) for n in form.shapes if n not in form.stays}.intersection(alg.shared)
+        shared, own = [p for p in scored if p in averaged_parts], [p for p in scored if p not in averaged_parts]
         model = "each client's own model" if not shared else "the averaged model"
         if shared and own:
             model = f"the averaged {' and '.join(shared)} with each client's own {' and '.join(own)}"
@@ -410,8 +408,8 @@ class Experiment:
         if form.adapts:
             model += ", trained on the client's own rows before it is scored"
         rows = "all clients' rows as one test set" if scenario.evaluation == "pooled" else "each client's own rows"
-        some = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
-        return f"{model}, on {rows}{some}"
+        sample = f", {scenario.eval_clients} of {scenario.clients} clients" if scenario.eval_clients else ""
+        return f"{model}, on {rows}{sample}"
 
 
 class NetStructure(NamedTuple):
@@ -422,7 +420,7 @@ class NetStructure(NamedTuple):
     buffers: frozenset[str]  # names of BatchNorm's running statistics
     head_was: str | None  # the head's name in a user's own module
     stays: frozenset[str]  # tensors of shared parts that stay with each client
-    unsent: frozenset[str]  # those of them that it does not send either
+    unsent: frozenset[str]  # those of `stays` that the client does not send either
     adapts: bool  # whether a client trains before it is scored
 
     @property
@@ -529,9 +527,9 @@ def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...], name: str) -> None:
     """UserError unless there is one global model to score: every part that predicts must be shared."""
     for form in forms:
-        used = set(alg.predicts or form.parts) - set(scenario.frozen)
+        scored = set(alg.predicts or form.parts) - set(scenario.frozen)
         stays = sorted(n for n in form.stays if part_of(n) not in scenario.frozen)
-        own = sorted(used if form.adapts else used - set(alg.shared)) or stays[:5]
+        own = sorted(scored if form.adapts else scored - set(alg.shared)) or stays[:5]
         if own:
             raise UserError(
                 f"evaluation rule {scenario.evaluation!r} scores one global model, but under {name} {', '.join(own)} "
@@ -542,7 +540,7 @@ def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructur
 def _require_what_it_computes_with(
     alg: Algorithm, name: str, scenario: Scenario, forms: tuple[NetStructure, ...]
 ) -> None:
-    """UserError unless the shared parts have tensors, and heads are one linear layer where the algorithm needs that."""
+    """UserError unless shared parts have tensors, and heads are one linear layer if the algorithm needs that."""
     if alg.shared and not any(part_of(n) in alg.shared for n in forms[0].shapes):
         raise UserError(
             f"{name} averages {' and '.join(alg.shared)}, but {scenario.model} has no tensors there; use an algorithm "
@@ -557,7 +555,7 @@ def _require_what_it_computes_with(
             )
 
 
-def _alike(alg: Algorithm, forms: tuple[NetStructure, ...], scenario: Scenario) -> bool:
+def _averages_alike(alg: Algorithm, forms: tuple[NetStructure, ...], scenario: Scenario) -> bool:
     """Whether the averaged tensors have the same names and shapes in all nets."""
     sent = scenario.sent(alg.shared)
     shared = [{n: s for n, s in form.shapes.items() if part_of(n) in sent and n not in form.unsent} for form in forms]
@@ -568,7 +566,7 @@ def fitting(scenario: Scenario) -> list[str]:
     """The algorithms that run on a scenario's architectures, some with a --set: what they share has the same shapes in
     all.
     """
-    nets, found = _architectures(scenario), []
+    nets, commands = _architectures(scenario), []
     for name in registry.names():
         cls = registry.find(name)
         for values in ({}, dict(cls.for_mixed_models)):
@@ -578,10 +576,10 @@ def fitting(scenario: Scenario) -> list[str]:
                 _require_what_it_computes_with(alg, name, scenario, forms)
             except UserError:  # it needs another model, for example wider features
                 continue
-            if _alike(alg, forms, scenario):
-                found.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
+            if _averages_alike(alg, forms, scenario):
+                commands.append(" ".join([name, *(f"--set {n}={v}" for n, v in values.items())]))
                 break
-    return found
+    return commands
 
 
 def _require_fit(

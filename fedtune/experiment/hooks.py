@@ -24,19 +24,19 @@ from fedtune.experiment.user_algorithms import place_of
 Checked = Any  # a method's return value
 
 
-def wrong(alg: Algorithm, hook: str, must: str, but: str, do: str = "") -> UserError:
-    """The error for a method's return value: its place, the rule, what came, what would do."""
+def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -> UserError:
+    """The error for a method's return value: its place, what it must return, what it returned, and advice."""
     cls: Any = type(alg)
-    where = place_of(cls, _own(cls, hook))
-    return UserError(f"{where}: {cls.__name__}.{hook} must return {must}, but {but}{do and f'; {do}'}")
+    place = place_of(cls, _own_method(cls, hook))
+    return UserError(f"{place}: {cls.__name__}.{hook} must return {must}, but {actual}{advice and f'; {advice}'}")
 
 
 @lru_cache(maxsize=1024)
-def _own(cls: Any, hook: str) -> Callable[..., Any] | None:
+def _own_method(cls: Any, hook: str) -> Callable[..., Any] | None:
     """The user's own function of this name; None if the method is fedtune's."""
-    for owner in cls.__mro__:
-        function: Callable[..., Any] | None = vars(owner).get(hook)
-        if function is not None and not is_known(getattr(function, "__module__", owner.__module__) or ""):
+    for base in cls.__mro__:
+        function: Callable[..., Any] | None = vars(base).get(hook)
+        if function is not None and not is_known(getattr(function, "__module__", base.__module__) or ""):
             return function
     return None
 
@@ -44,10 +44,10 @@ def _own(cls: Any, hook: str) -> Callable[..., Any] | None:
 def is_own(alg: Algorithm, *hooks: str) -> bool:
     """Whether one of these methods is the user's own."""
     cls: Any = type(alg)
-    return any(_own(cls, hook) for hook in hooks)
+    return any(_own_method(cls, hook) for hook in hooks)
 
 
-def said(value: Any) -> str:
+def text_of(value: Any) -> str:
     """A value in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype)[6:]} {list(value.shape)}"
@@ -59,40 +59,40 @@ def said(value: Any) -> str:
 # any tree ----------------------------------------------------------------------------------------------------------
 
 
-def tree(alg: Algorithm, hook: str, found: Checked, of: str, clients: int | None = None) -> dict[str, Tree]:
+def tree(alg: Algorithm, hook: str, result: Checked, contents: str, clients: int | None = None) -> dict[str, Tree]:
     """Check a dict of trees of tensors, with a first axis of `clients` if given."""
     if not is_own(alg, hook):
-        return found
-    must = f"a dict of {of} by name"
-    if not isinstance(found, dict):
-        raise wrong(alg, hook, must, f"returns {said(found)}", "{} is nothing" if found is None else "")
-    if name := next((n for n in found if not isinstance(n, str)), None):
+        return result
+    must = f"a dict of {contents} by name"
+    if not isinstance(result, dict):
+        raise wrong(alg, hook, must, f"returns {text_of(result)}", "{} is nothing" if result is None else "")
+    if name := next((n for n in result if not isinstance(n, str)), None):
         raise wrong(alg, hook, must, f"has the name {shown(name)}")
-    for name, leaf in named(found).items():
+    for name, leaf in named(result).items():
         if not isinstance(leaf, Tensor):
-            raise wrong(alg, hook, "tensors", f"{name} is {said(leaf)}", "torch.tensor(…) makes one of a number")
+            raise wrong(alg, hook, "tensors", f"{name} is {text_of(leaf)}", "torch.tensor(…) makes one of a number")
         if clients is not None and leaf.shape[:1] != (clients,):
             raise wrong(
                 alg,
                 hook,
                 f"a first axis of the {clients} clients",
-                f"{name} is {said(leaf)}",
+                f"{name} is {text_of(leaf)}",
                 "to_all(tree, len(ids)) of fedtune.core.trees gives all the same",
             )
-    return found
+    return result
 
 
-def entries(alg: Algorithm, hook: str, found: Checked, before: dict[str, Tree]) -> dict[str, Tree]:
+def entries(alg: Algorithm, hook: str, result: Checked, server: dict[str, Tree]) -> dict[str, Tree]:
     """Check the server's entries: all previous ones, and shared parts with the same names, shapes and types."""
     if not is_own(alg, hook):
-        return found
-    tree(alg, hook, found, "the server's entries")
-    if gone := sorted(before.keys() - found.keys()):
+        return result
+    tree(alg, hook, result, "the server's entries")
+    if missing := sorted(server.keys() - result.keys()):
         raise wrong(
-            alg, hook, "all of the server's entries", f"{', '.join(gone)} is left out", "begin with server | {…}"
+            alg, hook, "all of the server's entries", f"{', '.join(missing)} is left out", "begin with server | {…}"
         )
-    if "shared" in before:
-        old, new = ({n: _form(t) for n, t in named(of["shared"]).items()} for of in (before, found))
+    if "shared" in server:
+        old, new = ({n: _form(t) for n, t in named(state["shared"]).items()} for state in (server, result))
         if differ := [n for n in (*old, *new) if old.get(n) != new.get(n)]:
             n = differ[0]
             raise wrong(
@@ -101,7 +101,7 @@ def entries(alg: Algorithm, hook: str, found: Checked, before: dict[str, Tree]) 
                 f"the shared parts as they were, {n} of {old.get(n, 'no such name')}",
                 f"{n} is {new.get(n, 'left out')}",
             )
-    return found
+    return result
 
 
 def _form(t: Tensor) -> str:
@@ -111,27 +111,27 @@ def _form(t: Tensor) -> str:
 # the model and what clients keep ------------------------------------------------------------------------------------
 
 
-def built(alg: Algorithm, given: nn.Module, task: Task) -> nn.Module:
+def built(alg: Algorithm, plain_net: nn.Module, task: Task) -> nn.Module:
     """The net with the algorithm's own parts."""
-    net = alg.build(given, task)
+    net = alg.build(plain_net, task)
     if not is_own(alg, "build"):
         return net
     if not isinstance(net, nn.Module):
-        raise wrong(alg, "build", "the net with its parts", f"returns {said(net)}", "return net")
-    there = {*parts(net)}
-    if loose := [n for n in net.state_dict() if part_of(n) not in there]:
+        raise wrong(alg, "build", "the net with its parts", f"returns {text_of(net)}", "return net")
+    names = {*parts(net)}
+    if loose := [n for n in net.state_dict() if part_of(n) not in names]:
         raise wrong(alg, "build", "a net of parts", f"{loose[0]} is in none of them", "put it into a module of its own")
     return net
 
 
 def stays(alg: Algorithm, net: nn.Module) -> set[str]:
     """The tensors of shared parts that stay with each client."""
-    found = alg.stays(net)
+    result = alg.stays(net)
     if not is_own(alg, "stays"):
-        return found
-    if not isinstance(found, Collection) or isinstance(found, str):
-        raise wrong(alg, "stays", "a set of names of tensors", f"returns {said(found)}")
-    if unknown := [n for n in found if n not in net.state_dict()]:
+        return result
+    if not isinstance(result, Collection) or isinstance(result, str):
+        raise wrong(alg, "stays", "a set of names of tensors", f"returns {text_of(result)}")
+    if unknown := [n for n in result if n not in net.state_dict()]:
         raise wrong(
             alg,
             "stays",
@@ -139,35 +139,35 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
             f"there is no {shown(unknown[0])}",
             f"there are {', '.join(list(net.state_dict())[:4])}, …",
         )
-    return set(found)
+    return set(result)
 
 
-def reported(alg: Algorithm, found: Checked) -> dict[str, float]:
+def reported(alg: Algorithm, result: Checked) -> dict[str, float]:
     """Additional metrics of the round."""
     if not is_own(alg, "report"):
-        return found
-    if not isinstance(found, Mapping):
-        raise wrong(alg, "report", "a dict of numbers by name", f"returns {said(found)}")
-    for name, value in found.items():
+        return result
+    if not isinstance(result, Mapping):
+        raise wrong(alg, "report", "a dict of numbers by name", f"returns {text_of(result)}")
+    for name, value in result.items():
         if not isinstance(name, str) or not isinstance(value, Real) or isinstance(value, bool):
-            do = "float(…) makes a number of it" if isinstance(value, Tensor) else ""
-            raise wrong(alg, "report", "a dict of numbers by name", f"{shown(name)} is {said(value)}", do)
-    return dict(found)
+            advice = "float(…) makes a number of it" if isinstance(value, Tensor) else ""
+            raise wrong(alg, "report", "a dict of numbers by name", f"{shown(name)} is {text_of(value)}", advice)
+    return dict(result)
 
 
-def words(alg: Algorithm, hook: str, found: Checked) -> dict[str, Any]:
+def words(alg: Algorithm, hook: str, result: Checked) -> dict[str, Any]:
     """What `idle` or `resolved_defaults` says about hyperparameters, by name."""
-    if is_own(alg, hook) and not (isinstance(found, Mapping) and all(isinstance(n, str) for n in found)):
-        raise wrong(alg, hook, "a dict by hyperparameters' names", f"returns {said(found)}", "{} is nothing")
-    return dict(found)
+    if is_own(alg, hook) and not (isinstance(result, Mapping) and all(isinstance(n, str) for n in result)):
+        raise wrong(alg, hook, "a dict by hyperparameters' names", f"returns {text_of(result)}", "{} is nothing")
+    return dict(result)
 
 
-def noise(alg: Algorithm, found: Checked) -> dict[str, Noise]:
+def noise(alg: Algorithm, result: Checked) -> dict[str, Noise]:
     """The random numbers that `upload` requests."""
-    own = is_own(alg, "upload_noise")
-    if own and not (isinstance(found, dict) and all(isinstance(n, Noise) for n in found.values())):
-        raise wrong(alg, "upload_noise", "a dict of Noise(shape) by name", f"returns {said(found)}")
-    return found
+    is_users = is_own(alg, "upload_noise")
+    if is_users and not (isinstance(result, dict) and all(isinstance(n, Noise) for n in result.values())):
+        raise wrong(alg, "upload_noise", "a dict of Noise(shape) by name", f"returns {text_of(result)}")
+    return result
 
 
 # one client's model ---------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def broadcast(
 
 def tensors(
     error: Callable[[str, str, str], UserError],
-    found: Checked,
+    result: Checked,
     net: nn.Module,
     real: torch.dtype,
     axes: tuple[int, ...] = (),
@@ -203,75 +203,77 @@ def tensors(
 ) -> dict[str, Tensor]:
     """Check tensors of the model by full names, with these first axes, and none of the parts `but`.
 
-    error: makes the error from the rule, what came, what would do.  real: the run's floating-point type.
+    error: makes the error from the rule, what was returned, and advice.  real: the run's floating-point type.
     """
     must, forms = "tensors of the model by their full names", forms_of(net)
-    if not isinstance(found, dict):
-        raise error(must, f"returns {said(found)}", "{} is nothing" if found is None else "")
-    for name, t in found.items():
+    if not isinstance(result, dict):
+        raise error(must, f"returns {text_of(result)}", "{} is nothing" if result is None else "")
+    for name, t in result.items():
         if name not in forms:
             raise error(must, f"the model has no {shown(name)}", f"it has {', '.join([*forms][:4])}, …")
         if part_of(name) in but:
             raise error(must, f"{name} is of a part that its phase does not train", "")
         shape, dtype = forms[name]
-        wanted = torch.Size((*axes, *shape)), real if dtype.is_floating_point else dtype
-        if not isinstance(t, Tensor) or (t.shape, t.dtype) != wanted:
-            form = f"{str(wanted[1])[6:]} {list(wanted[0])}"
-            raise error(f"{name} of {form}", f"it is {said(t)}", "")
-    return found
+        required = torch.Size((*axes, *shape)), real if dtype.is_floating_point else dtype
+        if not isinstance(t, Tensor) or (t.shape, t.dtype) != required:
+            form = f"{str(required[1])[6:]} {list(required[0])}"
+            raise error(f"{name} of {form}", f"it is {text_of(t)}", "")
+    return result
 
 
 def setting(
-    code: Callable[..., Any], found: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
+    code: Callable[..., Any], result: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
 ) -> dict[str, Tensor]:
     """The tensors of one client's model that a phase's `begin` or `project` returned."""
 
-    def error(must: str, what: str, do: str) -> UserError:
-        return UserError(f"{_place(code)}{_name(code)} must return {must}, but {what}{do and f'; {do}'}")
+    def error(must: str, actual: str, advice: str) -> UserError:
+        return UserError(f"{_place(code)}{_name(code)} must return {must}, but {actual}{advice and f'; {advice}'}")
 
-    return tensors(error, found, net, real, but=but)
+    return tensors(error, result, net, real, but=but)
 
 
-def stop(code: Callable[..., Any], found: Checked) -> Tensor:
+def stop(code: Callable[..., Any], result: Checked) -> Tensor:
     """Whether a client stops, from a phase's `until`."""
-    if not isinstance(found, Tensor) or found.dim():
+    if not isinstance(result, Tensor) or result.dim():
         must = "must return whether a client stops, a tensor []"
-        raise UserError(f"{_place(code)}{_name(code)} {must}, but returns {said(found)}")
-    return found.bool()
+        raise UserError(f"{_place(code)}{_name(code)} {must}, but returns {text_of(result)}")
+    return result.bool()
 
 
-def made(code: Callable[..., Any], found: Checked) -> Checked:
+def made(code: Callable[..., Any], result: Checked) -> Checked:
     """The rows of one client from a phase's `pool`."""
-    if not isinstance(found, Data) or not all(isinstance(t, Tensor) for t in found[:3]):
+    if not isinstance(result, Data) or not all(isinstance(t, Tensor) for t in result[:3]):
         raise UserError(
-            f"{_place(code)}{_name(code)} must return Data(x, y, mask, {{}}) of tensors, but returns {said(found)}"
+            f"{_place(code)}{_name(code)} must return Data(x, y, mask, {{}}) of tensors, but returns {text_of(result)}"
         )
-    return found
+    return result
 
 
-def heads(alg: Algorithm, found: Checked, rows: int, classes: int) -> dict[str, Tensor]:
+def heads(alg: Algorithm, result: Checked, rows: int, classes: int) -> dict[str, Tensor]:
     """The scores of some rows of one client, by prediction head."""
-    ways = found if isinstance(found, dict) else {"head": found}
+    scores_by_head = result if isinstance(result, dict) else {"head": result}
     if is_own(alg, "predict"):
         must = f"scores [{rows}, {classes}] of {rows} rows, or a dict of such"
-        for name, scores in ways.items():
-            of = f"{shown(name)} is" if isinstance(found, dict) else "returns"
-            good = isinstance(scores, Tensor) and scores.is_floating_point() and scores.shape == (rows, classes)
-            if not good or not isinstance(name, str):
-                raise wrong(alg, "predict", must, f"{of} {said(scores)}")
-        if not ways:
+        for name, scores in scores_by_head.items():
+            subject = f"{shown(name)} is" if isinstance(result, dict) else "returns"
+            valid = isinstance(scores, Tensor) and scores.is_floating_point() and scores.shape == (rows, classes)
+            if not valid or not isinstance(name, str):
+                raise wrong(alg, "predict", must, f"{subject} {text_of(scores)}")
+        if not scores_by_head:
             raise wrong(alg, "predict", must, "returns an empty dict")
-    return ways
+    return scores_by_head
 
 
-def loss(code: Callable[..., Any], found: Checked) -> Checked:
+def loss(code: Callable[..., Any], result: Checked) -> Checked:
     """The loss of a batch, optionally with its tally."""
-    number, *rest = found if isinstance(found, tuple) and found else (found,)
+    number, *rest = result if isinstance(result, tuple) and result else (result,)
     if isinstance(number, Tensor) and not number.dim() and number.is_floating_point():
         if not rest or (len(rest) == 1 and isinstance(rest[0], dict) and _all_tensors(rest[0])):
-            return found
-        raise _wrong_loss(code, "a loss's second value must be a dict of tensors (a tally)", ", ".join(map(said, rest)))
-    raise _wrong_loss(code, "a loss must be one number, a tensor []", said(number))
+            return result
+        raise _wrong_loss(
+            code, "a loss's second value must be a dict of tensors (a tally)", ", ".join(map(text_of, rest))
+        )
+    raise _wrong_loss(code, "a loss must be one number, a tensor []", text_of(number))
 
 
 def require_gradient(code: Callable[..., Any], losses: Tensor, trained: list[Tensor]) -> None:
@@ -282,8 +284,8 @@ def require_gradient(code: Callable[..., Any], losses: Tensor, trained: list[Ten
         )
 
 
-def _wrong_loss(code: Callable[..., Any], rule: str, got: str, more: str = "") -> UserError:
-    return UserError(f"{_place(code)}{rule}, but this algorithm's is {got}{more}")
+def _wrong_loss(code: Callable[..., Any], rule: str, actual: str, more: str = "") -> UserError:
+    return UserError(f"{_place(code)}{rule}, but this algorithm's is {actual}{more}")
 
 
 def _place(code: Any) -> str:
@@ -298,5 +300,5 @@ def _name(code: Any) -> str:
     return getattr(code, "__name__", type(code).__name__)
 
 
-def _all_tensors(found: Tree) -> bool:
-    return all(isinstance(t, Tensor) for t in leaves(found))
+def _all_tensors(tree: Tree) -> bool:
+    return all(isinstance(t, Tensor) for t in leaves(tree))

@@ -32,7 +32,7 @@ COUNTER = "num_batches_tracked"  # BatchNorm's counter, which old files lack and
 class Weights(NamedTuple):
     """The content of a file, by the file's tensor names."""
 
-    name: str  # the file's
+    name: str  # of the file
     common: Mapping[str, Tensor]  # values for all clients
     clients: Mapping[int, Mapping[str, Tensor]]  # each client's own values, by client number
 
@@ -49,7 +49,7 @@ class Target(NamedTuple):
 class Fit(NamedTuple):
     """Which tensors of a model start from which tensors of a file, by name."""
 
-    names: Mapping[str, str]  # ours -> the file's
+    names: Mapping[str, str]  # name in the model -> name in the file
     left_out: tuple[str, ...]  # names in the file that are not used
     drawn: tuple[str, ...]  # tensors of the used parts that the file lacks, drawn at random
     misfits: tuple[str, ...]  # a sentence for every part that does not fit
@@ -76,24 +76,24 @@ def take(reference: str) -> tuple[str, UserFile]:
 
 
 def require(path: Path) -> None:
-    """UserError for a file that is not PyTorch's, or unpacks to too much, before it is read whole."""
+    """UserError for a file that is not PyTorch's, or unpacks to too much, before all of it is read."""
     try:
-        start = zipped.begins(path)
+        start = zipped.first_bytes(path)
         if start == zipped.ZIP:
             zipped.require(path)
         elif start[:1] != PICKLED:
             raise UserError
     except UserError as error:
-        raise _none(path.name, error.__cause__ or "it is not a PyTorch file") from error
+        raise _no_weights(path.name, error.__cause__ or "it is not a PyTorch file") from error
     except FileNotFoundError:
-        pass  # it may be registered
+        pass  # the file may be registered with its content
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; give another") from error
 
 
-def _none(name: str, why: object) -> UserError:
+def _no_weights(name: str, reason: object) -> UserError:
     """The error for a file without weights."""
-    return UserError(f"{name} has no weights that can be loaded without running code ({why}); save a state_dict")
+    return UserError(f"{name} has no weights that can be loaded without running code ({reason}); save a state_dict")
 
 
 def absolute(reference: str) -> str:
@@ -110,23 +110,23 @@ def find(name: str) -> Weights:
 @lru_cache(maxsize=2)  # a process starts many trials from one file
 def _read(name: str, content: bytes) -> Weights:
     try:
-        kept = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        loaded = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # from another program, truncated, or with code in it
-        raise _none(name, (str(error) or type(error).__name__).split("\n")[0].split(". ")[0]) from error
-    if isinstance(kept, dict) and {"experiment", "state"} <= set(kept):
+        raise _no_weights(name, (str(error) or type(error).__name__).split("\n")[0].split(". ")[0]) from error
+    if isinstance(loaded, dict) and {"experiment", "state"} <= set(loaded):
         try:
-            return _of_run(name, kept["state"])
+            return _of_run(name, loaded["state"])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
-            raise _none(name, f"it was not saved by fedtune: {type(error).__name__} {error}") from error
-    if isinstance(kept, dict) and isinstance(kept.get("state_dict"), dict):
-        kept = kept["state_dict"]
-    if not isinstance(kept, dict) or not kept or not all(isinstance(t, Tensor) for t in kept.values()):
+            raise _no_weights(name, f"it was not saved by fedtune: {type(error).__name__} {error}") from error
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, dict) or not loaded or not all(isinstance(t, Tensor) for t in loaded.values()):
         raise UserError(
-            f"weights must be a state_dict, or a file from fedtune run --save, but {name} holds {_kind(kept)}"
+            f"weights must be a state_dict, or a file from fedtune run --save, but {name} holds {_kind(loaded)}"
         )
-    return Weights(name, {str(n): _finite(name, n, t) for n, t in kept.items()}, {})
+    return Weights(name, {str(n): _finite(name, n, t) for n, t in loaded.items()}, {})
 
 
 def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
@@ -137,7 +137,7 @@ def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
         for row, k in enumerate(group["ids"].tolist())
     }
     common = state["server"].get("shared", {})
-    for n, t in [*common.items(), *(held for own in clients.values() for held in own.items())]:
+    for n, t in [*common.items(), *(tensor for tensors in clients.values() for tensor in tensors.items())]:
         _require_whole(name, n, t)
     return Weights(name, common, clients)
 
@@ -147,76 +147,76 @@ def fit(weights: Weights, target: Target, part: str = "") -> Fit:
     parts = list(dict.fromkeys(map(part_of, target.shapes)))
     if part and part not in parts:
         raise unknown("part", part, parts)
-    theirs = {n: t.shape for n, t in weights.common.items()}
-    own = next(iter(weights.clients.values()), {})
-    mine: dict[str, torch.Size] = {n: t.shape for k in target.ids for n, t in weights.clients.get(k, own).items()}
-    place = max(PLACES, key=lambda at: sum(_ours(n, at, target) in target.shapes for n in theirs | mine))
-    found = {_ours(n, place, target): n for n in theirs | mine}
+    shapes = {n: t.shape for n, t in weights.common.items()}
+    first = next(iter(weights.clients.values()), {})
+    own: dict[str, torch.Size] = {n: t.shape for k in target.ids for n, t in weights.clients.get(k, first).items()}
+    place = max(PLACES, key=lambda prefix: sum(_model_name(n, prefix, target) in target.shapes for n in shapes | own))
+    file_names = {_model_name(n, place, target): n for n in shapes | own}
     names: dict[str, str] = {}
     drawn: list[str] = []
     misfits: list[str] = []
     for p in [part] if part else parts:
         inside = [n for n in target.shapes if part_of(n) == p]
-        have = [n for n in inside if n in found]
-        near = have or any(part_of(n) == p for n in found)
-        wrong = _wrong(weights, target, place, found, inside, theirs | mine) if near else []
-        if have and not wrong:
-            names |= {n: found[n] for n in have}
-            drawn += [n for n in inside if n not in found and not n.endswith(COUNTER)]
-        elif near or part:
-            said = "; ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            misfits.append(f"{p} of {weights.name} does not fit this model: {said or 'the file has no tensor of it'}")
-    left_out = tuple(n for n in theirs | mine if n not in names.values())
+        matching = [n for n in inside if n in file_names]
+        touched = matching or any(part_of(n) == p for n in file_names)
+        reasons = _misfits_of(weights, target, place, file_names, inside, shapes | own) if touched else []
+        if matching and not reasons:
+            names |= {n: file_names[n] for n in matching}
+            drawn += [n for n in inside if n not in file_names and not n.endswith(COUNTER)]
+        elif touched or part:
+            text = "; ".join(reasons[:3]) + (f" and {len(reasons) - 3} more" if len(reasons) > 3 else "")
+            misfits.append(f"{p} of {weights.name} does not fit this model: {text or 'the file has no tensor of it'}")
+    left_out = tuple(n for n in shapes | own if n not in names.values())
     return Fit(names, left_out, tuple(drawn), tuple(misfits))
 
 
-def _ours(name: str, place: str, target: Target) -> str:
+def _model_name(name: str, place: str, target: Target) -> str:
     """The name in the model of a tensor in the file."""
     if place and target.head_was and name.startswith(target.head_was + "."):
         return "head." + name.removeprefix(target.head_was + ".")
     return place + name
 
 
-def _wrong(
+def _misfits_of(
     weights: Weights,
     target: Target,
     place: str,
-    found: Mapping[str, str],
+    names: Mapping[str, str],
     inside: list[str],
-    theirs: Mapping[str, torch.Size],
+    shapes: Mapping[str, torch.Size],
 ) -> list[str]:
     """The reasons why a part's tensors cannot be taken from the file, a few words each."""
-    said = []
+    reasons = []
     part = part_of(inside[0])
     for n in inside:
-        if n not in found:
+        if n not in names:
             if n.startswith(place) and not n.endswith(COUNTER):
-                said.append(f"{n} is missing in the file")
-        elif theirs[found[n]] != target.shapes[n]:
-            said.append(f"{n} is {_size(theirs[found[n]])} in the file and {_size(target.shapes[n])} in the model")
-        elif found[n] not in weights.common and (reason := _not_own(weights, target, n, found[n])):
-            said.append(reason)
+                reasons.append(f"{n} is missing in the file")
+        elif shapes[names[n]] != target.shapes[n]:
+            reasons.append(f"{n} is {_size(shapes[names[n]])} in the file and {_size(target.shapes[n])} in the model")
+        elif names[n] not in weights.common and (reason := _not_own(weights, target, n, names[n])):
+            reasons.append(reason)
     if not place:
-        said += [f"{n} is only in the file" for n in found if part_of(n) == part and n not in target.shapes]
-    return said
+        reasons += [f"{n} is only in the file" for n in names if part_of(n) == part and n not in target.shapes]
+    return reasons
 
 
-def _not_own(weights: Weights, target: Target, name: str, theirs: str) -> str:
+def _not_own(weights: Weights, target: Target, name: str, file_name: str) -> str:
     """Why values that each client has as its own in the file cannot be taken; "" if they can."""
     if name in target.shared:
         return f"{name} is each client's own in the file and shared by all in the model"
-    absent = [k for k in target.ids if k not in weights.clients]
-    if absent:
+    lacking = [k for k in target.ids if k not in weights.clients]
+    if lacking:
         return (
             f"{name} is each client's own in the file, which has {len(weights.clients)} clients but no client "
-            f"{absent[0]}"
+            f"{lacking[0]}"
         )
-    apart = [
+    differing = [
         k
         for k in target.ids
-        if theirs not in weights.clients[k] or weights.clients[k][theirs].shape != target.shapes[name]
+        if file_name not in weights.clients[k] or weights.clients[k][file_name].shape != target.shapes[name]
     ]
-    return f"{name} has another size at client {apart[0]} in the file" if apart else ""
+    return f"{name} has another size at client {differing[0]} in the file" if differing else ""
 
 
 def _size(shape: torch.Size) -> str:
@@ -253,20 +253,20 @@ def require_some(weights: Weights, fits: Sequence[Fit]) -> None:
     """UserError unless at least one architecture starts from the file."""
     if any(f.names for f in fits):
         return
-    here = f"{weights.name} has no tensor of this model; it has {_some(tuple(weights.common))}"
-    raise UserError(next((m for f in fits for m in f.misfits), here))
+    message = f"{weights.name} has no tensor of this model; it has {_first_names(tuple(weights.common))}"
+    raise UserError(next((m for f in fits for m in f.misfits), message))
 
 
 def describe(weights: Weights, targets: Sequence[Target], part: str) -> str:
     """Which parts start from a file and which do not, in words; UserError if none does."""
     fits = [fit(weights, target, part) for target in targets]
     require_some(weights, fits)
-    taken = dict.fromkeys(part_of(n) for f in fits for n in f.names)
-    text = f"{' and '.join(taken)} from {weights.name} ({max(len(f.names) for f in fits)} tensors)"
+    parts = dict.fromkeys(part_of(n) for f in fits for n in f.names)
+    text = f"{' and '.join(parts)} from {weights.name} ({max(len(f.names) for f in fits)} tensors)"
     if drawn := dict.fromkeys(n for f in fits for n in f.drawn):
-        text += f"; drawn at random: {_some(tuple(drawn))}"
-    if left := [n for n in fits[0].left_out if all(n in f.left_out for f in fits)]:
-        text += f"; not used: {_some(tuple(left))}"
+        text += f"; drawn at random: {_first_names(tuple(drawn))}"
+    if unused := [n for n in fits[0].left_out if all(n in f.left_out for f in fits)]:
+        text += f"; not used: {_first_names(tuple(unused))}"
     if misfits := dict.fromkeys(m for f in fits for m in f.misfits):
         text += f"; {next(iter(misfits))}"
     if missed := sum(not f.names for f in fits):
@@ -274,5 +274,5 @@ def describe(weights: Weights, targets: Sequence[Target], part: str) -> str:
     return text
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _first_names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -20,12 +20,12 @@ class Model:
 
         kept: the client's state between rounds.
         """
-        self.net, self.tensors, self._kept = net, tensors, kept or {}
+        self.net, self.tensors, self._state = net, tensors, kept or {}
 
     @property
     def kept(self) -> dict[str, Any]:
         """The client's state between rounds (`keep`, `remember`)."""
-        return self._kept
+        return self._state
 
     def __getitem__(self, name: str) -> Tensor:
         """One tensor by its full name."""
@@ -34,14 +34,14 @@ class Model:
     def part(self, name: str) -> Callable[[Tensor], Tensor]:
         """The named part as a function."""
         start = len(name) + 1
-        own = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
+        tensors = {n[start:]: t for n, t in self.tensors.items() if n.startswith(name + ".")}
 
         def run(x: Tensor) -> Tensor:
-            now = dict(own)  # PyTorch writes the module's tensors back into it afterwards
-            out: Tensor = functional_call(self.net.get_submodule(name), now, (x,), tie_weights=False)
-            for n, t in own.items():
-                if now[n] is not t:  # `forward` replaced a buffer (self.mean = …): treated as an in-place update
-                    t.copy_(now[n].detach())
+            current = dict(tensors)  # PyTorch writes the module's tensors back into it afterwards
+            out: Tensor = functional_call(self.net.get_submodule(name), current, (x,), tie_weights=False)
+            for n, t in tensors.items():
+                if current[n] is not t:  # `forward` replaced a buffer (self.mean = …): treated as an in-place update
+                    t.copy_(current[n].detach())
             return out
 
         return run
@@ -56,17 +56,17 @@ class Model:
         """
         buffers = {n: self.tensors[n] for n, _ in self.net.named_buffers() if n in self.tensors}
 
-        def at(moving: dict[str, Tensor]) -> Tensor:
+        def loss_at(moving: dict[str, Tensor]) -> Tensor:
             return loss(self.at({n: t.clone() for n, t in buffers.items()} | moving))
 
-        return gradient(at, {n: self[n] for n in names})
+        return gradient(loss_at, {n: self[n] for n in names})
 
     def still(self, tensors: dict[str, Tensor]) -> Model:
         """The model with these tensors instead, in evaluation mode (running statistics) and without gradient.
 
         For a model that training uses but does not train: the received one, or one that a client has kept.
         """
-        return _Still(self.net, self.tensors | tensors, self.kept)
+        return _EvaluationModel(self.net, self.tensors | tensors, self.kept)
 
     def body(self, x: Tensor) -> Tensor:
         """Features z [B, D] of a batch [B, …]."""
@@ -77,14 +77,14 @@ class Model:
         return self.part("head")(z)
 
 
-class _Still(Model):
+class _EvaluationModel(Model):
     """A model in evaluation mode, while another view of the same net is trained."""
 
     def part(self, name: str) -> Callable[[Tensor], Tensor]:
         """The named part as a function, in evaluation mode while it runs."""
         run, modules = super().part(name), list(self.net.get_submodule(name).modules())
 
-        def still(x: Tensor) -> Tensor:
+        def run_in_evaluation(x: Tensor) -> Tensor:
             modes = [m.training for m in modules]
             for m in modules:
                 m.training = False
@@ -95,4 +95,4 @@ class _Still(Model):
                 for m, mode in zip(modules, modes, strict=True):
                     m.training = mode
 
-        return still
+        return run_in_evaluation

@@ -21,7 +21,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.user_code import user_files
 
-TEST = 2  # in a data set's own split
+TEST = 2  # marks test rows in a data set's split
 OFFICIAL = ("ways-shots", "fedgen")  # partitions that draw validation rows themselves, from official training rows
 
 
@@ -37,19 +37,19 @@ def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
     if scenario.image_size and isinstance(data.x, OwnPictures):
         data = data._replace(x=data.x.sized(scenario.image_size))
-    made = partitioned(data, rows, parts, scenario.skip_classes, owners)
+    federation = partitioned(data, rows, parts, scenario.skip_classes, owners)
     if data.raw:
-        given = np.asarray(made.x).shape[1:]
-        kind = data.kind if data.kind == PICTURES else user_rows.resolved(data.name, data.kind, given, scenario.x_as)
-        made = prepared(made, data.name, kind, scenario.normalise == "train")
+        shape = np.asarray(federation.x).shape[1:]
+        kind = data.kind if data.kind == PICTURES else user_rows.resolved(data.name, data.kind, shape, scenario.x_as)
+        federation = prepared(federation, data.name, kind, scenario.normalise == "train")
     shifts = Shifts(**{name: getattr(scenario, name) for name in Shifts._fields})
-    return shifted(made, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
+    return shifted(federation, shifts, scenario.keep_classes or data.classes - scenario.skip_classes, seed)
 
 
 def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
     """Which rows of the data set each client holds, by split; UserError if the partition is impossible."""
     rows, parts, _ = _rows_and_parts(data, scenario, seed)
-    return Partition(*([rows[held] for held in split] for split in parts))
+    return Partition(*([rows[places] for places in split] for split in parts))
 
 
 def report(data: Dataset, scenario: Scenario, seed: int) -> None:
@@ -60,10 +60,10 @@ def report(data: Dataset, scenario: Scenario, seed: int) -> None:
     for name in architectures.unseeded(scenario.model, tuple(shape), classes, scenario.features):
         say(f"note: {name} {architectures.UNSEEDED}")
     if not user_data.is_own(scenario.dataset):
-        return  # which rows a named scenario uses is part of its definition
+        return  # a named scenario defines which rows it uses
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
-    held = rows[np.concatenate([one for split in parts for one in split])]
-    for line in filter(None, (left_out(data, scenario, held), last_group(scenario, owners))):
+    rows_used = rows[np.concatenate([places for split in parts for places in split])]
+    for line in filter(None, (left_out(data, scenario, rows_used), last_group(scenario, owners))):
         say(f"note: {line}")
 
 
@@ -97,11 +97,11 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
     """UserError, with the clients' names and what would help, unless each client has rows of every split."""
     lacking: dict[tuple[int, ...], list[str]] = {}  # clients -> the splits that none of them has rows of
     for name, split in parts._asdict().items():
-        lacking.setdefault(tuple(k for k, held in enumerate(split) if not len(held)), []).append(name)
+        lacking.setdefault(tuple(k for k, places in enumerate(split) if not len(places)), []).append(name)
     lacking.pop((), None)
     if not lacking:
         return
-    who = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
+    clients = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
     source, ways = "", "give fewer clients or more rows"
     if user_partition.is_own(scenario.partition):
         source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such clients out"
@@ -111,7 +111,7 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
         ways += "have rows of each split"
         if data.kind == PICTURES:
             ways = "give each of train, val and test more pictures, or merge them into one folder per class"
-    raise UserError(f"every client needs training, validation and test rows, but{source} {who}: {ways}")
+    raise UserError(f"every client needs training, validation and test rows, but{source} {clients}: {ways}")
 
 
 def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
@@ -155,7 +155,7 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
         return partitions.fedgen(
             y=y,
             train_rows=train_rows,
-            whole=n,
+            total=n,
             clients=s.clients,
             alpha=s.alpha,
             share=s.share,

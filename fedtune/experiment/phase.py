@@ -16,8 +16,8 @@ Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str
 
 
 class Step(NamedTuple):
-    """A second step on every batch of a phase, with its own optimiser; it starts from the result of the first step (of
-    the last one, if the phase repeats it).
+    """A second step on every batch of a phase, with its own optimiser.  It starts from the result of the first step, or
+    of the last one if the phase repeats it.
     """
 
     loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
@@ -55,7 +55,7 @@ class Phase(NamedTuple):
     train: tuple[str, ...] = ()  # names of parts; () is all of them
     # passes over the rows (for the client's own rows: local_steps mini-batches each, if set); None: the scenario's
     epochs: int | None = None
-    steps: int | None = None  # or the number of steps
+    steps: int | None = None  # the number of steps, in place of epochs
     lr: float | None = None  # None: the scenario's
     noise: dict[str, Noise] = {}  # per step: batch.eps
     # makes the rows, if not the client's training rows; called again before every pass
@@ -67,7 +67,7 @@ class Phase(NamedTuple):
     after: Step | None = None
     batches: int = 1  # mini-batches that a step gets, one after the other: batch.x [batches · B, …]
     repeat: int = 1  # steps in a row on the same mini-batch; `after` follows the last of them
-    momentum: float | None = None  # of SGD; None: the scenario's
+    momentum: float | None = None  # SGD's momentum; None: the scenario's
     plain: bool = False  # SGD without momentum and weight decay, whatever the scenario's optimiser
     share: float = 1.0  # share of a client's rows, redrawn for every phase; at least one row
     # which of its own rows a client trains on: from their places 0, 1, … [n] to bool [n]; None: all

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedtune.core.errors import shown
 from fedtune.core.trees import Tree
 from fedtune.experiment.algorithm import DOWN, UP, Algorithm, Noise, Phase, Step, Task, part_of, parts
-from fedtune.experiment.hooks import Checked, broadcast, is_own, said, stays, tree, wrong
+from fedtune.experiment.hooks import Checked, broadcast, is_own, stays, text_of, tree, wrong
 from fedtune.user_code import user_errors
 
 _DECIDE = ("receive", "broadcast", "round")  # methods that decide which client receives what
@@ -21,19 +21,18 @@ FIRST_ROUNDS = 20  # rounds that are checked for shared tensors that clients do 
 
 
 def unreceived(alg: Algorithm, server: dict[str, Tree], ids: Tensor, task: Task) -> list[str]:
-    """The shared tensors that clients do not receive at the beginning of one of the first rounds, and so keep as their
-    own.
+    """The shared tensors that clients do not receive at the beginning of one of the first rounds: they stay their own.
 
-    Built-in algorithms send all that they share; one with a `receive` of its own may leave some of it.
+    Built-in algorithms send all that they share; a user's `receive` may leave some of it.
     """
     if not server.get("shared") or not _decides(alg):
         return []
-    given: list[Mapping[str, Any]] = []
+    received: list[Mapping[str, Any]] = []
     for t in range(1, min(task.rounds, FIRST_ROUNDS) + 1):
         now = task._replace(t=t)
-        found = alg.receive(broadcast(alg, "broadcast", server, ids, now)) if plan(alg, now)[:1] == (DOWN,) else {}
-        given.append(found if isinstance(found, dict) else server["shared"])  # errors are reported in their round
-    return [n for n in server["shared"] if any(n not in found for found in given)]
+        got = alg.receive(broadcast(alg, "broadcast", server, ids, now)) if plan(alg, now)[:1] == (DOWN,) else {}
+        received.append(got if isinstance(got, dict) else server["shared"])  # errors are reported in their round
+    return [n for n in server["shared"] if any(n not in got for got in received)]
 
 
 def _decides(alg: Algorithm) -> bool:
@@ -41,15 +40,15 @@ def _decides(alg: Algorithm) -> bool:
 
 
 def not_given(alg: Algorithm, net: nn.Module, task: Task) -> set[str]:
-    """Names of a net's shared tensors that clients do not receive, found before there is a server."""
+    """Names of a net's shared tensors that clients do not receive, without a server."""
     if not _decides(alg):
         return set()
     with user_errors.attribute_errors():
-        of, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
-        stay, shapes = stays(alg, net), {n: t.shape for n, t in of.items()}
-        few = min(task.clients, 2)  # enough for names; a server may keep something for every pair of clients
-        task = task._replace(shapes=shapes, parameters=names, clients=few)
-        shared = {n: t for n, t in of.items() if part_of(n) in alg.shared and n not in stay}
+        tensors, names = net.state_dict(), tuple(n for n, _ in net.named_parameters())
+        stay, shapes = stays(alg, net), {n: t.shape for n, t in tensors.items()}
+        clients = min(task.clients, 2)  # enough for names; a server may keep something for every pair of clients
+        task = task._replace(shapes=shapes, parameters=names, clients=clients)
+        shared = {n: t for n, t in tensors.items() if part_of(n) in alg.shared and n not in stay}
         server = tree(alg, "init", alg.init(task), "entries") | {"shared": shared}
         return {*unreceived(alg, server, torch.zeros(1, dtype=torch.int64), task)}
 
@@ -65,83 +64,83 @@ def plan(alg: Algorithm, task: Task) -> tuple[Phase | str, ...]:
 
 def adapting(alg: Algorithm, task: Task) -> tuple[Phase, ...]:
     """The phases that are trained before scoring."""
-    found = alg.adapt(task)
-    return _phases(alg, "adapt", found) if is_own(alg, "adapt") else found  # type: ignore[return-value]
+    phases = alg.adapt(task)
+    return _phases(alg, "adapt", phases) if is_own(alg, "adapt") else phases  # type: ignore[return-value]
 
 
-def _phases(alg: Algorithm, hook: str, found: Checked, signs: tuple[str, ...] = ()) -> tuple[Phase | str, ...]:
+def _phases(alg: Algorithm, hook: str, actions: Checked, signs: tuple[str, ...] = ()) -> tuple[Phase | str, ...]:
     """Phases, and the actions (signs) that may stand between them."""
     must = f"a tuple of {' and '.join([*map(repr, signs), 'Phase(…)'])}"
-    if isinstance(found, Phase):
+    if isinstance(actions, Phase):
         raise wrong(alg, hook, must, "returns a single Phase", "write (Phase(…),) with the comma")
-    if not isinstance(found, tuple | list):
-        raise wrong(alg, hook, must, f"returns {said(found)}")
-    for action in found:
+    if not isinstance(actions, tuple | list):
+        raise wrong(alg, hook, must, f"returns {text_of(actions)}")
+    for action in actions:
         if isinstance(action, Phase):
             _require_fields(alg, hook, action)
         elif not (isinstance(action, str) and action in signs):
-            raise wrong(alg, hook, must, f"it contains {said(action)}")
-    return tuple(found)
+            raise wrong(alg, hook, must, f"it contains {text_of(action)}")
+    return tuple(actions)
 
 
 def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
     """UserError for a phase that cannot be run."""
 
-    def whole(v: Any) -> bool:
+    def is_count(v: Any) -> bool:
         return v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0)
 
-    def real(v: Any) -> bool:
+    def is_positive(v: Any) -> bool:
         return v is None or (isinstance(v, Real) and 0 <= float(v) < math.inf)
 
-    def code(v: Any) -> bool:
+    def is_code(v: Any) -> bool:
         return v is None or callable(v)
 
-    def pair(v: Any) -> bool:
+    def is_range(v: Any) -> bool:
         return isinstance(v, tuple) and len(v) == 2 and v[0] <= v[1]
 
-    def names(v: Any) -> bool:
+    def are_names(v: Any) -> bool:
         return isinstance(v, tuple | list) and all(isinstance(n, str) for n in v)
 
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
         "loss": (callable, "a function"),
-        "pool": (code, "a function"),
-        "train": (names, "a tuple of parts"),
-        "epochs": (whole, "a whole number"),
-        "steps": (whole, "a whole number"),
-        "lr": (real, "0 or more"),
-        "clip": (real, "0 or more"),
+        "pool": (is_code, "a function"),
+        "train": (are_names, "a tuple of parts"),
+        "epochs": (is_count, "a whole number"),
+        "steps": (is_count, "a whole number"),
+        "lr": (is_positive, "0 or more"),
+        "clip": (is_positive, "0 or more"),
         "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
-        "bounds": (lambda v: isinstance(v, Mapping) and all(map(pair, v.values())), "(least, most) by part"),
-        "momentum": (lambda v: real(v) and (v or 0) < 1, "at least 0 and below 1"),
+        "bounds": (lambda v: isinstance(v, Mapping) and all(map(is_range, v.values())), "(least, most) by part"),
+        "momentum": (lambda v: is_positive(v) and (v or 0) < 1, "at least 0 and below 1"),
         "plain": (lambda v: isinstance(v, bool), "True or False"),
-        "share": (lambda v: v is not None and real(v) and 0 < v <= 1, "above 0 and at most 1"),
+        "share": (lambda v: v is not None and is_positive(v) and 0 < v <= 1, "above 0 and at most 1"),
         **{
-            n: (lambda v: whole(v) and (v or 0) >= 1, "a whole number from 1 on")
+            n: (lambda v: is_count(v) and (v or 0) >= 1, "a whole number from 1 on")
             for n in ("window", "batches", "repeat")
         },
-        "rows": (code, "a function"),
-        "read": (code, "a function"),
-        "begin": (code, "a function"),
-        "project": (code, "a function"),
-        "until": (code, "a function"),
+        "rows": (is_code, "a function"),
+        "read": (is_code, "a function"),
+        "begin": (is_code, "a function"),
+        "project": (is_code, "a function"),
+        "until": (is_code, "a function"),
         "after": (lambda v: v is None or isinstance(v, Step), "a Step"),
         **{
             n: (lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()), "Noise by name")
             for n in ("noise", "pool_noise")
         },
     }
-    for name, (holds, what) in rules.items():
+    for name, (holds, rule) in rules.items():
         value = getattr(phase, name)
         if not holds(value):
             comma = "; write ('body',) with the comma" if name == "train" and isinstance(value, str) else ""
-            raise wrong(alg, hook, f"phases whose {name} is {what}", f"it is {said(value)}{comma}")
+            raise wrong(alg, hook, f"phases whose {name} is {rule}", f"it is {text_of(value)}{comma}")
 
 
 def require_parts(alg: Algorithm, phase: Phase, net: nn.Module) -> None:
     """UserError for a phase that names a part the net does not have: it would silently train nothing."""
     if is_own(alg, "round", "phases", "adapt"):
-        known = [*parts(net)]
+        names = [*parts(net)]
         for name in (*phase.train, *phase.lr_scale, *phase.bounds, *(phase.after.train if phase.after else ())):
-            if name not in known:
+            if name not in names:
                 hook = next(h for h in ("phases", "round", "adapt") if is_own(alg, h))
-                raise wrong(alg, hook, f"phases of the net's parts, {', '.join(known)}", f"names {shown(name)}")
+                raise wrong(alg, hook, f"phases of the net's parts, {', '.join(names)}", f"names {shown(name)}")

@@ -46,10 +46,10 @@ def find(name: str) -> type[Algorithm]:
         return user_algorithms.checked(offered, name)
     module = importlib.import_module(f"fedtune.trainables.{name}")
     classes = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-    own = [c for c in classes if issubclass(c, Algorithm)]
-    if len(own) != 1:
-        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(own)}")
-    return own[0]
+    found_classes = [c for c in classes if issubclass(c, Algorithm)]
+    if len(found_classes) != 1:
+        raise UserError(f"trainables/{name}.py must define one algorithm, but it defines {len(found_classes)}")
+    return found_classes[0]
 
 
 def summary(name: str) -> str:

@@ -24,43 +24,44 @@ def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
     return kept_rows(data, scenario.skip_classes, scenario.keep_classes, scenario.min_rows)
 
 
-def kept_rows(data: Dataset, skip: int, keep: int, least: int) -> np.ndarray:
-    """The same for given numbers.  skip, keep: classes (keep 0: all that are not skipped).  least: rows of an owner."""
+def kept_rows(data: Dataset, skip: int, keep: int, min_rows: int) -> np.ndarray:
+    """As `rows_in_play`.  skip, keep: classes (keep 0: all that are not skipped).  min_rows: of an owner."""
     rows = np.flatnonzero((data.y >= skip) & (data.y < skip + (keep or data.classes)))  # usually all
-    if not least or data.owner is None:
+    if not min_rows or data.owner is None:
         return rows
     size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)
-    if size.max() < least:
+    if size.max() < min_rows:
         raise UserError(
-            f"min_rows {least} leaves no owner, because none has more than {several(int(size.max()), 'row')}: lower it"
+            f"min_rows {min_rows} leaves no owner, because none has more than {several(int(size.max()), 'row')}: lower "
+            "it"
         )
-    kept: np.ndarray = rows[size[data.owner[rows]] >= least]
-    return kept
+    rows_left: np.ndarray = rows[size[data.owner[rows]] >= min_rows]
+    return rows_left
 
 
 def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
     """A note about all other rows: how many, which owners and classes are missing entirely, and why; "" if there are
     none.
     """
-    held = np.zeros(len(data.y), bool)
-    held[rows] = True
-    if held.all():
+    is_used = np.zeros(len(data.y), bool)
+    is_used[rows] = True
+    if is_used.all():
         return ""
-    whole = []
-    for one, many, of, names in (
+    groups = []
+    for singular, plural, values, names in (
         ("owner", "owners", data.owner, data.owner_names),
         ("class", "classes", data.y, data.class_names),
     ):
-        gone = [] if of is None else np.setdiff1d(of, of[held]).tolist()
-        if gone:
-            called = few([names[i] if names else str(i) for i in gone])
-            whole.append(f"{len(gone)} {one if len(gone) == 1 else many} ({called})")
-    lost = int((~held).sum())
-    out = f"{lost} of {len(held)} rows {'is' if lost == 1 else 'are'} left out"
-    return out + (f", all those of {' and '.join(whole)}" if whole else "") + f": {_why(data, scenario)}"
+        missing = [] if values is None else np.setdiff1d(values, values[is_used]).tolist()
+        if missing:
+            names_text = few([names[i] if names else str(i) for i in missing])
+            groups.append(f"{len(missing)} {singular if len(missing) == 1 else plural} ({names_text})")
+    lost = int((~is_used).sum())
+    out = f"{lost} of {len(is_used)} rows {'is' if lost == 1 else 'are'} left out"
+    return out + (f", all those of {' and '.join(groups)}" if groups else "") + f": {_causes(data, scenario)}"
 
 
-def _why(data: Dataset, s: Scenario) -> str:
+def _causes(data: Dataset, s: Scenario) -> str:
     """The options that leave rows out, with their values."""
     causes = [name for name in OF_ANY if getattr(s, name)]
     if user_partition.is_own(s.partition) or flwr_partitions.is_named(s.partition):
@@ -78,7 +79,7 @@ def last_group(s: Scenario, owners: Owners) -> str:
     """A note if the last client holds fewer owners than requested; otherwise ""."""
     if s.partition != "natural" or not owners or len(owners[-1]) == s.owners:
         return ""
-    held = several(len(owners[-1]), "owner")
+    owners_text = several(len(owners[-1]), "owner")
     if len(owners) == 1:
-        return f"the only client holds {held}, because there are fewer than {s.owners}"
-    return f"the last of {len(owners)} clients holds {held}, the others {s.owners}"
+        return f"the only client holds {owners_text}, because there are fewer than {s.owners}"
+    return f"the last of {len(owners)} clients holds {owners_text}, the others {s.owners}"

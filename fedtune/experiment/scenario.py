@@ -1,4 +1,4 @@
-"""A scenario is a setting: data set, partition, model, clients, local training, rounds and evaluation.
+"""Scenarios: data set, partition, model, clients, local training, rounds and evaluation.
 
 Every field can be overridden; those declared with `hyper` can also be searched.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import check_all, hyper, plain
+from fedtune.core.hyper import check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
@@ -56,89 +56,90 @@ SECTIONS = {  # the first field of each section of --help-scenario -> its headin
     "rounds": "rounds and evaluation",
     "batch": "local training (--also searches these too)",
 }
-FEW = 3  # partitions that a field's help names
+MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
 
-def setting(default: Any, help: str) -> Any:
+def option(default: Any, help: str) -> Any:
     """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One setting.  A partition ignores the fields that it does not use."""
+    """One scenario.  A partition ignores the fields that it does not use."""
 
-    dataset: str = setting("digits", f"data set, or your own{OWN['dataset'].replace('or your own: ', '')}")
-    model: str = setting(
+    dataset: str = option("digits", f"data set, or your own{OWN['dataset'].replace('or your own: ', '')}")
+    model: str = option(
         "cnn8", "model, or your FILE.py:NAME; several with commas: client i has number i mod their count"
     )
-    features: int = setting(0, "D, width of the features, 0: the model's own")
-    clients: int = setting(20, "K, number of clients")
+    features: int = option(0, "D, width of the features, 0: the model's own")
+    clients: int = option(20, "K, number of clients")
     # searched only where a space names it: with fewer clients a round costs less
     participation: float = hyper(1.0, 1e-6, 1.0, log=True, help="share of the clients that take part in a round")
-    skip_classes: int = setting(
+    skip_classes: int = option(
         0, "first classes that are left out; the others are renumbered, and the head keeps its width"
     )
-    keep_classes: int = setting(0, "classes used after those, 0: all; the others are left out")
-    normalise: str = setting(
+    keep_classes: int = option(0, "classes used after those, 0: all; the others are left out")
+    normalise: str = option(
         "train",
         "how your data's features are scaled: train or none; train: standardised by all clients' training rows, none: "
         "as given",
     )
-    x_as: str = setting(
+    x_as: str = option(
         "auto",
         "what the rows of your arrays are; auto: by their type and axes; if these leave it open: numbers, tokens, "
         "series or images",
     )
-    image_size: int = setting(
+    image_size: int = option(
         0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size"
     )
 
-    partition: str = setting(
-        "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
+    partition: str = option(
+        "ways-shots",
+        f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}",
     )
-    ways: int = setting(4, "w̄, classes of a client")
-    ways_spread: int = setting(1, "ŵ, the most by which that number varies")
-    shots: int = setting(8, "s̄, training rows of a client per class")
-    shots_spread: int = setting(1, "ŝ, the most by which that number varies")
-    val_shots: int = setting(4, "validation rows per class")
-    test_shots: int = setting(4, "test rows per class")
-    alpha: float = setting(
+    ways: int = option(4, "w̄, classes of a client")
+    ways_spread: int = option(1, "ŵ, the most by which that number varies")
+    shots: int = option(8, "s̄, training rows of a client per class")
+    shots_spread: int = option(1, "ŝ, the most by which that number varies")
+    val_shots: int = option(4, "validation rows per class")
+    test_shots: int = option(4, "test rows per class")
+    alpha: float = option(
         0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; in quantity it acts on the clients' sizes only"
     )
-    floor: int = setting(
+    floor: int = option(
         10,
         "fewest rows of a client; partitions dirichlet, quantity and power-law; in fedgen the fewest training and "
         "validation rows together",
     )
-    share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
-    owners: int = setting(10, "owners whose rows a client has")
-    min_rows: int = setting(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
-    val_share: float = setting(0.15, "share of a client's rows for validation; not in ways-shots")
-    test_share: float = setting(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
-    shards: int = setting(2, "shards of a client")
-    power: float = setting(1.0, "r-th largest client's rows ∝ r^-power")
+    share: float = option(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
+    owners: int = option(10, "owners whose rows a client has")
+    min_rows: int = option(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
+    val_share: float = option(0.15, "share of a client's rows for validation; not in ways-shots")
+    test_share: float = option(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
+    shards: int = option(2, "shards of a client")
+    power: float = option(1.0, "r-th largest client's rows ∝ r^-power")
 
     # shifts of clients' rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
-    thinning: float = setting(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
-    rotation: float = setting(0.0, "degrees that images turn from group to group")
-    feature_noise: float = setting(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
-    swaps: int = setting(0, "pairs of labels swapped in all groups but one")
-    groups: int = setting(4, "number of groups of consecutive clients; for rotation and swaps")
-    label_noise: float = setting(0.0, "share of a client's labels that are wrong")
-    label_noise_spread: float = setting(0.0, "the most by which that share varies; it is drawn for each client")
-    noisy_clients: float = setting(1.0, "probability that a client has wrong labels")
-    noisy_splits: str = setting("train", "where labels may be wrong: train, train+val")
+    thinning: float = option(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
+    rotation: float = option(0.0, "degrees that images turn from group to group")
+    feature_noise: float = option(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
+    swaps: int = option(0, "pairs of labels swapped in all groups but one")
+    groups: int = option(4, "number of groups of consecutive clients; for rotation and swaps")
+    label_noise: float = option(0.0, "share of a client's labels that are wrong")
+    label_noise_spread: float = option(0.0, "the most by which that share varies; it is drawn for each client")
+    noisy_clients: float = option(1.0, "probability that a client has wrong labels")
+    noisy_splits: str = option("train", "where labels may be wrong: train, train+val")
 
-    rounds: int = setting(60, "T, rounds of a trial")
-    pretrained: str = setting("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
-    evaluation: str = setting(
+    rounds: int = option(60, "T, rounds of a trial")
+    pretrained: str = option("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
+    evaluation: str = option(
         "personal",
         "which model is scored, on which rows; personal: each client's own model on its own rows, global: the shared "
         "model on each client's rows, pooled: the shared model on all clients' rows together",
     )
-    eval_clients: int = setting(0, "clients that are scored, 0: all; drawn once and the same in every round")
-    all_classes: int = setting(
+    eval_clients: int = option(0, "clients that are scored, 0: all; drawn once and the same in every round")
+    all_classes: int = option(
         100, "test rows of all classes on which every client is also scored, 0: none; equally many per class"
     )
 
@@ -186,7 +187,7 @@ class Scenario:
         if flwr_partitions.is_named(self.partition):
             object.__setattr__(self, "partition", flwr_partitions.canonical(self.partition))
             object.__setattr__(self, "clients", flwr_partitions.clients(self.partition) or self.clients)
-        for name, kind, known in (
+        for name, kind, allowed in (
             ("dataset", "data set", datasets.names()),
             ("partition", "partition", PARTITIONS),
             ("normalise", "choice of normalise", NORMALISATIONS),
@@ -195,10 +196,10 @@ class Scenario:
             ("noisy_splits", "choice of noisy_splits", NOISY_SPLITS),
             ("pretrained", "pretrained body", ("none", *pretrained.names())),
         ):
-            own = name in OWN and user_files.is_reference(getattr(self, name), known)
-            own = own or (name == "partition" and flwr_partitions.is_named(self.partition))
-            if not own and getattr(self, name) not in known:
-                raise UserError(f"{unknown(kind, getattr(self, name), known)}{OWN.get(name, '')}")
+            is_users = name in OWN and user_files.is_reference(getattr(self, name), allowed)
+            is_users = is_users or (name == "partition" and flwr_partitions.is_named(self.partition))
+            if not is_users and getattr(self, name) not in allowed:
+                raise UserError(f"{unknown(kind, getattr(self, name), allowed)}{OWN.get(name, '')}")
         catalogue.members(self.model)
         self._check_numbers()
         self._check_against_data()
@@ -257,20 +258,20 @@ class Scenario:
         classes = self.keep_classes or classes
         if self.partition == "ways-shots" and self.ways > classes:
             names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
-            left = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
+            part = f"that {' and '.join(names)} leave{'s' * (len(names) == 1)} " if names else ""
             raise UserError(
-                f"ways must be at most the {classes} classes {left}of {self.dataset}, but got {self.ways}; give --ways "
+                f"ways must be at most the {classes} classes {part}of {self.dataset}, but got {self.ways}; give --ways "
                 f"{classes} or another --partition"
             )
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
-        asked = f"partition {self.partition}" if self.partition in ("natural", "domains") else ""
-        asked = asked or ("min_rows" if self.min_rows else "")
-        if asked and not datasets.has_owners(self.dataset):
-            known = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
+        needing = f"partition {self.partition}" if self.partition in ("natural", "domains") else ""
+        needing = needing or ("min_rows" if self.min_rows else "")
+        if needing and not datasets.has_owners(self.dataset):
+            owned = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
-                f"{asked} needs a data set with the owner of each row ({known}), but got "
+                f"{needing} needs a data set with the owner of each row ({owned}), but got "
                 f"{self.dataset}; your own data need an array owner"
             )
 
@@ -283,9 +284,9 @@ class Scenario:
         for member in catalogue.members(self.model):
             if catalogue.called(member)[0] not in fit:
                 rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
-                some = " or ".join(fit[:2])
+                fits = " or ".join(fit[:2])
                 raise UserError(
-                    f"model {member} does not take the rows of {self.dataset}, {rows}; give --model {some}, or your own"
+                    f"model {member} does not take the rows of {self.dataset}, {rows}; give --model {fits}, or your own"
                 )
 
     @property
@@ -298,25 +299,25 @@ class Scenario:
         """Parts that are not trained: they keep their weights and statistics, and are not sent."""
         return () if self.body_lr_scale else ("body",)
 
-    def sent(self, shared: tuple[str, ...]) -> tuple[str, ...]:
+    def sent(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         """The shared parts of an algorithm that are sent."""
-        return tuple(part for part in shared if part not in self.frozen)
+        return tuple(part for part in parts if part not in self.frozen)
 
     def idle(self) -> dict[str, str]:
         """Hyperparameters that cannot have an effect here, each with the reason."""
-        found = {}
+        reasons = {}
         if self.optimizer == "adam":
-            found["momentum"] = "--optimizer is adam"
+            reasons["momentum"] = "--optimizer is adam"
         if self.local_steps:
-            found["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
-        return found
+            reasons["local_epochs"] = f"--local-steps {self.local_steps} counts steps instead"
+        return reasons
 
     def override(self, **values: Any) -> Scenario:
-        """The same setting with some fields changed; UserError with the nearest name if there is no such field."""
-        known = [f.name for f in fields(self)]
+        """The same scenario with some fields changed; UserError with the nearest name if there is no such field."""
+        names = [f.name for f in fields(self)]
         for name in values:
-            if name not in known:
-                raise unknown("scenario field", name, known)
+            if name not in names:
+                raise unknown("scenario field", name, names)
         return replace(self, **values)
 
 
@@ -325,12 +326,12 @@ def about(name: str) -> str:
     (f,) = (f for f in fields(Scenario) if f.name == name)
     using = [partition for partition, names in USES.items() if name in names]
     text = f.metadata["hp"].help if "hp" in f.metadata else f.metadata["help"]
-    return f"{', '.join(using)}: {text}" if 0 < len(using) <= FEW else text
+    return f"{', '.join(using)}: {text}" if 0 < len(using) <= MAX_PARTITIONS_NAMED else text
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:
     try:
-        value = plain(value)
+        value = python_value(value)
         if isinstance(value, bool) or (kind is int and float(value) != int(float(value))):
             raise ValueError
         return kind(float(value)) if kind is int else kind(value)

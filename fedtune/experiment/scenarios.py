@@ -1,4 +1,4 @@
-"""The named scenarios: small ones of fedtune's own, and the settings of the papers whose algorithms are built in."""
+"""The named scenarios: small ones of fedtune's own, and those of the papers whose algorithms are built in."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar10": ("htfe8", {"dataset": "cifar10", "model": "mcmahan-cnn"}),
     "cifar100": ("htfe8", {"dataset": "cifar100", "model": "mcmahan-cnn"}),
     "tinyimagenet": ("htfe8", {"dataset": "tiny-imagenet", "model": "mcmahan-cnn"}),
-    # ours, small enough for two cores
+    # fedtune's own, small enough for two cores
     "fmnist": ("htmini3", {"dataset": "fashion-mnist", "model": "fedproto-cnn", "rounds": 100}),
     "digits": ("htmini3", {"dataset": "digits", "model": "cnn8", "rounds": 100, "floor": 9, "all_classes": 100}),
 }
 
-# Settings where federated learning can gain much over local training: few training rows, many test rows.
-_FEW = _GFPL_MNIST.override(
+# Scenarios where federated learning can gain much over local training: few training rows, many test rows.
+_FEW_SHOTS = _GFPL_MNIST.override(
     dataset="fashion-mnist",
     ways=6,
     ways_spread=1,
@@ -98,7 +98,7 @@ _FEW = _GFPL_MNIST.override(
 )
 # Every model starts from the same body, which was trained on classes that no client holds.  all_classes is for ten
 # classes, so this is 200 rows of each of the five.
-_COMMON = _FEW.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
+_COMMON_BODY = _FEW_SHOTS.override(skip_classes=5, ways=3, all_classes=2000, pretrained="fmnist-first5")
 
 SCENARIOS: dict[str, Scenario] = {
     # the default: enough rows per class for mixtures with several components, and few enough that federated learning
@@ -111,24 +111,24 @@ SCENARIOS: dict[str, Scenario] = {
     # GFPL and FedProto (spec 3.4); Fashion-MNIST stands in for MNIST's shape
     **{f"gfpl-fmnist-w{w}": _GFPL_MNIST.override(dataset="fashion-mnist", ways=w) for w in (3, 4, 5)},
     "gfpl-mnist-w4": _GFPL_MNIST.override(dataset="mnist"),
-    "gfpl-fmnist-few": _FEW,
-    # 20 clients could not all hold 8 classes with 60 of the 1,000 test rows that each class has
-    "gfpl-fmnist-few-w8": _FEW.override(ways=8, test_shots=50),
+    "gfpl-fmnist-few": _FEW_SHOTS,
+    # 60 test rows would let 16 clients hold a class: 160 places, and 20 clients with 7 to 9 classes may need more
+    "gfpl-fmnist-few-w8": _FEW_SHOTS.override(ways=8, test_shots=50),
     # trains the common body: one client that holds classes 0 to 4, 28,000 training rows
     "fmnist-first5": Scenario(
         dataset="fashion-mnist", model="fedproto-cnn", keep_classes=5, clients=1, partition="iid", batch=32,
         momentum=0.9, rounds=5, val_share=0.1, test_share=0.1,
     ),
-    "gfpl-fmnist-common": _COMMON.override(body_lr_scale=0.1),
-    "gfpl-fmnist-common-frozen": _COMMON.override(body_lr_scale=0.0),
+    "gfpl-fmnist-common": _COMMON_BODY.override(body_lr_scale=0.1),
+    "gfpl-fmnist-common-frozen": _COMMON_BODY.override(body_lr_scale=0.0),
     # each class has only 500 rows
     **{
-        f"gfpl-mnist5k-w{w}": _FEW.override(
+        f"gfpl-mnist5k-w{w}": _FEW_SHOTS.override(
             dataset="mnist-5k", ways=w, ways_spread=2, shots=20, val_shots=8, test_shots=12
         ) for w in (3, 4, 5)
     },
-    "gfpl-20-classes": _FEW.override(dataset="fashion-mnist+mnist-5k", ways=8, test_shots=20),
-    "gfpl-40-classes": _FEW.override(dataset="fashion-mnist-rot4", ways=8, test_shots=30),
+    "gfpl-20-classes": _FEW_SHOTS.override(dataset="fashion-mnist+mnist-5k", ways=8, test_shots=20),
+    "gfpl-40-classes": _FEW_SHOTS.override(dataset="fashion-mnist-rot4", ways=8, test_shots=30),
     "gfpl-cifar10-w4": _GFPL_MNIST.override(
         dataset="cifar10", model="resnet18", ways_spread=1, shots_spread=1, val_shots=15, test_shots=15, batch=32,
         rounds=110,
@@ -157,7 +157,7 @@ SCENARIOS: dict[str, Scenario] = {
 DEFAULT = "digits-shards"
 # the scenario of a user's own data, which has the data's name
 OWN = Scenario(clients=10, partition="shards", shards=6, all_classes=400, batch=8, rounds=30)
-FOLLOWS = {  # its fields that depend on the data (`user_scenario.defaults`), in words
+FOLLOWS = {  # fields of OWN that depend on the data (`user_scenario.defaults`), in words
     "dataset": "",
     "model": "mlp where rows are vectors or series, tokens where they are tokens",
     "partition": "natural where rows have owners",
@@ -203,9 +203,9 @@ def in_words(name: str, values: Mapping[str, Any], given: Collection[str] = ()) 
 
     given: the fields that the user gave.  Other fields that depend on a user's own data are not mentioned.
     """
-    known = name in SCENARIOS or _is_own(name)
-    own = asdict(find(name)) if known else {}
+    has_scenario = name in SCENARIOS or _is_own(name)
+    defaults = asdict(find(name)) if has_scenario else {}
     if name not in SCENARIOS:
-        own |= {n: v for n, v in values.items() if n == "dataset" or n in (*FOLLOWS, "x_as") and n not in given}
-    changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in own and v != own[n])
+        defaults |= {n: v for n, v in values.items() if n == "dataset" or n in (*FOLLOWS, "x_as") and n not in given}
+    changed = ", ".join(f"{n} = {v}" for n, v in values.items() if n in defaults and v != defaults[n])
     return f"{name} ({changed})" if changed else name

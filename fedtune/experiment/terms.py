@@ -1,4 +1,4 @@
-"""The arguments of an algorithm's code: the setting, a batch or all rows of a client, and the client itself."""
+"""The arguments of an algorithm's code: the task, a batch or all rows of a client, and the client itself."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fedtune.core.trees import Tree
 
 
 class Task(NamedTuple):
-    """What an algorithm may know about the setting and the round."""
+    """What an algorithm may know about the scenario and the round."""
 
     classes: int
     features: int  # D, the width of body(x)
     clients: int  # K
     batch: int  # B
     seed: int
-    # of one row: (channels, height, width) of an image, (features,) of a vector, (length,) of tokens
+    # shape of a row: (channels, height, width) of an image, (features,) of a vector, (length,) of tokens
     shape: tuple[int, ...] = (1, 8, 8)
     models: tuple[str, ...] = ()  # the scenario's architectures; client i runs number i mod their count
     rounds: int = 1  # T
     taking_part: int = 0  # m, the clients of a round; 0: unknown
     t: int = 0  # the current round, from 1 on; 0: none yet
-    # of all tensors of the model by full name; {} in `build`; in `keep` those of the client's own model
+    # shapes of the model's tensors by full name; {} in `build`; in `keep` those of the client's own model
     shapes: Mapping[str, torch.Size] = {}
     parameters: tuple[str, ...] = ()  # names of the trained tensors: no running statistics, no frozen part
     averaging: str = "rows"  # what models are averaged over: rows, or clients

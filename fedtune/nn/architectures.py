@@ -277,13 +277,13 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
     members = list(dict.fromkeys(catalogue.members(model)))
     d, first = features, "--features"
     for name in filter(catalogue.is_own, members):
-        found = user_models.width(name, shape, classes, d, dtype)
-        if d and found != d:
+        user_width = user_models.width(name, shape, classes, d, dtype)
+        if d and user_width != d:
             raise UserError(
-                f"all models need features of the same width, but {name} has {found} and {first} has {d}; let its "
+                f"all models need features of the same width, but {name} has {user_width} and {first} has {d}; let its "
                 "function take `features`"
             )
-        d, first = found, name
+        d, first = user_width, name
     return d or catalogue.width(members[0])
 
 

@@ -73,13 +73,13 @@ def members(model: str) -> tuple[str, ...]:
     UserError with the nearest name for an unknown one.  A user's file need not be known here, because records are also
     read elsewhere.
     """
-    found: list[str] = []
+    parts: list[str] = []
     for name in user_files.each(model):
         base = called(name)[0]
         if base not in WIDTHS and name not in FAMILIES and not is_own(name) and not user_files.is_reference(name):
             raise unknown("model", name, names(), "fedtune list models")
-        found += FAMILIES.get(name, (name,))
-    return tuple(found)
+        parts += FAMILIES.get(name, (name,))
+    return tuple(parts)
 
 
 def called(name: str) -> tuple[str, dict[str, int]]:
@@ -90,15 +90,15 @@ def called(name: str) -> tuple[str, dict[str, int]]:
     base, given = user_files.called(name)
     if base not in WIDTHS:
         return name, {}
-    known = OPTIONS.get(base, {})
+    options = OPTIONS.get(base, {})
     for option, value in given.items():
-        if not known:
+        if not options:
             raise UserError(f"model {base} takes no options, but got {name}; those that do: {', '.join(OPTIONS)}")
-        if option not in known:
-            raise unknown(f"option of model {base}", option, known)
+        if option not in options:
+            raise unknown(f"option of model {base}", option, options)
         if type(value) is not int or value < 1:
             raise UserError(f"options of model {base} must be whole numbers of 1 or more, but got {option}={value!r}")
-    return base, known | given
+    return base, options | given
 
 
 def width(name: str) -> int:

@@ -24,8 +24,8 @@ def imitate(logits: Tensor, teacher: Tensor, coupled: bool = False, over: str = 
 
     over="elements" is the mean over rows and classes (PyTorch's default reduction): 1/C of the mean over rows.
     """
-    apart = kl(teacher if coupled else teacher.detach(), logits)
-    return apart / logits.shape[1] if over == "elements" else apart
+    distance = kl(teacher if coupled else teacher.detach(), logits)
+    return distance / logits.shape[1] if over == "elements" else distance
 
 
 def mmd(x: Tensor, y: Tensor, widths: Sequence[float | Tensor]) -> Tensor:

@@ -22,9 +22,9 @@ def bhattacharyya(means_a: Tensor, variances_a: Tensor, means_b: Tensor, varianc
     Source: the paper, Eq. 8 on diagonal matrices (Eq. 7 for D = 1).
     """
     middle = (variances_a + variances_b) / 2
-    apart = (means_a - means_b).square() / middle
+    distances = (means_a - means_b).square() / middle
     unlike = (middle.square() / (variances_a * variances_b)).log()  # the three logarithms of Eq. 8 in one
-    return (apart / 8 + unlike / 4).sum(-1)
+    return (distances / 8 + unlike / 4).sum(-1)
 
 
 def pairwise(means: Tensor, variances: Tensor) -> Tensor:
@@ -88,34 +88,34 @@ def fuse_classes(
     """
     of_class, homes, counted = [], [], torch.zeros(1 + len(LINKAGES), dtype=torch.float64)
     for c in range(weights.shape[1]):
-        found = []
+        mixed = []
         for k in range(kinds):
-            here = weights[:, c] > 0 if kind is None else (weights[:, c] > 0) & (kind == k)[:, None]
-            w, mu, v = (t[:, c].flatten(0, 1)[here.flatten()] for t in (weights, local.means, local.variances))
+            is_member = weights[:, c] > 0 if kind is None else (weights[:, c] > 0) & (kind == k)[:, None]
+            w, mu, v = (t[:, c].flatten(0, 1)[is_member.flatten()] for t in (weights, local.means, local.variances))
             clusters = {how: fuse(w, mu, v, threshold, how)[0] for how in LINKAGES}
             counted += counted.new_tensor([len(w), *(len(clusters[how].weights) for how in LINKAGES)])
             total = clusters[linkage].weights.sum().clamp(min=1e-12)
-            found.append(clusters[linkage]._replace(weights=clusters[linkage].weights / total))
-        of_class.append(Mixtures(*(torch.cat(part) for part in zip(*found, strict=True))))
-        homes.append(torch.cat([torch.full_like(one.weights, k, dtype=torch.long) for k, one in enumerate(found)]))
+            mixed.append(clusters[linkage]._replace(weights=clusters[linkage].weights / total))
+        of_class.append(Mixtures(*(torch.cat(part) for part in zip(*mixed, strict=True))))
+        homes.append(torch.cat([torch.full_like(one.weights, k, dtype=torch.long) for k, one in enumerate(mixed)]))
     padded = (pad_sequence(list(part), batch_first=True) for part in zip(*of_class, strict=True))
     return Mixtures(*padded), pad_sequence(homes, batch_first=True), counted
 
 
-def _clusters(near: np.ndarray, linkage: str) -> np.ndarray:
+def _clusters(threshold: np.ndarray, linkage: str) -> np.ndarray:
     """Number the clusters of a symmetric relation near [L, L]; each starts at the first index still free."""
-    label = np.full(len(near), -1)
-    for seed in range(len(near)):
+    label = np.full(len(threshold), -1)
+    for seed in range(len(threshold)):
         if label[seed] >= 0:
             continue
         number = label[seed] = label.max() + 1
-        candidates = near[seed] & (label < 0)
+        candidates = threshold[seed] & (label < 0)
         while candidates.any():
             joined = np.flatnonzero(candidates)[: 1 if linkage == "complete" else None]
             label[joined] = number
             if linkage == "complete":
-                candidates &= near[joined[0]]
+                candidates &= threshold[joined[0]]
             elif linkage == "single":
-                candidates = near[joined].any(0)
+                candidates = threshold[joined].any(0)
             candidates = candidates & (label < 0)
     return label

@@ -63,30 +63,30 @@ def diversity(times: float, noise: Tensor, y: Tensor, pairs: str, features: int,
     over_batch  divide the sum over the "same" pairs by B² as well.
     Source: FedPA, Eq. 7, which divides by B².
     """
-    alike = y[:, :, None] == y[:, None]  # [S, B, B]
-    kept, count = ~alike if pairs == "other" else torch.ones_like(alike), torch.tensor(y.shape[1] ** 2)
+    same_class = y[:, :, None] == y[:, None]  # [S, B, B]
+    counted, count = ~same_class if pairs == "other" else torch.ones_like(same_class), torch.tensor(y.shape[1] ** 2)
     if pairs == "same":
-        kept = alike & ~torch.eye(y.shape[1], dtype=torch.bool, device=y.device)
-        count = count if over_batch else kept.sum((1, 2), keepdim=True).clamp(min=1)
-    apart = torch.cdist(noise, noise, compute_mode="donot_use_mm_for_euclid_dist").square() / noise.shape[2]
-    weight = (apart * kept / (count.to(apart) * features))[:, :, None]  # [S, B, 1, B]
+        counted = same_class & ~torch.eye(y.shape[1], dtype=torch.bool, device=y.device)
+        count = count if over_batch else counted.sum((1, 2), keepdim=True).clamp(min=1)
+    distance = torch.cdist(noise, noise, compute_mode="donot_use_mm_for_euclid_dist").square() / noise.shape[2]
+    weight = (distance * counted / (count.to(distance) * features))[:, :, None]  # [S, B, 1, B]
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:
         signs = (h[:, None] - h).sign_()  # [B, B, D]
         pull = torch.bmm(weight[step], signs)[:, 0]  # [B, D]: Σ_q weight[p, q] sign(h_p - h_q)
-        half = torch.dot(h.flatten(), pull.flatten())  # of Σ weight |h_p - h_q|, which is symmetric
-        value = (half * -2).exp() * times
+        half_sum = torch.dot(h.flatten(), pull.flatten())  # of Σ weight |h_p - h_q|, which is symmetric
+        value = (half_sum * -2).exp() * times
         return value, pull.mul_(value * -2)
 
     return term
 
 
-def remoteness(times: float, protos: Tensor, seen: Tensor, y: Tensor, how: str, cap: Tensor | float) -> Term:
+def remoteness(times: float, protos: Tensor, present: Tensor, y: Tensor, how: str, cap: Tensor | float) -> Term:
     """times · min(mean_b distance(h_b, φ_y), cap); a row whose class has no prototype adds 0.
 
     protos [C, D], seen [C] bool, y [S, B]; how: "l2", the Euclidean norm, or "mse", the mean square.
     """
-    target, counts = protos[y], (seen[y].to(protos) / y.shape[1])[:, :, None]  # [S, B, D], [S, B, 1]
+    target, counts = protos[y], (present[y].to(protos) / y.shape[1])[:, :, None]  # [S, B, D], [S, B, 1]
     pulls = counts * times
 
     def term(h: Tensor, step: int) -> tuple[Tensor, Tensor]:

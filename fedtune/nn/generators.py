@@ -35,8 +35,8 @@ def new_net(noise: int, classes: int, hidden: int, features: int, heads: int, se
             "norm": nn.BatchNorm1d(hidden),
             "out": nn.Linear(hidden, heads * features),
         }
-    whole = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.state_dict().items()}
-    return {n: t for n, t in whole.items() if t.is_floating_point()}  # without BatchNorm's counter, which is not used
+    tensors = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.state_dict().items()}
+    return {n: t for n, t in tensors.items() if t.is_floating_point()}  # without BatchNorm's counter, which is not used
 
 
 def generate(net: Net, noise: Tensor, y: Tensor, training: bool = False) -> Tensor:
@@ -84,9 +84,9 @@ def head_losses(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> Tensor:
 
 def intra_inter_distance(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Mean Euclidean distance between rows of the same class, and of different classes.  h [N, D], y [N]."""
-    apart, alike = torch.cdist(h, h), y[:, None] == y
-    others = alike & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
-    return apart[others].mean(), apart[~alike].mean()
+    distance, same_class = torch.cdist(h, h), y[:, None] == y
+    same_others = same_class & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
+    return distance[same_others].mean(), distance[~same_class].mean()
 
 
 def _moving(net: Net) -> list[str]:
@@ -127,8 +127,8 @@ def descend(
     at = step + torch.arange(1, steps + 1, device=step.device).view(-1, *[1] * lead)  # [S, (K)]
     rate, spread = (lr / (1 - 0.9**at))[..., None], (1 - 0.999**at).rsqrt()[..., None]
     for s in range(steps):
-        found, slope = loss(net | leaves, s)
-        grads = torch.autograd.grad(found, list(leaves.values()), slope)
+        value, slope = loss(net | leaves, s)
+        grads = torch.autograd.grad(value, list(leaves.values()), slope)
         grad = torch.cat([g.flatten(lead) for g in grads], -1)
         if weight_decay:
             grad.add_(flat, alpha=weight_decay)

@@ -22,9 +22,9 @@ def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[
     n = counts.to(means)
     total = n.sum(0)
     mean = torch.einsum("mc,mcd->cd", n, means) / total.clamp(min=1)[:, None]
-    apart = means - mean  # [m, C, D]
+    deviations = means - mean  # [m, C, D]
     scatter = torch.einsum("mc,mcde->cde", (n - 1).clamp(min=0), covariances)
-    scatter = scatter + torch.einsum("mc,mcd,mce->cde", n, apart, apart)
+    scatter = scatter + torch.einsum("mc,mcd,mce->cde", n, deviations, deviations)
     return mean, scatter / (total - 1).clamp(min=1)[:, None, None]
 
 
@@ -36,8 +36,8 @@ def moments(z: Tensor, y: Tensor, mask: Tensor, classes: int) -> tuple[Tensor, T
     member = (F.one_hot(y, classes) * mask[:, None]).to(z)  # [N, C]
     counts = member.sum(0)
     means = member.T @ z / counts.clamp(min=1)[:, None]
-    apart = (z[:, None] - means) * member[..., None]  # [N, C, D]
-    scatter = torch.einsum("ncd,nce->cde", apart, apart)
+    deviations = (z[:, None] - means) * member[..., None]  # [N, C, D]
+    scatter = torch.einsum("ncd,nce->cde", deviations, deviations)
     return means, scatter / (counts - 1).clamp(min=1)[:, None, None], counts.long()
 
 
@@ -47,7 +47,7 @@ def upper(symmetric: Tensor) -> Tensor:
     return symmetric[..., i, j]
 
 
-def whole(triangles: Tensor, width: int) -> Tensor:
+def symmetric(triangles: Tensor, width: int) -> Tensor:
     """The symmetric matrices [..., D, D] of upper triangles, for D = width."""
     i, j = torch.triu_indices(width, width, device=triangles.device)
     matrices = triangles.new_zeros(*triangles.shape[:-1], width, width)
@@ -61,10 +61,10 @@ def roots(covariances: Tensor, floors: Tensor) -> tuple[Tensor, Tensor]:
     A floor too small for a covariance to be factorised, as of few rows, is raised tenfold until it is not.  Where that
     does not help, as for NaN, the factor is NaN.
     """
-    whole, floors = covariances.double(), floors.double()
-    eye = torch.eye(whole.shape[-1], dtype=whole.dtype, device=whole.device)
+    matrices, floors = covariances.double(), floors.double()
+    eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
     for _ in range(20):
-        factors, failed = torch.linalg.cholesky_ex(whole + floors[:, None, None] * eye)
+        factors, failed = torch.linalg.cholesky_ex(matrices + floors[:, None, None] * eye)
         if not failed.any():
             return factors, floors
         floors = torch.where(failed > 0, 10 * floors, floors)
@@ -86,11 +86,11 @@ def descend(
 
     optimizer: sgd, plain; or adamw, torch.optim's with its defaults.
     """
-    weight, bias, wanted = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
+    weight, bias, targets = weight.clone(), bias.clone(), F.one_hot(y, len(bias)).to(x)
     move = _AdamW(lr) if optimizer == "adamw" else partial(_sgd, lr=lr)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
-            slope = (F.linear(x[rows], weight, bias).softmax(1) - wanted[rows]) / len(
+            slope = (F.linear(x[rows], weight, bias).softmax(1) - targets[rows]) / len(
                 rows
             )  # [B, C], gradient of the logits
             move([weight, bias], [slope.T @ x[rows], slope.sum(0)])

@@ -69,17 +69,17 @@ def transform(transformer: Net, p: Tensor) -> Tensor:
     return F.linear(h, transformer["last.weight"], transformer["last.bias"])
 
 
-def centres(transformer: Net, p: Tensor, y: Tensor, old: Ragged) -> Ragged:
+def centres(transformer: Net, p: Tensor, y: Tensor, last: Ragged) -> Ragged:
     """The mean latents [C, W] of every class's prototypes, p [n, C] of classes y [n]; a class without any keeps its old
     ones.
     """
-    means, counts = class_means(transform(transformer, p), y, torch.ones_like(y, dtype=torch.bool), len(old.present))
-    return Ragged(torch.where(counts[:, None] > 0, means, old.values), old.present | (counts > 0))
+    means, counts = class_means(transform(transformer, p), y, torch.ones_like(y, dtype=torch.bool), len(last.present))
+    return Ragged(torch.where(counts[:, None] > 0, means, last.values), last.present | (counts > 0))
 
 
 def align(
     transformer: Net,
-    old: Ragged,
+    previous: Ragged,
     p: Tensor,
     y: Tensor,
     epochs: int,
@@ -102,7 +102,7 @@ def align(
         drawn = torch.randn(q.shape, generator=stream, dtype=q.dtype).to(q.device)
         return mmd(q, drawn, WIDTHS) + lam * F.mse_loss(q, net["centres"][y[rows]]), None
 
-    begin = centres(transformer, p, y, old)
+    begin = centres(transformer, p, y, previous)
     start = transformer | {"centres": begin.values}
     memory = {n: t.to(begin.values) for n, t in start_memory(start).items()}
     trained, _ = descend(start, memory, loss, len(order), lr)

@@ -167,9 +167,9 @@ class Linear(nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
-def with_width(layers: list[nn.Module], found: int, features: int) -> nn.Sequential:
+def with_width(layers: list[nn.Module], width: int, features: int) -> nn.Sequential:
     """The layers of a body, and one more where another feature width is asked than they have."""
-    return nn.Sequential(*layers, *([Linear(found, features), nn.ReLU()] if found != features else []))
+    return nn.Sequential(*layers, *([Linear(width, features), nn.ReLU()] if width != features else []))
 
 
 def stacked_layout(x: Tensor) -> Tensor:

@@ -78,8 +78,8 @@ class _Fit(torch.autograd.Function):
             index = member[jobs].byte().argsort(dim=1, descending=True, stable=True)[:, :width]
             x = rows[(jobs // classes)[:, None], index].double()  # [j, width, D]
             mask = torch.arange(width, device=z.device) < counts[jobs, None]
-            for whole, part in zip(fitted, _fit(x, mask, noise[jobs], floor, iterations, tol), strict=True):
-                whole[jobs] = part
+            for total, part in zip(fitted, _fit(x, mask, noise[jobs], floor, iterations, tol), strict=True):
+                total[jobs] = part
         return tuple(t.to(z.dtype).reshape(*lead, classes, *t.shape[1:]) for t in fitted)
 
     @staticmethod
@@ -108,9 +108,9 @@ def _fit(x: Tensor, mask: Tensor, noise: Tensor, floor: float, iterations: int, 
     size = (counts // 5).clamp(1, noise.shape[1])  # [J]
     start = _maximise(rows, _members(_nearest_seed(x, mask, noise, size), mask, noise.shape[1]), lowest)
     for _ in range(_LLOYD):
-        far = torch.baddbmm(start.means.square().sum(-1)[..., None], start.means, x.mT, alpha=-2)  # [J, n, N]
-        far.masked_fill_((start.weights == 0)[..., None], torch.inf)
-        start = _maximise(rows, _members(far.argmin(1), mask, noise.shape[1]), lowest)
+        distances = torch.baddbmm(start.means.square().sum(-1)[..., None], start.means, x.mT, alpha=-2)  # [J, n, N]
+        distances.masked_fill_((start.weights == 0)[..., None], torch.inf)
+        start = _maximise(rows, _members(distances.argmin(1), mask, noise.shape[1]), lowest)
     mixture, _ = _iterate(rows, mask, start, lowest, iterations, tol)
     return mixture._replace(means=mixture.means + centre)
 
@@ -165,18 +165,18 @@ def _iterate(
 ) -> tuple[Mixtures, Tensor]:
     """EM on rows [J, N, 2D] from `_centre`.  Converged problems leave the batch, so the work shrinks."""
     share, quality = _expect(rows, mask, start)
-    result, before = Mixtures(*(t.clone() for t in start)), quality.clone()
+    result, quality_before = Mixtures(*(t.clone() for t in start)), quality.clone()
     live = torch.arange(len(rows), device=rows.device)
     for _ in range(iterations):
         mixture = _maximise(rows, share, lowest)
-        share, now = _expect(rows, mask, mixture)
-        for whole, part in zip((*result, quality), (*mixture, now), strict=True):
-            whole[live] = part
-        moving = ((now - before).abs() >= tol).nonzero()[:, 0]
-        before = now
+        share, quality_now = _expect(rows, mask, mixture)
+        for total, part in zip((*result, quality), (*mixture, quality_now), strict=True):
+            total[live] = part
+        moving = ((quality_now - quality_before).abs() >= tol).nonzero()[:, 0]
+        quality_before = quality_now
         if len(moving) < len(live):
-            live, rows, mask, share, lowest, before = (
-                t.index_select(0, moving) for t in (live, rows, mask, share, lowest, before)
+            live, rows, mask, share, lowest, quality_before = (
+                t.index_select(0, moving) for t in (live, rows, mask, share, lowest, quality_before)
             )
         if not len(live):
             break

@@ -43,14 +43,14 @@ def row_distance(a: Tensor, b: Tensor, how: str) -> Tensor:
     return square.mean(-1) if how == "mse" else square.sum(-1).clamp(min=1e-12).sqrt()
 
 
-def mean_distance(protos: Tensor, seen: Tensor, how: str) -> Tensor:
+def mean_distance(protos: Tensor, present: Tensor, how: str) -> Tensor:
     """Mean distance between the prototypes of two different classes; 0 if fewer than two classes have one.
 
     protos [C, D], seen [C] bool.
     """
-    pairs = seen[:, None] & seen & ~torch.eye(len(seen), dtype=torch.bool, device=seen.device)
-    apart = row_distance(protos[:, None], protos, how)
-    return (apart * pairs).sum() / pairs.sum().clamp(min=1)
+    pairs = present[:, None] & present & ~torch.eye(len(present), dtype=torch.bool, device=present.device)
+    distances = row_distance(protos[:, None], protos, how)
+    return (distances * pairs).sum() / pairs.sum().clamp(min=1)
 
 
 def pairwise_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -63,12 +63,12 @@ def pairwise_distance(a: Tensor, b: Tensor) -> Tensor:
     return square.clamp(min=1e-12).sqrt()
 
 
-def nearest_other(protos: Tensor, seen: Tensor) -> Tensor:
+def nearest_other(protos: Tensor, has: Tensor) -> Tensor:
     """Distance of each class's prototype to the nearest one of another class, [..., C]; inf if there is none.
 
     protos [..., C, D], seen [..., C] bool.
     """
-    pairs = seen[..., :, None] & seen[..., None, :] & ~torch.eye(seen.shape[-1], dtype=torch.bool, device=seen.device)
+    pairs = has[..., :, None] & has[..., None, :] & ~torch.eye(has.shape[-1], dtype=torch.bool, device=has.device)
     return pairwise_distance(protos, protos).masked_fill(~pairs, torch.inf).amin(-1)
 
 

@@ -17,12 +17,12 @@ def least_on_simplex(p: Tensor) -> Tensor:
     from scipy.optimize import nnls  # imported here: it takes a third of a second
 
     m = len(p)
-    whole = p.detach().cpu().double()
-    values, vectors = torch.linalg.eigh(whole / whole.diagonal().mean().clamp(min=1e-300))
+    matrix = p.detach().cpu().double()
+    values, vectors = torch.linalg.eigh(matrix / matrix.diagonal().mean().clamp(min=1e-300))
     root = values.clamp(min=0).sqrt()[:, None] * vectors.T
     rows = torch.cat([root, torch.ones(1, m, dtype=torch.float64)]).numpy()
-    found = torch.from_numpy(nnls(rows, [0.0] * m + [1.0], maxiter=100 * m)[0])
-    return (found / found.sum()).to(p)
+    weights = torch.from_numpy(nnls(rows, [0.0] * m + [1.0], maxiter=100 * m)[0])
+    return (weights / weights.sum()).to(p)
 
 
 def least_mixtures(h: Tensor, variance: Tensor) -> Tensor:
@@ -30,5 +30,5 @@ def least_mixtures(h: Tensor, variance: Tensor) -> Tensor:
 
     h [m, E] and variance V [m]: each client's mean, and its variance.  Source: FedPAC, arXiv:2306.11867, section 4.
     """
-    apart = [(one - h).double() for one in h]
-    return torch.stack([least_on_simplex(torch.diag(variance.double()) + d @ d.T) for d in apart]).to(h)
+    deviations = [(one - h).double() for one in h]
+    return torch.stack([least_on_simplex(torch.diag(variance.double()) + d @ d.T) for d in deviations]).to(h)

@@ -196,7 +196,7 @@ def _require_key(app: flower_child.App, name: str, taken: Sequence[str]) -> None
         what = "the length of a run (--rounds)" if name == taken[0] else "the seed of each trial (--seed)"
         raise UserError(f"{name} is given {what}; it can be neither searched nor fixed")
     if name not in app.config:
-        raise unknown("run-config key", name, app.config, where=f"[tool.flwr.app.config] of {app.file}")
+        raise unknown("run-config key", name, app.config, command=f"[tool.flwr.app.config] of {app.file}")
     if not _is_free(name):
         raise UserError(f"{name} is a name that fedtune gives itself; search and fix other keys")
 

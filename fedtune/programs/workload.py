@@ -175,11 +175,11 @@ class ProgramWorkload:
         """The program's name."""
         return f"{self.name} (your program)"
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
         """Unknown."""
         return ""
 
-    def to_setting(self, name: str) -> dict[str, Any]:
+    def scenario_record(self, name: str) -> dict[str, Any]:
         """Unknown."""
         return {}
 
@@ -205,7 +205,7 @@ class ProgramWorkload:
         """The options that describe it; none if it came from a command line, which does that itself."""
         return {"algo": self.path} if is_program(self.program.path) else {}
 
-    def again(self, config: dict[str, Any], best: Path, *where: str) -> str:
+    def rerun_command(self, config: dict[str, Any], best: Path, *where: str) -> str:
         """The program's own command with the best configuration."""
         return f"cd {shlex.quote(self.program.folder)} && {self.filled(config)}"
 

@@ -60,7 +60,7 @@ class Tail:
     def _content(self) -> bytes:
         """What is new in the file, from the end of a line on."""
         try:
-            with bounded.opened(self.path, most=2**60) as file:
+            with bounded.opened(self.path, limit=2**60) as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._place or not self._at_line(file):
                     self._place, self._inode = 0, status.st_ino

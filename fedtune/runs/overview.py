@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtune.core.budget import Budget
-from fedtune.core.objectives import EXCESSES, FAR, Goal
+from fedtune.core.objectives import EXCESSES, WORST, Goal
 from fedtune.core.terminal import command_line, near, several, short
 from fedtune.programs.output import last_line
 from fedtune.programs.run import LOG
@@ -362,7 +362,7 @@ def _best(
     known = any(objective.tested in row for of in rows.values() for row in of)
     reported = dict.fromkeys([*[objective.tested] * known, *["test_acc"] * tested])
     columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(said), *names]
-    last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, FAR)) < FAR}
+    last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, WORST)) < WORST}
 
     def place(trial: str) -> tuple[bool, bool, float, float]:
         row = last[trial]
@@ -386,7 +386,7 @@ def _kept(row: Row) -> bool:
 
 def _loss(row: Row) -> float:
     """The validation loss, which breaks ties, as in the choice of the best trial."""
-    return float(row.get("val_loss", FAR))
+    return float(row.get("val_loss", WORST))
 
 
 def _tested(rows: list[Row], name: str) -> str:

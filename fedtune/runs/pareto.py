@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from fedtune.core.objectives import Objective, written
+from fedtune.core.objectives import Objective, parse_recorded
 
 
 def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -17,7 +17,7 @@ def with_totals(rounds: pd.DataFrame) -> pd.DataFrame:
 
 def signed(objectives: Sequence[str | Objective]) -> tuple[list[str], dict[str, int]]:
     """The objectives' names, and by name 1 if more is better, else -1."""
-    parsed = [written(str(o)) for o in objectives]
+    parsed = [parse_recorded(str(o)) for o in objectives]
     return [o.name for o in parsed], {o.name: o.sign for o in parsed}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import BEFORE, NOW
+from fedtune.core.hyper import NEW_NAME, OLD_NAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     try:
         if not file.exists():
             raise OSError("it does not exist")
-        bounded.require(file, zipped.most())
+        bounded.require(file, zipped.max_bytes())
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             _require_room(file, opened.metadata)
             frame: pd.DataFrame = opened.read().to_pandas()
@@ -104,7 +104,7 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
                 raise ValueError("its column names contradict each other")
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
-    frame = frame.rename(columns={f"config/{BEFORE}": f"config/{NOW}"})
+    frame = frame.rename(columns={f"config/{OLD_NAME}": f"config/{NEW_NAME}"})
     return _with_columns(frame, file, needed, kinds or {})
 
 
@@ -112,7 +112,7 @@ def _require_room(file: Path, about: Any) -> None:
     """Unfit for a table that unpacks to too much, according to its own metadata."""
     held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     unpacked = max(held, about.num_rows * about.num_columns * CELL)
-    bounded.require_unpacked(file, file.stat().st_size, unpacked, zipped.most())
+    bounded.require_unpacked(file, file.stat().st_size, unpacked, zipped.max_bytes())
 
 
 def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -178,7 +178,7 @@ def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
 
 def _renamed(text: str) -> str:
     """The text with the name of today for a hyperparameter that had another in records of this format."""
-    return re.sub(rf"(?<![\w./-]){BEFORE}(?![\w./-])", NOW, text) if BEFORE in text else text
+    return re.sub(rf"(?<![\w./-]){OLD_NAME}(?![\w./-])", NEW_NAME, text) if OLD_NAME in text else text
 
 
 def _yaml(text: str) -> Any:

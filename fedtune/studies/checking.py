@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from fedtune.conformance import algorithms, models
+from fedtune.conformance.cases import TINY
 from fedtune.conformance.check import CheckResult, judge
 from fedtune.conformance.models import ModelSubject
-from fedtune.conformance.settings import TINY
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.threads import one_thread

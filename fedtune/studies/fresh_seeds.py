@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedtune.core.metrics import METRICS, figures
-from fedtune.core.objectives import BY_ACCURACY, FAR, Goal
+from fedtune.core.objectives import BY_ACCURACY, WORST, Goal
 from fedtune.runs import clients, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.tables import DEFAULT, SEARCH
@@ -171,7 +171,7 @@ def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     means = frame[tuned].groupby(of, sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
     scores = goal.first.sign * means[goal.first.name]
     for constraint in goal.constraints:
-        scores -= FAR * means[constraint.name].map(constraint.excess).clip(lower=0)
+        scores -= WORST * means[constraint.name].map(constraint.excess).clip(lower=0)
     best = {found.fillna(-math.inf).idxmax() for _, found in scores.groupby(level=[0, 1], sort=False)}
     return pd.Series([row in best for row in zip(*whose, strict=True)])
 

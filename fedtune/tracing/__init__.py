@@ -5,7 +5,7 @@ the two (`compare`).  `forget` drops all recordings, and within `eager` nothing 
 of algorithms.
 """
 
-from fedtune.tracing.calls import SWITCH, CacheEntry, Calls, Impure, eager, forget, known, metadata, names
+from fedtune.tracing.calls import SWITCH, CacheEntry, Calls, Impure, eager, forget, metadata, names, recordings_of
 from fedtune.tracing.purity import why_eager
 from fedtune.tracing.tape import Replay
 
@@ -17,7 +17,7 @@ __all__ = [
     "Replay",
     "eager",
     "forget",
-    "known",
+    "recordings_of",
     "metadata",
     "names",
     "why_eager",

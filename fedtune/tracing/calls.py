@@ -26,18 +26,18 @@ from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree
 from fedtune.tracing import purity
 from fedtune.tracing.form import form_of
-from fedtune.tracing.recording import Given, OperationRecorder
+from fedtune.tracing.recording import Captures, OperationRecorder
 from fedtune.tracing.tape import Replay, Tape, Untraceable
 
-CALLS_BEFORE = 3  # calls of one kind before one is recorded: that costs as much as three, and saves half of one
-ENTRIES = 256  # of calls remembered for a form of net: those that came last
-FORMS = 8  # of nets that are remembered
-MAX_RETRACES = 3  # times that code with other numbers may be other operations before it is left as it is
-SELDOM = 512  # replays between two comparisons, in the end
-SHARE, FREE = 0.005, 0.03  # of the time, and seconds besides, that comparisons after the first may take
+CALLS_BEFORE = 3  # calls of one kind before recording: it costs as much as three, and saves half of each later one
+ENTRIES = 256  # recently used recordings per form of net
+FORMS = 8  # recently used forms of nets
+MAX_RETRACES = 3  # failed attempts to reuse a tape for other constants before the code runs eagerly
+SELDOM = 512  # the most replays between two comparisons
+SHARE, FREE = 0.005, 0.03  # comparisons after the first take at most this share of the time plus these seconds
 SWITCH = "FEDTUNE_EAGER"  # an environment variable: 1 records nothing
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Impure(RuntimeError):
@@ -51,8 +51,8 @@ class CacheEntry:
         """A group without any calls."""
         self.calls_seen, self.retraces, self.verified, self.untraceable = 0, 0, False, False
         self.tape: Tape | None = None
-        self.given: Given | None = None  # the code's constants and numbers, where its tape was recorded with others
-        self.form: Any = None  # of what the code gives
+        self.captures: Captures | None = None  # the code's own constants and numbers, if its tape is another entry's
+        self.form: Any = None  # the structure of the code's result
         self.asks: list[str] = []
 
 
@@ -67,34 +67,34 @@ class _Clock:
 
     def allows(self, cost: float) -> bool:
         """Whether there is time for another comparison that takes this many seconds."""
-        now = time.thread_time()
-        self.began = self.began or now
-        return self.spent + cost <= FREE + SHARE * (now - self.began)
+        seconds = time.thread_time()
+        self.began = self.began or seconds
+        return self.spent + cost <= FREE + SHARE * (seconds - self.began)
 
 
-Key = tuple[Hashable, ...]  # how calls are made, of what code, in which modes, and what else tells them apart
+Key = tuple[Hashable, ...]  # the class of calls, the code, the net's modes, and what else distinguishes the calls
 _ENTRIES: WeakKeyDictionary[nn.Module, dict[Key, CacheEntry]] = WeakKeyDictionary()
 _FORMS: dict[Hashable, dict[Key, CacheEntry]] = {}
 _CLOCK = _Clock()
 _SWITCHED_OFF: list[bool] = []
 
 
-class Calls(ABC, Generic[Found]):
+class Calls(ABC, Generic[Result]):
     """The calls of one piece of client code on one net: whether they may be recorded, and their recordings."""
 
     def __init__(self, net: nn.Module, code: Callable[..., Any], reasons: dict[str, None]) -> None:
         """reasons: collects the reasons why the code runs eagerly."""
         self.code: Hashable | None = None
         if not (_SWITCHED_OFF or os.environ.get(SWITCH) == "1"):
-            self.code, why = purity.look(code, net)
-            if why:
-                reasons[why] = None
+            self.code, reason = purity.look(code, net)
+            if reason:
+                reasons[reason] = None
         self.reasons = reasons
-        self.ours = is_known(purity.unwrapped(code).__module__) and purity.layers_of(net).ours
+        self.is_fedtune = is_known(purity.unwrapped(code).__module__) and purity.layers_of(net).is_fedtune
         self.modes = (torch.get_default_dtype(), *(part.training for part in net.children()))
         self.entries = {} if self.code is None else _of_form(net)
-        self.same_code: Key | None = None  # where there is what is known of the code with other first arguments
-        self.same_method: Key | None = None  # and with other fields of its object
+        self.same_code: Key | None = None  # the key of this code with any bound arguments
+        self.same_method: Key | None = None  # the key of this method with any fields of its object
 
     def entry(self, *rest: Hashable) -> CacheEntry:
         """The cache entry for calls with this key, for this code and the net's current modes."""
@@ -103,13 +103,13 @@ class Calls(ABC, Generic[Found]):
             for code in (self.code, purity.same_code(self.code), purity.same_method(self.code))
         )
         assert key
-        return self._known(key) or self._remember(key, CacheEntry())
+        return self._find(key) or self._remember(key, CacheEntry())
 
-    def like(self) -> CacheEntry | None:
+    def similar(self) -> CacheEntry | None:
         """The cache entry for the same code with other constants, if there is one."""
-        return self._known(self.same_code) or self._known(self.same_method)
+        return self._find(self.same_code) or self._find(self.same_method)
 
-    def _known(self, key: Key | None) -> CacheEntry | None:
+    def _find(self, key: Key | None) -> CacheEntry | None:
         return self._remember(key, self.entries.pop(key)) if key and key in self.entries else None
 
     def _remember(self, key: Key, entry: CacheEntry) -> CacheEntry:
@@ -120,94 +120,95 @@ class Calls(ABC, Generic[Found]):
         return entry
 
     @abstractmethod
-    def flat(self, found: Found) -> list[Tensor | None]:
+    def flat(self, result: Result) -> list[Tensor | None]:
         """The code's results as a list of tensors, in the order in which a tape returns them."""
 
     @abstractmethod
-    def remember_form(self, entry: CacheEntry, found: Found) -> None:
+    def remember_form(self, entry: CacheEntry, result: Result) -> None:
         """Store in the entry how to rebuild the code's results from a list of tensors."""
 
     def replay(self, entry: CacheEntry, fixed: Sequence[Tensor]) -> Replay:
         """The recorded operations on these fixed tensors, as a function of the fresh ones."""
         assert entry.tape
-        return entry.tape.bind(fixed, entry.given)
+        return entry.tape.bind(fixed, entry.captures)
 
     def is_due(self, entry: CacheEntry) -> bool:
         """Count a replay; whether this one should be compared with the code."""
         tape = entry.tape
         assert tape
         tape.replays += 1
-        return tape.replays >= tape.due and _CLOCK.allows(tape.cost)
+        return tape.replays >= tape.next_check and _CLOCK.allows(tape.cost)
 
     def record(
         self,
         entry: CacheEntry,
-        run: Callable[[], Found],
+        run: Callable[[], Result],
         fixed: list[Tensor],
         fresh: list[Tensor],
         moving: Sequence[int],
-    ) -> Found:
+    ) -> Result:
         """Run the code and return its results; record it on the way, or compare it with its recording.
 
         Arguments: see `Tape`.
         """
-        if entry.calls_seen == 1 and (like := self.like()):
-            return self.record_again(entry, like, run, [*fixed, *fresh])
+        if entry.calls_seen == 1 and (similar := self.similar()):
+            return self.record_again(entry, similar, run, [*fixed, *fresh])
         if entry.untraceable or (entry.calls_seen < CALLS_BEFORE and not entry.tape):
             return run()
         if entry.tape:
             return self.compare(entry, run, fixed, fresh)
-        return self._recorded(entry, run, fixed, fresh, moving)
+        return self._record_new(entry, run, fixed, fresh, moving)
 
     def record_again(
-        self, entry: CacheEntry, like: CacheEntry, run: Callable[[], Found], given: Sequence[Tensor]
-    ) -> Found:
+        self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
+    ) -> Result:
         """Run the code and record its operations again.
 
-        If they are those of the tape of `like`, the entry uses that tape with the constants recorded now, for example
-        in a new round or with other hyperparameters.
+        If the tape of `similar` has the same ones, the entry uses it with the constants recorded now, for example in a
+        new round or with other hyperparameters.
         """
-        with (recorder := OperationRecorder(given)):
-            found = run()
-        assert like.tape
-        if like.tape.fits(recorder, self.flat(found)):
-            entry.tape, entry.given, entry.form, entry.asks = like.tape, recorder.given(), like.form, like.asks
-            self._verified(entry)
-        elif like is self._known(self.same_code):
-            like.retraces += 1
-            entry.untraceable = like.retraces > MAX_RETRACES
-        return found
+        with (recorder := OperationRecorder(arguments)):
+            result = run()
+        assert similar.tape
+        if similar.tape.fits(recorder, self.flat(result)):
+            entry.tape, entry.form, entry.asks = similar.tape, similar.form, similar.asks
+            entry.captures = recorder.captures()
+            self._mark_verified(entry)
+        elif similar is self._find(self.same_code):
+            similar.retraces += 1
+            entry.untraceable = similar.retraces > MAX_RETRACES
+        return result
 
-    def _verified(self, entry: CacheEntry) -> None:
+    def _mark_verified(self, entry: CacheEntry) -> None:
         """From now on replay the tape, also for calls of the same code with other constants if the tape fits them."""
         entry.verified = True
-        if before := self._known(self.same_code):  # which it takes the place of
-            entry.retraces = before.retraces
+        if previous := self._find(self.same_code):
+            entry.retraces = previous.retraces
         for key in (self.same_code, self.same_method):
             if key:
                 self._remember(key, entry)
 
-    def _recorded(
+    def _record_new(
         self,
         entry: CacheEntry,
-        run: Callable[[], Found],
+        run: Callable[[], Result],
         fixed: list[Tensor],
         fresh: list[Tensor],
         moving: Sequence[int],
-    ) -> Found:
+    ) -> Result:
         with (recorder := OperationRecorder([*fixed, *fresh])):
-            found = run()
+            result = run()
         try:
             entry.tape = Tape(
-                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(found)
+                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
             )
         except Untraceable as error:
             entry.untraceable = True
             self.reasons[str(error)] = None
-        self.remember_form(entry, found)
-        return found
+        self.remember_form(entry, result)
+        return result
 
-    def compare(self, entry: CacheEntry, run: Callable[[], Found], fixed: list[Tensor], fresh: list[Tensor]) -> Found:
+    def compare(self, entry: CacheEntry, run: Callable[[], Result], fixed: list[Tensor], fresh: list[Tensor]) -> Result:
         """Run the code and its recording, and return the code's results; Impure if they differ.
 
         The recording works on copies of the tensors that it writes into.
@@ -215,34 +216,34 @@ class Calls(ABC, Generic[Found]):
         tape = entry.tape
         assert tape
         began = time.thread_time()
-        tried = self._tried(entry, fixed, fresh)
-        repeats = not fixed[0].is_cuda or _same(tried, self._tried(entry, fixed, fresh))  # some kernels never do
-        found = run()
-        same = _same(tried, [*self.flat(found), *fixed])
+        out = self._replay(entry, fixed, fresh)
+        repeats = not fixed[0].is_cuda or _same(out, self._replay(entry, fixed, fresh))  # some CUDA kernels never do
+        result = run()
+        equal = _same(out, [*self.flat(result), *fixed])
         tape.cost = time.thread_time() - began
         _CLOCK.spent += tape.cost if entry.verified else 0.0
-        while tape.due <= tape.replays:
-            tape.due = min(2 * tape.due, tape.due + SELDOM)
-        if same:
+        while tape.next_check <= tape.replays:
+            tape.next_check = min(2 * tape.next_check, tape.next_check + SELDOM)
+        if equal:
             if not entry.verified:
-                self._verified(entry)
-        elif repeats and (entry.verified or not self.ours):
+                self._mark_verified(entry)
+        elif repeats and (entry.verified or not self.is_fedtune):
             raise Impure
         else:
             entry.verified, entry.untraceable = False, True
             self.reasons["its operations do not give the same bits again here"] = None
-        return found
+        return result
 
-    def _tried(self, entry: CacheEntry, fixed: list[Tensor], fresh: list[Tensor]) -> list[Tensor | None]:
+    def _replay(self, entry: CacheEntry, fixed: list[Tensor], fresh: list[Tensor]) -> list[Tensor | None]:
         """The recording's results, followed by the fixed tensors; those that are written into are copies."""
         assert entry.tape
-        held = [t.detach() if 0 in t.stride() else t.detach().clone() for t in fixed]
+        copies = [t.detach() if 0 in t.stride() else t.detach().clone() for t in fixed]
         with torch.inference_mode():
-            return [*entry.tape.bind(held, entry.given)(*fresh), *held]
+            return [*entry.tape.bind(copies, entry.captures)(*fresh), *copies]
 
 
-def _same(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> bool:
-    pairs = zip(one, other, strict=True)
+def _same(one: Sequence[Tensor | None], two: Sequence[Tensor | None]) -> bool:
+    pairs = zip(one, two, strict=True)
     return all(a is b if a is None or b is None else _equal(a, b) for a, b in pairs)
 
 
@@ -254,7 +255,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return nan and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def known(net: nn.Module) -> dict[Key, CacheEntry]:
+def recordings_of(net: nn.Module) -> dict[Key, CacheEntry]:
     """All recordings for this net and for other nets of the same form."""
     return dict(_ENTRIES.get(net, {}))
 

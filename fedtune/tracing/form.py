@@ -47,7 +47,7 @@ def content_of(value: Any) -> Hashable:
 
 
 def _parts(net: nn.Module) -> Iterator[Hashable]:
-    first: dict[int, str] = {}  # of modules and tensors that stand in several places
+    first: dict[int, str] = {}  # id of a module or tensor -> its first place, because it may stand in several
     for path, module in net.named_modules(remove_duplicate=False):
         yield path, type(module), first.setdefault(id(module), path)
         for name, value in vars(module).items():

@@ -78,14 +78,14 @@ def why_eager(code: Callable[..., Any], net: nn.Module) -> str:
 
 def look(code: Callable[..., Any], net: nn.Module) -> tuple[Hashable | None, str]:
     """The key of this code on this net, or why it is not recorded."""
-    if (found := identity(code)) is None:
+    if (key := identity(code)) is None:
         return None, _why_code(unwrapped(code))
     layers = layers_of(net)
     if any(layers.hooks):
         hooked = next(m for m in net.modules() if any(vars(m).get(kind) for kind in HOOKS))
-        return None, f"{_named(net, hooked)} has a hook"
-    why = "every module has a hook" if hooks_on_all() else layers.why
-    return (None, why) if why else (found, "")
+        return None, f"{_layer_name(net, hooked)} has a hook"
+    reason = "every module has a hook" if hooks_on_all() else layers.reason
+    return (None, reason) if reason else (key, "")
 
 
 def _why_code(code: Any) -> str:
@@ -99,9 +99,9 @@ def _why_code(code: Any) -> str:
 class Layers(NamedTuple):
     """What matters about a net's layers for recording."""
 
-    why: str  # they are not recorded; "" if they may be
-    ours: bool  # whether all are of fedtune's or PyTorch's classes
-    hooks: list[dict[Any, Any]]  # where they hold their hooks
+    reason: str  # why they are not recorded; "" if they may be
+    is_fedtune: bool  # whether all are of fedtune's or PyTorch's classes
+    hooks: list[dict[Any, Any]]  # the layers' tables of hooks
 
 
 _LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
@@ -110,9 +110,9 @@ _LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
 def layers_of(net: nn.Module) -> Layers:
     """The `Layers` of a net, as they were at the first call."""
     if net not in _LAYERS:
-        ours = all(is_known(type(m).__module__) for m in net.modules())
+        is_fedtune = all(is_known(type(m).__module__) for m in net.modules())
         hooks = [vars(m)[kind] for m in net.modules() for kind in HOOKS]
-        _LAYERS[net] = Layers(next(_undeclared(net), ""), ours, hooks)
+        _LAYERS[net] = Layers(next(_undeclared(net), ""), is_fedtune, hooks)
     return _LAYERS[net]
 
 
@@ -121,10 +121,10 @@ def _undeclared(net: nn.Module) -> Iterator[str]:
     declared = {"", *getattr(net, "declared", ())}
     for path, module in net.named_modules():
         if path.split(".")[0] not in declared and not is_functional(module):
-            yield f"{_named(net, module)} is no plain layer of torch.nn's and its model does not say @fedtune.pure"
+            yield f"{_layer_name(net, module)} is no plain layer of torch.nn's and its model does not say @fedtune.pure"
 
 
-def _named(net: nn.Module, module: nn.Module) -> str:
+def _layer_name(net: nn.Module, module: nn.Module) -> str:
     name = next((n for n, m in net.named_modules() if m is module), "")
     return f"layer {name} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
 
@@ -162,14 +162,14 @@ def is_functional(module: nn.Module) -> bool:
     settings.
     """
     cls = type(module)
-    ours = cls.__module__.startswith("fedtune.")
-    known = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
-    if not ours and not (known and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls):
+    is_fedtune = cls.__module__.startswith("fedtune.")
+    is_torch = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
+    if not is_fedtune and not (is_torch and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls):
         return False
     if getattr(module, "max_norm", None) is not None:  # an embedding that shrinks its rows in `forward`
         return False
     forward = cls.forward.__globals__["__name__"] if isinstance(cls.forward, FunctionType) else ""
-    tensors = [t for held in (module._parameters, module._buffers) for t in held.values() if t is not None]
+    tensors = [t for table in (module._parameters, module._buffers) for t in table.values() if t is not None]
     return (
         is_known(forward)
         and all(type(t) in (Tensor, nn.Parameter) for t in tensors)
@@ -183,5 +183,5 @@ def _is_setting(value: Any) -> bool:
         return is_known(value.__module__ or "")
     if type(value) in (list, tuple):
         return all(map(_is_setting, value))
-    plain = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
-    return value is None or type(value) in plain
+    types = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+    return value is None or type(value) in types

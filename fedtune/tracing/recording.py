@@ -32,9 +32,9 @@ class Line(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outs: tuple[int | None, ...]
-    single: bool  # whether it gives one tensor, not a tuple of them
+    single: bool  # whether it returns one tensor, not a tuple of them
     writes: frozenset[int]  # the slots that it changes in place
-    metadata: tuple[Any, ...]  # types, shapes and memory orders of what it gives: a number may decide them
+    metadata: tuple[Any, ...]  # types, shapes and memory orders of its results: a number may decide them
 
     @property
     def made(self) -> list[int]:
@@ -42,7 +42,7 @@ class Line(NamedTuple):
         return [s for s in self.outs if s is not None and s not in self.writes]
 
 
-class Given(NamedTuple):
+class Captures(NamedTuple):
     """The tensors and real numbers that code uses besides its arguments."""
 
     constants: list[Tensor]
@@ -59,16 +59,16 @@ class OperationRecorder(TorchDispatchMode):
     Tensors are identified by identity.  One that is neither an argument nor created within the context is a constant.
     """
 
-    def __init__(self, given: Sequence[Tensor]) -> None:
+    def __init__(self, arguments: Sequence[Tensor]) -> None:
         """given: the code's arguments, which get the first slots."""
         super().__init__()
-        self.tensors: list[Tensor] = []  # by slot; held, so that no identity is given twice
+        self.tensors: list[Tensor] = []  # by slot; kept alive, so that no id is reused
         self.lines: list[Line] = []
         self.constants: list[int] = []
         self.numbers: list[float] = []  # real numbers among the arguments
         self.untraceable = ""  # why it cannot be replayed
         self._slots: dict[int, int] = {}
-        for tensor in given:
+        for tensor in arguments:
             self._add(tensor)
 
     def _add(self, tensor: Tensor) -> int:
@@ -82,9 +82,9 @@ class OperationRecorder(TorchDispatchMode):
             self.constants.append(self._add(tensor))
         return self._slots[id(tensor)]
 
-    def given(self) -> Given:
+    def captures(self) -> Captures:
         """Constants and real numbers: what may differ between two recordings of the same code."""
-        return Given([self.tensors[s] for s in self.constants], self.numbers)
+        return Captures([self.tensors[s] for s in self.constants], self.numbers)
 
     def filled(self, value: Any) -> Any:
         """A line's arguments with the recorded tensors and numbers in place of slots."""
@@ -114,7 +114,7 @@ class OperationRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "profiler":
             return func(*args, **kwargs)
-        given, named = self._slotted(tuple(args)), {n: self._slotted(v) for n, v in kwargs.items()}
+        inputs, keywords = self._slotted(tuple(args)), {n: self._slotted(v) for n, v in kwargs.items()}
         out = func(*args, **kwargs)
         outs = [out] if isinstance(out, Tensor) else out
         if func not in _WRITES:
@@ -124,17 +124,17 @@ class OperationRecorder(TorchDispatchMode):
         if writing is None or not tensors or (func is _INDEX and any(_is_mask(t) for t in args[1])):
             self.untraceable = f"{func} depends on more than the tensors it is given, or gives something else"
             return out
-        written = [v for i, v in enumerate(given) if i in writing] + [v for n, v in named.items() if n in writing]
-        writes = frozenset(slots_in(written))
-        made = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
-        made = tuple(self._add(t) if s == -1 else s for s, t in zip(made, outs, strict=True))
+        changed = [v for i, v in enumerate(inputs) if i in writing] + [v for n, v in keywords.items() if n in writing]
+        writes = frozenset(slots_in(changed))
+        slots = tuple(None if t is None else self._slots.get(id(t), -1) for t in outs)
+        slots = tuple(self._add(t) if s == -1 else s for s, t in zip(slots, outs, strict=True))
         metadata = tuple(None if t is None else _metadata(t) for t in outs)
         self.lines.append(
             Line(
                 func=func,
-                args=given,
-                kwargs=named,
-                outs=made,
+                args=inputs,
+                kwargs=keywords,
+                outs=slots,
                 single=isinstance(out, Tensor),
                 writes=writes,
                 metadata=metadata,
@@ -149,9 +149,9 @@ _NOT_REPEATABLE = {
     torch.Tag.dynamic_output_shape,
     torch.Tag.inplace_view,
 }
-_WRITES: dict[Any, frozenset[int | str] | None] = {}  # of operations met: the arguments changed; None: not repeatable
+_WRITES: dict[Any, frozenset[int | str] | None] = {}  # by operation: the arguments it changes; None: not repeatable
 
-_INDEX = torch.ops.aten.index.Tensor  # of a size that depends on values only where a mask is given
+_INDEX = torch.ops.aten.index.Tensor  # the size of its result depends on values only if an index is a mask
 _UNDECLARED = ("running_mean", "running_var")  # batch normalisation writes into these and does not say so
 
 
@@ -168,10 +168,10 @@ def _declared(func: Any) -> frozenset[int | str] | None:
         return None
     declared = [(i, a) for i, a in enumerate(func._schema.arguments)]
     return frozenset(
-        where
+        key
         for i, a in declared
         if (a.alias_info is not None and a.alias_info.is_write) or a.name in _UNDECLARED
-        for where in (i, a.name)
+        for key in (i, a.name)
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtune.tracing.recording import Given, Line, Number, OperationRecorder, Slot, slots_in
+from fedtune.tracing.recording import Captures, Line, Number, OperationRecorder, Slot, slots_in
 
 Replay = Callable[..., tuple[Tensor | None, ...]]
 
@@ -26,7 +26,7 @@ class Untraceable(RuntimeError):
     """Code that cannot be replayed, because its operations depend on more than its arguments."""
 
 
-class Always(NamedTuple):
+class ReplayedLine(NamedTuple):
     """An operation that runs in every replay: its line, its code, the slots it reads and the slots it makes."""
 
     line: Line
@@ -60,22 +60,22 @@ class Tape:
         self._results = [None if t is None else recorder.slot(t) for t in results]
         self._constants, self._numbers = recorder.constants, len(recorder.numbers)
         self._find_views()
-        self._kept = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
-        self._written = {self._root[s] for line in self._kept for s in line.writes}
-        if any(s in self._constants or fixed <= s < self._inputs for s in self._written):
+        self._copyless_lines = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
+        self._writes = {self._root[s] for line in self._copyless_lines for s in line.writes}
+        if any(s in self._constants or fixed <= s < self._inputs for s in self._writes):
             raise Untraceable("it writes into a tensor that is neither given nor its own")
-        self.changes = sorted(s for s in self._written if s < fixed)  # the fixed tensors that a replay writes into
-        self._moving = self._written | set(moving)
+        self.changes = sorted(s for s in self._writes if s < fixed)  # the fixed tensors that a replay writes into
+        self._moving = self._writes | set(moving)
         self._names: dict[str, Any] = {"as_strided": torch.as_strided}
         self._make = self._compiled()
-        self.given = recorder.given()
-        self.cost = 0.0  # of the last comparison with the code, in seconds
-        self.replays, self.due = 0, 1  # how often it was run, and at which time it is to be compared with the code
-        del self._tensors, self._kept
+        self.captures = recorder.captures()
+        self.cost = 0.0  # seconds of the last comparison with the code
+        self.replays, self.next_check = 0, 1  # replays so far, and the replay that is compared with the code
+        del self._tensors, self._copyless_lines
 
-    def bind(self, fixed: Sequence[Tensor], given: Given | None = None) -> Replay:
+    def bind(self, fixed: Sequence[Tensor], captures: Captures | None = None) -> Replay:
         """A replay on these fixed tensors, as a function of the fresh ones; given: the constants to use."""
-        constants, numbers = given or self.given
+        constants, numbers = captures or self.captures
         replay: Replay = self._make(*fixed, *constants, *numbers)
         return replay
 
@@ -87,25 +87,25 @@ class Tape:
             and self._lines == recorder.lines
             and self._results == slots
             and self._constants == recorder.constants
-            and self.given.metadata() == recorder.given().metadata()
+            and self.captures.metadata() == recorder.captures().metadata()
         )
 
     def _find_views(self) -> None:
         """For every slot, find the root whose memory it shares, and the first slot that is the same view of it."""
         self._root = list(range(len(self._tensors)))
-        self._same = list(range(len(self._tensors)))
-        seen = {self._metadata(s): s for s in range(self._inputs)}
-        written = {self._memory(s) for line in self._lines for s in line.writes}
+        self._equal = list(range(len(self._tensors)))
+        slots = {self._metadata(s): s for s in range(self._inputs)}
+        written_memory = {self._memory(s) for line in self._lines for s in line.writes}
         for line in self._lines:
-            if (same := self._unchanged(line, written)) is not None:
-                self._root[line.made[0]], self._same[line.made[0]] = self._root[same], self._same[same]
+            if (operand := self._unchanged(line, written_memory)) is not None:
+                self._root[line.made[0]], self._equal[line.made[0]] = (self._root[operand], self._equal[operand])
                 continue
-            given = [s for s in slots_in((line.args, line.kwargs)) if self._tensors[s].numel()]
+            inputs = [s for s in slots_in((line.args, line.kwargs)) if self._tensors[s].numel()]
             for out in line.made:
-                of = next((s for s in given if self._memory(s) == self._memory(out)), None)
-                if of is not None:
-                    self._root[out] = self._root[of]
-                self._same[out] = seen.setdefault(self._metadata(out), out)
+                base = next((s for s in inputs if self._memory(s) == self._memory(out)), None)
+                if base is not None:
+                    self._root[out] = self._root[base]
+                self._equal[out] = slots.setdefault(self._metadata(out), out)
 
     def _memory(self, slot: int) -> int:
         return self._tensors[slot].untyped_storage().data_ptr()
@@ -117,8 +117,8 @@ class Tape:
         operand, out = line.args[0].number, line.made[0]
         if {self._memory(operand), self._memory(out)} & written or self._root[operand] in self._results:
             return None
-        alike = self._tensors[operand].stride() == self._tensors[out].stride()
-        return operand if alike and self._tensors[operand].dtype == self._tensors[out].dtype else None
+        equal_order = self._tensors[operand].stride() == self._tensors[out].stride()
+        return operand if equal_order and self._tensors[operand].dtype == self._tensors[out].dtype else None
 
     def _is_spare_copy(self, number: int, line: Line) -> bool:
         """Whether a line only copies a tensor into a result, so that the tensor itself can be the result.
@@ -128,18 +128,18 @@ class Tape:
         """
         if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
             return False
-        to, of = line.args[0].number, line.args[1].number
+        to, source = line.args[0].number, line.args[1].number
         roots = [self._root[s] for s in self._results if s is not None]
         written = [self._memory(s) for other in self._lines for s in other.writes]
         later = [self._memory(s) for other in self._lines[number + 1 :] for s in other.writes]
-        own = self._root[of] >= self._inputs and self._root[of] not in (*self._constants, *roots)
-        shown = [s for s, root in enumerate(self._root) if root == to]
-        a, b = ((t.dtype, t.shape, t.stride()) for t in (self._tensors[to], self._tensors[of]))
-        whole = roots.count(to) == 1 and written.count(self._memory(to)) == 1 and self._memory(of) not in later
-        if a != b or not own or not whole or any(self._same[s] != to for s in shown):
+        own = self._root[source] >= self._inputs and self._root[source] not in (*self._constants, *roots)
+        views = [s for s, root in enumerate(self._root) if root == to]
+        a, b = ((t.dtype, t.shape, t.stride()) for t in (self._tensors[to], self._tensors[source]))
+        sole = roots.count(to) == 1 and written.count(self._memory(to)) == 1 and self._memory(source) not in later
+        if a != b or not own or not sole or any(self._equal[s] != to for s in views):
             return False
-        for s in shown:
-            self._root[s], self._same[s] = self._root[of], self._same[of]
+        for s in views:
+            self._root[s], self._equal[s] = self._root[source], self._equal[source]
         return True
 
     def _metadata(self, slot: int) -> tuple[Any, ...]:
@@ -164,82 +164,82 @@ class Tape:
         """The slots that a line reads, after equal views were merged."""
         if self._is_view(line):
             return [self._root[s] for s in line.made]
-        return [self._same[s] for s in slots_in((line.args, line.kwargs))]
+        return [self._equal[s] for s in slots_in((line.args, line.kwargs))]
 
     def _live(self) -> list[Line]:
         """The lines whose results are needed, in order."""
-        needed = {self._same[s] for s in self._results if s is not None}
+        needed_slots = {self._equal[s] for s in self._results if s is not None}
         lines = []
-        for line in reversed(self._kept):
-            if line.writes or any(self._same[s] == s and s in needed for s in line.made):
-                needed.update(self._reads(line))
+        for line in reversed(self._copyless_lines):
+            if line.writes or any(self._equal[s] == s and s in needed_slots for s in line.made):
+                needed_slots.update(self._reads(line))
                 lines.append(line)
         return lines[::-1]
 
     def _compiled(self) -> Callable[..., Replay]:
         """Split the lines into those that run once for the fixed tensors and those that run in every replay."""
-        once: list[str] = []
-        always: list[Always] = []
-        placed = {*range(self._fixed), *self._constants}  # what is there before a replay
-        still = placed - self._moving  # and holds the same values in every replay
+        setup: list[str] = []
+        replayed: list[ReplayedLine] = []
+        available = {*range(self._fixed), *self._constants}  # what is there before a replay
+        constant = available - self._moving  # slots with the same values in every replay
         for line in self._live():
             view, reads = self._is_view(line), self._reads(line)
-            outs = [s for s in line.made if self._same[s] == s]
+            outs = [s for s in line.made if self._equal[s] == s]
             code = [self._view(s) for s in outs] if view else [self._call(line)]
-            if view and set(reads) <= placed:
-                still.update(s for s in outs if self._root[s] in still)
-            elif not view and not line.writes and set(reads) <= still and not self._written.intersection(outs):
-                still.update(outs)
+            if view and set(reads) <= available:
+                constant.update(s for s in outs if self._root[s] in constant)
+            elif not view and not line.writes and set(reads) <= constant and not self._writes.intersection(outs):
+                constant.update(outs)
             else:
-                always += (
-                    [Always(line, c, reads, [s]) for c, s in zip(code, outs, strict=True)]
+                replayed += (
+                    [ReplayedLine(line, c, reads, [s]) for c, s in zip(code, outs, strict=True)]
                     if view
-                    else [Always(line, code[0], reads, outs)]
+                    else [ReplayedLine(line, code[0], reads, outs)]
                 )
                 continue
-            once += code
-            placed.update(outs)
-        return self._function(once, always, placed)
+            setup += code
+            available.update(outs)
+        return self._function(setup, replayed, available)
 
-    def _function(self, once: list[str], always: list[Always], placed: set[int]) -> Callable[..., Replay]:
+    def _function(self, setup: list[str], replayed: list[ReplayedLine], available: set[int]) -> Callable[..., Replay]:
         """make(fixed …), which runs the former lines and returns replay(fresh …), which runs the latter."""
-        results = [None if s is None else self._same[s] for s in self._results]
-        last = {s: i for i, a in enumerate(always) for s in (*a.reads, *a.outs)}
-        last |= dict.fromkeys([s for s in (*placed, *results) if s is not None], len(always))
-        ends: dict[int, int] = {}  # where the memory of a root is needed last
-        for s, i in last.items():
+        results = [None if s is None else self._equal[s] for s in self._results]
+        last_use = {s: i for i, a in enumerate(replayed) for s in (*a.reads, *a.outs)}
+        last_use |= dict.fromkeys([s for s in (*available, *results) if s is not None], len(replayed))
+        ends: dict[int, int] = {}  # root -> the line that needs its memory last
+        for s, i in last_use.items():
             ends[self._root[s]] = max(ends.get(self._root[s], 0), i)
         body = []
-        for i, (line, code, reads, outs) in enumerate(always):
+        for i, (line, code, reads, outs) in enumerate(replayed):
             body.append(self._over(line, {s for s, end in ends.items() if end == i}) or code)
-            dead = [s for s in {*reads, *outs} if last[s] == i]
+            dead = [s for s in {*reads, *outs} if last_use[s] == i]
             if dead:
                 body.append("del " + ", ".join(f"t{s}" for s in sorted(dead)))
-        given = "".join("None, " if s is None else f"t{s}{'.clone()' if s in placed else ''}, " for s in results)
+        returned = "".join("None, " if s is None else f"t{s}{'.clone()' if s in available else ''}, " for s in results)
         outer = [f"t{s}" for s in (*range(self._fixed), *self._constants)] + [f"n{i}" for i in range(self._numbers)]
         text = [f"def make({', '.join(outer)}):"]
-        text += [f"    {code}" for code in once]
+        text += [f"    {code}" for code in setup]
         text += [f"    def replay({', '.join(f't{s}' for s in range(self._fixed, self._inputs))}):"]
-        text += [f"        {code}" for code in body] + [f"        return ({given})", "    return replay"]
+        text += [f"        {code}" for code in body] + [f"        return ({returned})", "    return replay"]
         exec(compile("\n".join(text), "<tape>", "exec"), self._names)
         make: Callable[..., Replay] = self._names["make"]
         return make
 
-    def _over(self, line: Line, ended: set[int]) -> str:
+    def _over(self, line: Line, dead: set[int]) -> str:
         """Code of an elementwise operation that overwrites an operand which is no longer needed; "" if it cannot."""
         operands = [a for a in line.args if isinstance(a, Slot)]
         for place, operand in enumerate(operands[: _ELEMENTWISE.get(line.func, 0)]):
-            slot, out = self._same[operand.number], line.made[0]
-            root, others = self._root[slot], [self._root[self._same[a.number]] for a in operands if a != operand]
-            old, new = (
+            slot, out = self._equal[operand.number], line.made[0]
+            root, others = (self._root[slot], [self._root[self._equal[a.number]] for a in operands if a != operand])
+            before, after = (
                 (t.shape, t.stride(), t.dtype, t.storage_offset()) for t in map(self._tensors.__getitem__, (slot, out))
             )
-            if root in ended and root not in others and not self._is_fresh(root) and old == new and not line.kwargs:
+            if root in dead and root not in others and not self._is_fresh(root) and before == after and not line.kwargs:
                 func = _named_in_place(line.func)
-                rest = [self._operand(line, a) for i, a in enumerate(line.args) if i != place]
+                operands_left = [self._operand(line, a) for i, a in enumerate(line.args) if i != place]
                 if line.func is _ATEN.threshold_backward.default:
-                    return f"t{out} = {self._named(func)}(t{slot}, {', '.join(rest)}, grad_input=t{slot})"
-                return f"t{out} = {self._named(func)}({', '.join([f't{slot}', *rest])})"
+                    return f"t{out} = {self._name_of(func)}(t{slot}, {', '.join(operands_left)}, grad_input=t{slot})"
+                return f"t{out} = {self._name_of(func)}({', '.join([f't{slot}', *operands_left])})"
         return ""
 
     def _view(self, slot: int) -> str:
@@ -252,12 +252,12 @@ class Tape:
 
     def _call(self, line: Line) -> str:
         """Code that runs an operation."""
-        given = [self._operand(line, a) for a in line.args] + [
+        arguments = [self._operand(line, a) for a in line.args] + [
             f"{n}={self._literal(v)}" for n, v in line.kwargs.items()
         ]
-        call = f"{self._named(line.func)}({', '.join(given)})"
-        made = ", ".join(f"t{s}" if s in line.made and self._same[s] == s else "_" for s in line.outs)
-        return f"{made}{'' if line.single else ','} = {call}"
+        call = f"{self._name_of(line.func)}({', '.join(arguments)})"
+        targets = ", ".join(f"t{s}" if s in line.made and self._equal[s] == s else "_" for s in line.outs)
+        return f"{targets}{'' if line.single else ','} = {call}"
 
     def _operand(self, line: Line, value: Any) -> str:
         """Code of an argument; an elementwise operation gets a copy if the argument has another memory order than the
@@ -269,29 +269,29 @@ class Tape:
         code = self._literal(value)
         if line.func not in _ELEMENTWISE or not isinstance(value, Slot):
             return code
-        given, made = self._tensors[value.number], self._tensors[line.made[0]]
-        alike = given.shape == made.shape and given.dtype == made.dtype and given.device.type == "cpu"
-        if not alike or given.stride() == made.stride() or 0 in given.stride() or given.numel() < _WORTH_COPYING:
+        given, result = self._tensors[value.number], self._tensors[line.made[0]]
+        same_kind = given.shape == result.shape and given.dtype == result.dtype and given.device.type == "cpu"
+        if not same_kind or given.stride() == result.stride() or 0 in given.stride() or given.numel() < _WORTH_COPYING:
             return code
-        empty, dtype = self._named(torch.empty_strided), self._named(made.dtype)
-        return f"{empty}({tuple(made.shape)}, {made.stride()}, dtype={dtype}).copy_({code})"
+        empty, dtype = self._name_of(torch.empty_strided), self._name_of(result.dtype)
+        return f"{empty}({tuple(result.shape)}, {result.stride()}, dtype={dtype}).copy_({code})"
 
     def _literal(self, value: Any) -> str:
         if isinstance(value, Slot):
-            return f"t{self._same[value.number]}"
+            return f"t{self._equal[value.number]}"
         if isinstance(value, Number):
             return f"n{value.number}"
         if type(value) is list:
             return f"[{', '.join(map(self._literal, value))}]"
         if type(value) is tuple:
             return f"({''.join(f'{self._literal(v)}, ' for v in value)})"
-        plain = value is None or type(value) in (bool, int, str)
-        return repr(value) if plain else self._named(value)
+        is_literal = value is None or type(value) in (bool, int, str)
+        return repr(value) if is_literal else self._name_of(value)
 
-    def _named(self, thing: Any) -> str:
+    def _name_of(self, thing: Any) -> str:
         """A name for a function or a value that has no literal."""
-        for name, known in self._names.items():
-            if known is thing:
+        for name, value in self._names.items():
+            if value is thing:
                 return name
         name = f"k{len(self._names)}"
         self._names[name] = thing

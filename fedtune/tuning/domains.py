@@ -8,7 +8,7 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.errors import UserError, shown
-from fedtune.core.hyper import Hyperparameter, plain
+from fedtune.core.hyper import Hyperparameter, python_value
 from fedtune.tuning.ranges import Range
 
 FAR = 1e300  # beyond any number that is searched
@@ -158,8 +158,8 @@ def _numbers(name: str, domain: Domain) -> tuple[Any, Any, Any]:
     """The ends of a range as they were written, and its steps, if it has any; UserError unless these are numbers."""
     assert isinstance(domain, Integer | Float)
     sampler, whole = domain.get_sampler(), isinstance(domain, Integer)
-    found = [plain(domain.lower), plain(domain.upper)]
-    found += [plain(sampler.q)] if isinstance(sampler, Quantized) else []
+    found = [python_value(domain.lower), python_value(domain.upper)]
+    found += [python_value(sampler.q)] if isinstance(sampler, Quantized) else []
     for number in found:
         fits = isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < FAR
         if not fits or (whole and number != int(number)):

@@ -115,7 +115,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
     say("what to do next:")
     lie = ("--data-dir", data_dir) if data_dir else ()
     todo = {"figures, and what to try": command_line("report", p.shown)}
-    todo |= {"train the best again": p.workload.again(config, p.shown / p.files.best_file.name, *lie)}
+    todo |= {"train the best again": p.workload.rerun_command(config, p.shown / p.files.best_file.name, *lie)}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.again or finite.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():

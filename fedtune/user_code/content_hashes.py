@@ -33,9 +33,9 @@ def find(sha256: str) -> Path | None:
 def digest(path: Path) -> str:
     """The hash of a file, or of a folder's file names and contents; OSError if it does not exist or is not data."""
     if path.is_dir():
-        inside, most = files_in(path), zipped.most() if layouts.of(path) else LARGEST
+        inside, most = files_in(path), zipped.max_bytes() if layouts.of(path) else LARGEST
     else:
-        inside, most = [path], zipped.most()
+        inside, most = [path], zipped.max_bytes()
     for file in inside:
         bounded.require(file, most)  # before the first is read
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
@@ -94,7 +94,7 @@ def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
     """The hash of these files, cached by the listing of names, sizes and times."""
     whole = hashlib.sha256()
     for name, *_ in listing:
-        with bounded.opened(name, zipped.most()) as file:
+        with bounded.opened(name, zipped.max_bytes()) as file:
             digest = hashlib.file_digest(file, "sha256")
         if len(listing) == 1 and name == path:
             return digest.hexdigest()

@@ -112,7 +112,7 @@ def in_lines(others: bool = False) -> Iterator[None]:
 def say_unheard(unraisable: Any) -> None:
     """Print an error that Python cannot raise as one line; for `sys.unraisablehook`."""
     if isinstance(unraisable.exc_value, KeyboardInterrupt) and not theirs(unraisable.exc_value):
-        interrupting.lost()
+        interrupting.interrupt_again()
     elif unraisable.exc_value is not None:
         where = one_line(getattr(unraisable.object, "__qualname__", ""))
         what = f"{describe(unraisable.exc_value)}, ignored by Python" + (f" in {where}" if where else "")

@@ -13,8 +13,8 @@ from support.helpers import CLOCK
 
 from fedtune.conformance import exactness
 from fedtune.conformance.algorithms import CHECKS
+from fedtune.conformance.cases import cases
 from fedtune.conformance.check import ConformanceCheck, Violation
-from fedtune.conformance.settings import settings
 from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.experiment import fitting
@@ -35,8 +35,8 @@ def subject(name: str) -> Subject:
     have half as many rows: a round is two or three steps.
     """
     s, mine = Subject(cls=find(name), name=name, rtol=0.0), OF_THE_ENGINE[ALL.index(name) % len(OF_THE_ENGINE)]
-    few = s.settings.few._replace(scenario=s.settings.few.scenario.override(shots=4, shots_spread=2))
-    s.settings = s.settings._replace(few=few, **dict.fromkeys({*OF_THE_ENGINE} - {mine}, few))
+    few = s.cases.few._replace(scenario=s.cases.few.scenario.override(shots=4, shots_spread=2))
+    s.cases = s.cases._replace(few=few, **dict.fromkeys({*OF_THE_ENGINE} - {mine}, few))
     return s
 
 
@@ -70,7 +70,7 @@ def test_declarations_of_ours_are_complete(name: str) -> None:
 
 
 def test_which_algorithms_run_on_mixed_architectures() -> None:
-    mixed = settings().mixed
+    mixed = cases().mixed
     assert mixed
     fit = {line.split(" ")[0] for line in fitting(mixed.scenario)}
     assert fit >= {"local", "fedproto", "gfpl", "fedgen"} and not fit & {"fedavg", "fedper", "fedpa"}
@@ -80,24 +80,24 @@ def test_which_algorithms_run_on_mixed_architectures() -> None:
 def test_the_checks_run_what_they_say() -> None:
     """Each setting is what its words say, and an executor or a grouping is no other by accident."""
     s = Subject(cls=find("fedavg"), name="fedavg")
-    assert all(setting.rounds >= 2 and setting.atol <= 1e-12 for setting in s.settings if setting)
+    assert all(setting.rounds >= 2 and setting.atol <= 1e-12 for setting in s.cases if setting)
     for name in ("few", "adam", "skewed", "averaged", "holders"):  # clients that sit out, optimisers, BatchNorm
-        assert getattr(s.settings, name).rounds >= 3, "what the server has averaged twice is trained on"
-    few = s.run(s.settings.few, executor="stack")
+        assert getattr(s.cases, name).rounds >= 3, "what the server has averaged twice is trained on"
+    few = s.run(s.cases.few, executor="stack")
     assert [g.executor for g in few.sim.state.groups] == ["stack"]
-    assert [g.executor for g in s.run(s.settings.few, executor="loop").sim.state.groups] == ["loop"]
-    assert [g.ids.tolist() for g in s.run(s.settings.few, groups=[[1, 4], [0, 3], [2]]).sim.state.groups] == [
+    assert [g.executor for g in s.run(s.cases.few, executor="loop").sim.state.groups] == ["loop"]
+    assert [g.ids.tolist() for g in s.run(s.cases.few, groups=[[1, 4], [0, 3], [2]]).sim.state.groups] == [
         [1, 4],
         [0, 3],
         [2],
     ]
     assert few.sim.setup.scenario.participants == 3 and few.sim.setup.task.clients == 5
-    assert set(CLOCK) <= set(s.begin(s.settings.few).step())
-    sizes = s.run(s.settings.averaged).sim.setup.federation.train.counts.tolist()
+    assert set(CLOCK) <= set(s.begin(s.cases.few).step())
+    sizes = s.run(s.cases.averaged).sim.setup.federation.train.counts.tolist()
     assert len(set(sizes)) == len(sizes)
-    assert any("running_mean" in n for n in s.run(s.settings.averaged).states[0])
-    assert s.run(s.settings.alone).sim.setup.task.clients == 1
-    values = {n: s.run(getattr(s.settings, n)).sim.setup.scenario for n in ("everyone", "adam", "skewed", "steps")}
+    assert any("running_mean" in n for n in s.run(s.cases.averaged).states[0])
+    assert s.run(s.cases.alone).sim.setup.task.clients == 1
+    values = {n: s.run(getattr(s.cases, n)).sim.setup.scenario for n in ("everyone", "adam", "skewed", "steps")}
     assert values["everyone"].local_epochs == 2 and values["adam"].optimizer == "adam"
     assert values["skewed"].partition == "dirichlet" and values["skewed"].weight_decay and values["skewed"].momentum
     assert values["steps"].local_steps == 3 and values["steps"].model == "cnn8"

@@ -67,7 +67,7 @@ def verdicts(reference: str) -> list[CheckResult]:
 def spared(check: Check) -> Check:
     """The same without those settings."""
     if subject := check._subject:
-        subject.settings = subject.settings._replace(**dict.fromkeys(SPARED, subject.settings.few))
+        subject.cases = subject.cases._replace(**dict.fromkeys(SPARED, subject.cases.few))
     return check
 
 
@@ -95,8 +95,8 @@ def test_only_the_check_that_an_algorithm_violates_fails_with_the_line(name: str
     check, words = BROKEN[name]
     found = broken(f"{ALGORITHMS}:{name}")
     assert found.check.name == check and found.violation and words in str(found.violation), str(found.violation)
-    assert found.violation.where == f"{ALGORITHMS.name}:{marked(name)}", found.violation
-    assert found.violation.what_to_do
+    assert found.violation.place == f"{ALGORITHMS.name}:{marked(name)}", found.violation
+    assert found.violation.advice
 
 
 @pytest.mark.parametrize("name", BROKEN_MODELS)

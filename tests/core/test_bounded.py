@@ -105,7 +105,7 @@ def test_a_file_that_grows_while_it_is_read_stays_within_its_bound(tmp_path, mon
 @pytest.fixture
 def little(monkeypatch):
     """What any file may unpack to is a megabyte here, for a bomb of gigabytes takes seconds to make."""
-    monkeypatch.setattr(bounded, "PLAIN", 2**20)
+    monkeypatch.setattr(bounded, "ANY_UNPACKED", 2**20)
 
 
 def lying(path: Path, shape: tuple[int, ...], dtype: str = "<f8") -> Path:
@@ -127,7 +127,7 @@ def test_arrays_that_unpack_to_more_than_there_can_be_are_refused(tmp_path):
 
 def test_more_than_half_the_memory_is_not_read(tmp_path, monkeypatch):
     np.savez(tmp_path / "x.npz", x=np.arange(1000))
-    monkeypatch.setattr(zipped, "there_is", lambda: 10_000)
+    monkeypatch.setattr(zipped, "total_memory", lambda: 10_000)
     with pytest.raises(UserError, match="more than 5,000 bytes"):
         user_files.take(str(tmp_path / "x.npz"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED, METRICS, OBJECTIVES
-from fedtune.core.objectives import ACCURACY, BY_ACCURACY, FAR, Constraint, Goal, Objective, constraints, parse
+from fedtune.core.objectives import ACCURACY, BY_ACCURACY, WORST, Constraint, Goal, Objective, constraints, parse
 
 OWN = OBJECTIVES | {"val_recall": "", "val_recall_std": "min", "val_recall_worst10": ""}
 
@@ -83,7 +83,7 @@ def test_what_a_trial_has_used_is_projected_to_its_end() -> None:
     goal = Goal(constraints=constraints("comm_mb<=20"))
     row = {"val_acc": 0.9, "comm_mb": 6.0}
     assert goal.excesses(row, progress=0.5) == [-0.4] and goal.judged(row, [-0.4]) == 0.9
-    assert goal.excesses(row, progress=0.25) == pytest.approx([0.2]) and goal.judged(row, [0.2]) < -FAR
+    assert goal.excesses(row, progress=0.25) == pytest.approx([0.2]) and goal.judged(row, [0.2]) < -WORST
 
 
 def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
@@ -93,5 +93,5 @@ def test_a_diverged_trial_is_the_worst_whatever_the_direction() -> None:
         if name != "val_acc":
             worst = found[name] if mode == "min" else -found[name]
             assert math.isfinite(worst) and worst >= (METRICS[name].worst or 0) * (1 if mode == "min" else -1)
-    assert Goal(parse("val_recall:max", OWN)).of_diverged(0.5)["val_recall"] == -FAR
-    assert Goal(parse("comm_mb")).of_diverged(0.5)["comm_mb"] == FAR
+    assert Goal(parse("val_recall:max", OWN)).of_diverged(0.5)["val_recall"] == -WORST
+    assert Goal(parse("comm_mb")).of_diverged(0.5)["comm_mb"] == WORST

@@ -58,7 +58,7 @@ def test_the_seed_says_which_rows(tmp_path: Path) -> None:
 )
 def test_a_fifth_is_chosen_class_by_class(y: list[int], many: int, spared: list[int]) -> None:
     for seed in range(20):
-        found = pfllib_validation.chosen(np.array(y), np.random.default_rng(seed))
+        found = pfllib_validation.validation_rows(np.array(y), np.random.default_rng(seed))
         assert len(set(found.tolist())) == len(found) == many and not set(found.tolist()) & {*spared}
         for c in {*y}:
             share = sum(y[i] == c for i in found) - y.count(c) / 5

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.core.trees import alike
+from fedtune.core.trees import is_shared
 from fedtune.engine.batches import Pool
 from fedtune.engine.local_training import train
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase
@@ -91,7 +91,7 @@ def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) ->
     assert_close_numbers(*(numbers(sim.state) for sim in sims))
     after = numbers(sims[0].state)
     assert_same_numbers({n: after[n] for n in before}, before)
-    assert all(alike(t) for n, t in sims[0].state.groups[0].tensors.items() if n.startswith("body."))
+    assert all(is_shared(t) for n, t in sims[0].state.groups[0].tensors.items() if n.startswith("body."))
 
 
 def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
@@ -139,7 +139,7 @@ def test_a_frozen_part_is_in_the_checkpoint_once_and_resumes_bit_for_bit(tmp_pat
     first.save(tmp_path / "state.pt")
     second = simulate("fedrep", few, DATA, body_lr_scale=0.0)
     second.load(tmp_path / "state.pt")
-    assert all(alike(t) for n, t in second.state.groups[0].tensors.items() if n.startswith("body."))
+    assert all(is_shared(t) for n, t in second.state.groups[0].tensors.items() if n.startswith("body."))
     assert play(second, 2) == rows[1:]
     assert_same_numbers(numbers(second.state), numbers(whole.state))
 

@@ -207,7 +207,7 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     x = torch.ones(2, 3)
     for _ in range(3):
         draws.stacked(lambda t: t * 2, 2, x)
-    assert len(seen) == 1 and draws.seen is False
+    assert len(seen) == 1 and draws.is_random is False
 
 
 def test_every_sampler_has_the_name_of_an_operation_of_pytorch() -> None:

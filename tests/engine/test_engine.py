@@ -61,7 +61,7 @@ def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_s
     mask = torch.tensor([[False, True, False, True], [True, True, False, True]])
     made = {"x": torch.arange(8.0).view(2, 4, 1), "y": torch.arange(8).view(2, 4), "mask": mask}
     phase = PHASE._replace(pool=lambda down, eps: Data(down["x"], down["y"], down["mask"], {}))
-    found = batches.drawn(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
+    found = batches.draw_pool(nn.Identity(), phase, made, pool_of([1, 1]), streams(0, 1), executor, 0)
     assert found.counts.tolist() == [2, 3]
     for k, count in enumerate(found.counts.tolist()):
         rows = found.rows[k, :count]
@@ -73,7 +73,7 @@ def test_of_the_rows_that_a_phase_makes_masked_ones_are_left_out_wherever_they_s
 def test_what_a_pool_gives_that_is_no_rows_is_told_with_its_line(given: Any, executor: Any) -> None:
     phase = PHASE._replace(pool=lambda down, eps: given)
     with pytest.raises(UserError, match=r"test_engine.py:\d+: <lambda> must return Data\(x, y, mask, {}\) of tensors"):
-        batches.drawn(nn.Identity(), phase, {"x": torch.zeros(2, 1)}, pool_of([1, 1]), streams(0, 1), executor, 0)
+        batches.draw_pool(nn.Identity(), phase, {"x": torch.zeros(2, 1)}, pool_of([1, 1]), streams(0, 1), executor, 0)
 
 
 def train_all(sim: Simulation, clients: list[int], phase: Phase = PHASE) -> tuple[dict, torch.Tensor]:
@@ -168,7 +168,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
     """The trained models of the next round's clients, in their order."""
     seen: list[dict] = []
 
-    def train(*args: Any) -> local_training.Done:
+    def train(*args: Any) -> local_training.PhaseResult:
         done = local_training.train(*args)
         seen.append(done.tensors)
         return done

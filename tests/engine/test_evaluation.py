@@ -106,9 +106,9 @@ def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monke
     found = {}
     for band in (1, 8, 10**9):
         monkeypatch.setattr(chunks, "BAND", band)
-        chunks._KNOWN.clear()
+        chunks._BANDS.clear()
         found[band] = evaluation.evaluate(sim.setup, sim.state)
-        bands, *_ = next(iter(next(iter(chunks._KNOWN.values())).values()))
+        bands, *_ = next(iter(next(iter(chunks._BANDS.values())).values()))
         assert (len(bands) == 1) == (band == 10**9)
     assert found[1] == found[8] == found[10**9]
 

@@ -157,7 +157,7 @@ def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
         return made[-1]
 
     executor_choice._rounds(experiment, {}, random_federation([20] * 3), "stack", kept)
-    entries = tracing.known(made[0].state.groups[0].net).items()
+    entries = tracing.recordings_of(made[0].state.groups[0].net).items()
     verified = [key[0] for key, entry in entries if entry.verified]
     assert stacked_step.StackedStep in verified, stacked_step.reasons(made[0].state.groups[0].net)
 

@@ -39,7 +39,7 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     """Watches what is run stacked."""
-    found, run = Calls(), SeedStack._together
+    found, run = Calls(), SeedStack._run_together
 
     def watched(self: SeedStack, works: Any, code: Any) -> Any:
         found.failed += 1
@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
         found.clients.append(sum(len(w.g.ids) for w in works))
         return done
 
-    monkeypatch.setattr(SeedStack, "_together", watched)
+    monkeypatch.setattr(SeedStack, "_run_together", watched)
     yield found
 
 
@@ -179,7 +179,7 @@ def test_code_that_fails_stacked_runs_for_one_seed_after_the_other(monkeypatch: 
     def fails(*args: Any) -> None:
         raise RuntimeError("of one run's numbers")
 
-    monkeypatch.setattr(SeedStack, "_together", fails)
+    monkeypatch.setattr(SeedStack, "_run_together", fails)
     require_equal(together, alone, rounds=1)
 
 

@@ -52,8 +52,8 @@ def test_replayed_rows_change_no_bit(algorithm: str, fields: dict[str, Any], mon
             assert torch.equal(t, named(simple.state_dict()["server"])[n])
         net = other.state.groups[0].net
         code = identity(other.setup.algorithm.predict)
-        assert any(entry.verified for key, entry in tracing.known(net).items() if key[1] == code)
-    assert tracing.known(simple.state.groups[0].net) == {}
+        assert any(entry.verified for key, entry in tracing.recordings_of(net).items() if key[1] == code)
+    assert tracing.recordings_of(simple.state.groups[0].net) == {}
 
 
 def test_features_are_computed_once_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

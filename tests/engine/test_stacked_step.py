@@ -31,7 +31,7 @@ def trained(algorithm: str, values: dict[str, Any] | None = None, **fields: Any)
 
 
 def entries(simulation: Simulation) -> list[tracing.CacheEntry]:
-    known = [tracing.known(g.net) for g in simulation.state.groups]
+    known = [tracing.recordings_of(g.net) for g in simulation.state.groups]
     return [entry for of in known for key, entry in of.items() if key[0] is stacked_step.StackedStep]
 
 

@@ -138,8 +138,8 @@ def test_rows_that_are_kept_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     sim.step()
     s, state = sim.setup, sim.state
     with_them = evaluation.score(s, state)
-    monkeypatch.setattr(chunks, "KEPT", 0)
-    monkeypatch.setattr(chunks, "_KNOWN", type(chunks._KNOWN)())
+    monkeypatch.setattr(chunks, "CACHED_BYTES", 0)
+    monkeypatch.setattr(chunks, "_BANDS", type(chunks._BANDS)())
     without = evaluation.score(s, state)
     assert with_them.row == without.row
     fewer = Split(s.federation.val.rows.clone(), s.federation.val.counts.clamp(max=2))  # another table, the same net

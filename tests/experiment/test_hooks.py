@@ -172,7 +172,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_line(body: str, said: str, ex
 def test_check_names_the_line_of_a_method_that_gives_what_it_must_not(tmp_path: Path) -> None:
     body, _ = CASES["receive, other names"]
     broken = [v.violation for v in fedtune.Check(written(tmp_path, body)).verdicts if v.status == "failed"]
-    assert broken and broken[0] and broken[0].where == f"mine.py:{HEAD.count(chr(10)) + 1}"
+    assert broken and broken[0] and broken[0].place == f"mine.py:{HEAD.count(chr(10)) + 1}"
     assert "Mine.receive must return" in broken[0].what
 
 

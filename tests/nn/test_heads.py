@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import vmap
 from torch.testing import assert_close
 
-from fedtune.nn.heads import descend, moments, pooled_moments, roots, upper, whole
+from fedtune.nn.heads import descend, moments, pooled_moments, roots, symmetric, upper
 
 C, D = 4, 5
 
@@ -90,4 +90,4 @@ def test_covariances_of_almost_one_direction_have_roots_at_the_smallest_floor() 
 def test_of_a_symmetric_matrix_the_upper_triangle_is_all() -> None:
     a = randn(2, 3, D, D)
     triangles = upper(a + a.mT)
-    assert triangles.shape == (2, 3, D * (D + 1) // 2) and torch.equal(whole(triangles, D), a + a.mT)
+    assert triangles.shape == (2, 3, D * (D + 1) // 2) and torch.equal(symmetric(triangles, D), a + a.mT)

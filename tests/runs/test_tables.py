@@ -8,7 +8,7 @@ import pytest
 
 from fedtune.core import metrics
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import written
+from fedtune.core.objectives import parse_recorded
 from fedtune.core.terminal import short
 from fedtune.runs import tables
 from fedtune.runs.files import RunFiles
@@ -177,7 +177,7 @@ def some_tested(*tested: int, rounds: int = 3) -> list[dict]:
 def test_the_test_figure_of_what_was_searched_for_comes_first(objective, wanted):
     figures = {"acc_worst10": 0.7, "acc": 0.9, "loss": 0.4, "acc_rows": 0.8, "recall": 0.6}
     trial = {"rounds": 3, "test_round": 3} | {f"last_test_{n}": v for n, v in figures.items()}
-    assert list(tables.tested(pd.Series(trial), written(objective)).items()) == list(wanted.items())
+    assert list(tables.tested(pd.Series(trial), parse_recorded(objective)).items()) == list(wanted.items())
 
 
 @pytest.mark.parametrize(("tested", "at"), [((2, 3), 3), ((2,), 2), ((), None)])

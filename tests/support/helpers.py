@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune.conformance.settings import random_federation as random_federation
+from fedtune.conformance.cases import random_federation as random_federation
 from fedtune.conformance.subject import CLOCK as CLOCK
 from fedtune.conformance.subject import copied as copied
 from fedtune.conformance.subject import flat as flat

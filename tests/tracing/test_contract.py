@@ -90,7 +90,7 @@ def trained(name: str, model: str = "mlp", rounds: int = 3) -> Simulation:
 
 def recorded(simulation: Simulation) -> bool:
     """Whether steps were replayed."""
-    known = tracing.known(simulation.state.groups[0].net)
+    known = tracing.recordings_of(simulation.state.groups[0].net)
     return any(entry.verified for key, entry in known.items() if key[0] is stacked_step.StackedStep)
 
 
@@ -139,7 +139,7 @@ def test_the_environment_switches_recording_off(monkeypatch: pytest.MonkeyPatch)
     on = trained("fedprox")
     monkeypatch.setenv("FEDTUNE_EAGER", "1")
     off = trained("fedprox")
-    assert recorded(on) and tracing.known(off.state.groups[0].net) == {}
+    assert recorded(on) and tracing.recordings_of(off.state.groups[0].net) == {}
     require_equal(on, off)
 
 

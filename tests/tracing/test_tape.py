@@ -145,7 +145,7 @@ def test_what_fits_gives_what_was_noted_with_other_numbers(
         found = second(x)
     assert tape.fits(recorder, [found]) == same
     if same:
-        (again,) = tape.bind([], recorder.given())(x)
+        (again,) = tape.bind([], recorder.captures())(x)
         assert again is not None and torch.equal(again, found)
 
 
@@ -160,7 +160,7 @@ def test_other_numbers_in_the_same_code() -> None:
     with (recorder := OperationRecorder([a, x])):
         results = code(0.75)(a, x)
     assert tape.fits(recorder, results)
-    assert torch.equal(tape.bind([a], recorder.given())(x)[0], results[0])  # type: ignore[arg-type]
+    assert torch.equal(tape.bind([a], recorder.captures())(x)[0], results[0])  # type: ignore[arg-type]
     with (recorder := OperationRecorder([a, x])):
         results = [a + x]
     assert not tape.fits(recorder, results)

@@ -33,13 +33,14 @@ def test_candidates_are_others_that_sent_a_model_the_trusted_ones_first_or_any()
     trust = torch.zeros(6, 6)
     trust[0, [2, 4, 5]] = torch.tensor([1.0, 3.0, 2.0])
     server = {"sent": torch.tensor([True, False, True, True, True, True]), "trust": trust}
-    who = FedFomo(candidates=3, explore=0.0).chosen(server, torch.arange(6), task)
+    who = FedFomo(candidates=3, explore=0.0).candidates_of(server, torch.arange(6), task)
     assert who[0].tolist() == [4, 5, 2] and who.shape == (6, 3)
     for k, row in enumerate(who.tolist()):
         assert len({*row}) == 3 and k not in row and 1 not in row
-    assert FedFomo(candidates=20).chosen(server, torch.arange(6), task).shape == (6, 4)
+    assert FedFomo(candidates=20).candidates_of(server, torch.arange(6), task).shape == (6, 4)
     fresh = [
-        FedFomo(candidates=1, explore=1.0).chosen(server, torch.zeros(1).long(), task._replace(t=t)) for t in range(90)
+        FedFomo(candidates=1, explore=1.0).candidates_of(server, torch.zeros(1).long(), task._replace(t=t))
+        for t in range(90)
     ]
     counts = torch.bincount(torch.cat(fresh).flatten(), minlength=6).tolist()
     assert counts[0] == counts[1] == 0 and min(counts[2:]) > 8  # each of four about 22 times

@@ -107,7 +107,7 @@ def test_the_second_step_is_plain_sgd_of_the_heads_on_draws_of_the_last_p_g(
     on: str, lr: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last thing that happens to a head in an event's round, by hand: w - lr · slope, and the body stays."""
-    name, calls = ("again" if on == "pseudo" else "again_on_own"), []
+    name, calls = ("second_loss" if on == "pseudo" else "second_loss_on_own"), []
     original = getattr(GFPL, name)
 
     def noted(alg: GFPL, m: Any, batch: Any, down: dict) -> Any:

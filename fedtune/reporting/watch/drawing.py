@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.core.importing import Without, quick_imports
+from fedtune.core.importing import Uninstalled, quick_imports
 from fedtune.runs.files import RunFiles
 
 NICE = 19  # as Ray's dashboard: training comes first
@@ -160,7 +160,7 @@ def main() -> None:
     run = [argument for argument in sys.argv[1:] if argument != NO_TABLES]
     # Optuna and pandas import these where they are installed, which takes 28, 65 and 36 MB
     unused = ["matplotlib", *["pandas"] * bool(run), *["pyarrow"] * (NO_TABLES in sys.argv)]
-    sys.meta_path.insert(0, Without(*unused))
+    sys.meta_path.insert(0, Uninstalled(*unused))
     if run:
         write(_mattered(*run) | {"seconds": time.process_time()})
         return

@@ -103,13 +103,13 @@ class ComparisonPlan:
     @property
     def setting(self) -> str:
         """The scenario by name, with what was changed of it; where there is only programs, theirs."""
-        words = (p.workload.setting_words(p.scenario, p.options.fields) for p in self.plans.values())
+        words = (p.workload.scenario_words(p.scenario, p.options.fields) for p in self.plans.values())
         return next(filter(None, words), "their own data")
 
     @property
     def setting_record(self) -> dict[str, Any]:
         """The setting for the record; empty where there are only programs."""
-        return next(filter(None, (p.workload.to_setting(p.scenario) for p in self.plans.values())), {})
+        return next(filter(None, (p.workload.scenario_record(p.scenario) for p in self.plans.values())), {})
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from fedtune.core.objectives import BY_ACCURACY, EXCESSES, FAR, Goal
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, WORST, Goal
 from fedtune.core.terminal import console, in_notebook, several, short, watched
 from fedtune.runs.trial_states import BROKEN, STATUSES, status
 
@@ -142,7 +142,7 @@ class View(Callback):
     def _value(self, result: dict[str, Any]) -> float | None:
         """The objective in a result; None if it has none, or only the worst value of a diverged trial."""
         value = result.get(self.objective.attribute)
-        return None if value is None or abs(value) >= FAR else value
+        return None if value is None or abs(value) >= WORST else value
 
     def _end(self, trial: str, how: str) -> None:
         self.running.pop(trial, None)

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import plain
+from fedtune.core.hyper import python_value
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
 AUTO = "auto"  # --gpus-per-trial: measured
@@ -121,7 +121,7 @@ def flag(name: str, default: Any = None) -> str:
 def check(given: Any) -> None:
     """Parse every value of a dataclass of options in place; UserError for one that breaks its option's rule."""
     for f in options(type(given)):
-        value, about = plain(getattr(given, f.name)), f.metadata
+        value, about = python_value(getattr(given, f.name)), f.metadata
         if value is None and f.default is None:
             continue
         try:

@@ -1,4 +1,4 @@
-"""The small settings in which checks run: few clients, few rows, and everything that may differ between them."""
+"""The small cases in which checks run: few clients, few rows, and everything that may differ between them."""
 
 from __future__ import annotations
 
@@ -27,23 +27,19 @@ TINY = Scenario(
     all_classes=0,
     batch=8,
 )
-SIZES = [
-    9,
-    6,
-    8,
-    5,
-]  # rows of four clients, and their classes: three clients hold class 1, one holds 4, none holds 2 or 5
+# rows of four clients, and their classes: three clients hold class 1, one holds 4, none holds 2 or 5
+SIZES = [9, 6, 8, 5]
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
 
 
 class CheckedScenario(NamedTuple):
-    """One small setting, in words and as it is run."""
+    """One small case: a scenario in words, and how it is run."""
 
     words: str
     scenario: Scenario
     make: Callable[[Scenario, int], Federation]  # the data, for a seed
     values: Mapping[str, Any] = {}  # hyperparameters of the scenario
-    rounds: int = 3  # the first to meet what the server has averaged twice; 2 where other settings meet it
+    rounds: int = 3  # the first round with a model averaged twice is the third; 2 where other cases have it
     resumes: bool = False  # whether its runs are resumed from every round
     atol: float = 1e-12  # in double precision
     dropout: float = 0.0  # a share of the features that training drops
@@ -65,8 +61,8 @@ def random_federation(
         width = max(sizes)
         table = np.zeros((len(sizes), width), np.int64)
         for k, n in enumerate(sizes):
-            own = np.arange(total) if classes is None else np.array(classes[k])
-            labels.append(own[np.arange(n) % len(own)])
+            held = np.arange(total) if classes is None else np.array(classes[k])
+            labels.append(held[np.arange(n) % len(held)])
             table[k] = start
             table[k, :n] = start + np.arange(n)
             start += n
@@ -82,23 +78,23 @@ def _partitioned(scenario: Scenario, seed: int) -> Federation:
     return partitioning.make(scenario, seed)
 
 
-def _random(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, total: int = 4) -> Callable[..., Any]:
+def _rows(sizes: Sequence[int], classes: Sequence[Sequence[int]] | None = None, total: int = 4) -> Callable[..., Any]:
     """Random rows in the shape of the scenario's data set."""
 
     def make(scenario: Scenario, seed: int) -> Federation:
-        *shape, known = describe(scenario.dataset, scenario.image_size, scenario.x_as)
-        few = min(total, known)
-        own = [[c % few for c in some] for some in classes] if classes else None
-        f = random_federation(sizes, own, tuple(shape), few, seed)
+        *shape, available = describe(scenario.dataset, scenario.image_size, scenario.x_as)
+        count = min(total, available)
+        classes_held = [[c % count for c in of_client] for of_client in classes] if classes else None
+        f = random_federation(sizes, classes_held, tuple(shape), count, seed)
         return f._replace(x=(f.x > 0).astype(np.int64)) if has_tokens(scenario.dataset, scenario.x_as) else f
 
     return make
 
 
-class Settings(NamedTuple):
-    """The settings in which an algorithm's checks run."""
+class Cases(NamedTuple):
+    """The cases in which an algorithm's checks run."""
 
-    few: CheckedScenario  # the one that most checks use: three of five clients take part
+    few: CheckedScenario  # most checks use this one: three of five clients take part
     everyone: CheckedScenario
     adam: CheckedScenario
     skewed: CheckedScenario
@@ -112,14 +108,14 @@ class Settings(NamedTuple):
     effects: CheckedScenario
 
 
-def settings(base: Scenario | None = None) -> Settings:
-    """All settings, on 8×8 digits and small nets, or with the data's shape and the model of a scenario."""
+def cases(base: Scenario | None = None) -> Cases:
+    """All cases, on 8×8 digits and small nets, or with the data's shape and the model of a scenario."""
     if base:
-        return _of(base)
+        return _cases_of(base)
     digits = _partitioned
     batch_norm = replace(TINY, model="fedgen-cnn", features=8)
-    unequal = _random([5, 13, 9, 2])
-    return Settings(
+    unequal = _rows([5, 13, 9, 2])
+    return Cases(
         few=CheckedScenario("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
                     resumes=True),
         everyone=CheckedScenario("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3),
@@ -134,8 +130,8 @@ def settings(base: Scenario | None = None) -> Settings:
         personal=CheckedScenario("clients of different sizes, personal "
                          "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}, rounds=2),
         holders=CheckedScenario("classes that only one client holds, or none", replace(TINY, participation=0.75),
-                        _random(SIZES, HOLDERS, 6), rounds=4),
-        alone=CheckedScenario("a single client", TINY, _random([11]), rounds=2),
+                        _rows(SIZES, HOLDERS, 6), rounds=4),
+        alone=CheckedScenario("a single client", TINY, _rows([11]), rounds=2),
         chance=CheckedScenario("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
                        dropout=0.3),
         mixed=CheckedScenario("clients with different architectures",
@@ -144,8 +140,8 @@ def settings(base: Scenario | None = None) -> Settings:
     )  # fmt: skip
 
 
-def _of(base: Scenario) -> Settings:
-    """Settings with a scenario's data shape, model and local work, on random rows."""
+def _cases_of(base: Scenario) -> Cases:
+    """Cases with a scenario's data shape, model and local work, on random rows."""
     small = replace(
         base,
         clients=5,
@@ -155,10 +151,10 @@ def _of(base: Scenario) -> Settings:
         all_classes=0,
         rounds=TINY.rounds,
     )
-    unequal = _random([5, 13, 9, 2, 7])
-    some = replace(small, participation=0.6)
-    return Settings(
-        few=CheckedScenario("3 of 5 clients take part", some, unequal, resumes=True),
+    unequal = _rows([5, 13, 9, 2, 7])
+    partial = replace(small, participation=0.6)
+    return Cases(
+        few=CheckedScenario("3 of 5 clients take part", partial, unequal, resumes=True),
         everyone=CheckedScenario(
             "two epochs, small batches", small, unequal, {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2
         ),
@@ -175,12 +171,12 @@ def _of(base: Scenario) -> Settings:
         personal=CheckedScenario("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
         holders=CheckedScenario(
             "classes that only one client holds, or none",
-            replace(some, clients=4),
-            _random(SIZES, HOLDERS, 6),
+            replace(partial, clients=4),
+            _rows(SIZES, HOLDERS, 6),
             rounds=4,
         ),
-        alone=CheckedScenario("a single client", replace(small, clients=1), _random([11]), rounds=2),
-        chance=CheckedScenario("Dropout after the model's body", some, unequal, rounds=2, resumes=True, dropout=0.3),
+        alone=CheckedScenario("a single client", replace(small, clients=1), _rows([11]), rounds=2),
+        chance=CheckedScenario("Dropout after the model's body", partial, unequal, rounds=2, resumes=True, dropout=0.3),
         mixed=None,
         effects=CheckedScenario("5 clients", small, unequal),
     )
