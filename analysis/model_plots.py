@@ -139,7 +139,7 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
 
     The formula assumes that nothing fuses.
 
-    costs: as fedtune.analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
+    costs: as fedtune.analysis.gfpl_costs.measured gives them: varied, value, measured, formula.
 
     >>> import pandas as pd
     >>> from fedtune.analysis import plots

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedtune.analysis.papers import claims, verdicts
-from fedtune.analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
+from fedtune.analysis import claims, verdicts
+from fedtune.analysis.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.core.about import FORMAT
 from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks

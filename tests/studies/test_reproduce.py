@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedtune
-from fedtune.analysis.papers import claims
+from fedtune.analysis import claims
 from fedtune.commands import compare, reproduce, status
 from fedtune.core.terminal import console
 from fedtune.data import datasets
