@@ -232,8 +232,8 @@ class Reproduced(NamedTuple):
     def where(self, part: str) -> str:
         """On which data a part was run, for how many of the paper's rounds, on how many seeds."""
         columns = [s.column for s in self.spots if s.panel.label.startswith(part)]
-        data = dict.fromkeys(c.setting().dataset for c in columns)
-        rounds = dict.fromkeys((c.setting().rounds, c.whole or c.setting().rounds) for c in columns)
+        data = dict.fromkeys(c.to_scenario().dataset for c in columns)
+        rounds = dict.fromkeys((c.to_scenario().rounds, c.paper_rounds or c.to_scenario().rounds) for c in columns)
         lengths = ", ".join(f"{n} of {of}" if n < of else f"{n}" for n, of in rounds)
         return f"{' and '.join(data)}, {lengths} rounds, {len(self.spots[0].runs)} seeds" if columns else ""
 

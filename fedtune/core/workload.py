@@ -163,11 +163,11 @@ class Workload(Protocol):
     def describe(self) -> list[str]:
         """Lines about what is trained, for the start of a search."""
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
-        """The setting in words.  name: of the scenario; given: fields of it that the user gave."""
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
+        """The scenario in words.  name: of the scenario; given: fields of it that the user gave."""
 
-    def to_setting(self, name: str) -> dict[str, Any]:
-        """What the record of a comparison holds of the setting."""
+    def to_scenario_record(self, name: str) -> dict[str, Any]:
+        """What the record of a comparison holds of the scenario."""
 
     def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The options that describe it, with typed values and whole paths.  fields: of a scenario, as given."""

@@ -249,12 +249,12 @@ class Experiment:
             "device": self.device,
         }
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
         """The scenario by name, with what was changed of it."""
         return scenarios.in_words(name, asdict(self._setting), dict(given))
 
-    def to_setting(self, name: str) -> dict[str, Any]:
-        """What the record of a comparison holds of the setting."""
+    def to_scenario_record(self, name: str) -> dict[str, Any]:
+        """What the record of a comparison holds of the scenario."""
         return {"scenario_name": name, "scenario": asdict(self._setting), "preset": self.preset}
 
     @property

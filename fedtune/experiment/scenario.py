@@ -1,4 +1,4 @@
-"""A scenario is a setting: data set, partition, model, clients, local training, rounds and evaluation.
+"""A scenario: data set, partition, model, clients, local training, rounds and evaluation.
 
 Every field can be overridden; those declared with `hyper` can also be searched.
 """
@@ -59,86 +59,90 @@ SECTIONS = {  # the first field of each section of --help-scenario -> its headin
 FEW = 3  # partitions that a field's help names
 
 
-def setting(default: Any, help: str) -> Any:
+def scenario_field(default: Any, help: str) -> Any:
     """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One setting.  A partition ignores the fields that it does not use."""
+    """One scenario.  A partition ignores the fields that it does not use."""
 
-    dataset: str = setting("digits", f"data set, or your own{OWN['dataset'].replace('or your own: ', '')}")
-    model: str = setting(
+    dataset: str = scenario_field("digits", f"data set, or your own{OWN['dataset'].replace('or your own: ', '')}")
+    model: str = scenario_field(
         "cnn8", "model, or your FILE.py:NAME; several with commas: client i has number i mod their count"
     )
-    features: int = setting(0, "D, width of the features, 0: the model's own")
-    clients: int = setting(20, "K, number of clients")
+    features: int = scenario_field(0, "D, width of the features, 0: the model's own")
+    clients: int = scenario_field(20, "K, number of clients")
     # searched only where a space names it: with fewer clients a round costs less
     participation: float = hyper(1.0, 1e-6, 1.0, log=True, help="share of the clients that take part in a round")
-    skip_classes: int = setting(
+    skip_classes: int = scenario_field(
         0, "first classes that are left out; the others are renumbered, and the head keeps its width"
     )
-    keep_classes: int = setting(0, "classes used after those, 0: all; the others are left out")
-    normalise: str = setting(
+    keep_classes: int = scenario_field(0, "classes used after those, 0: all; the others are left out")
+    normalise: str = scenario_field(
         "train",
         "how your data's features are scaled: train or none; train: standardised by all clients' training rows, none: "
         "as given",
     )
-    x_as: str = setting(
+    x_as: str = scenario_field(
         "auto",
         "what the rows of your arrays are; auto: by their type and axes; if these leave it open: numbers, tokens, "
         "series or images",
     )
-    image_size: int = setting(
+    image_size: int = scenario_field(
         0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size"
     )
 
-    partition: str = setting(
+    partition: str = scenario_field(
         "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
     )
-    ways: int = setting(4, "w̄, classes of a client")
-    ways_spread: int = setting(1, "ŵ, the most by which that number varies")
-    shots: int = setting(8, "s̄, training rows of a client per class")
-    shots_spread: int = setting(1, "ŝ, the most by which that number varies")
-    val_shots: int = setting(4, "validation rows per class")
-    test_shots: int = setting(4, "test rows per class")
-    alpha: float = setting(
+    ways: int = scenario_field(4, "w̄, classes of a client")
+    ways_spread: int = scenario_field(1, "ŵ, the most by which that number varies")
+    shots: int = scenario_field(8, "s̄, training rows of a client per class")
+    shots_spread: int = scenario_field(1, "ŝ, the most by which that number varies")
+    val_shots: int = scenario_field(4, "validation rows per class")
+    test_shots: int = scenario_field(4, "test rows per class")
+    alpha: float = scenario_field(
         0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; in quantity it acts on the clients' sizes only"
     )
-    floor: int = setting(
+    floor: int = scenario_field(
         10,
         "fewest rows of a client; partitions dirichlet, quantity and power-law; in fedgen the fewest training and "
         "validation rows together",
     )
-    share: float = setting(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
-    owners: int = setting(10, "owners whose rows a client has")
-    min_rows: int = setting(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
-    val_share: float = setting(0.15, "share of a client's rows for validation; not in ways-shots")
-    test_share: float = setting(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
-    shards: int = setting(2, "shards of a client")
-    power: float = setting(1.0, "r-th largest client's rows ∝ r^-power")
+    share: float = scenario_field(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
+    owners: int = scenario_field(10, "owners whose rows a client has")
+    min_rows: int = scenario_field(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
+    val_share: float = scenario_field(0.15, "share of a client's rows for validation; not in ways-shots")
+    test_share: float = scenario_field(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
+    shards: int = scenario_field(2, "shards of a client")
+    power: float = scenario_field(1.0, "r-th largest client's rows ∝ r^-power")
 
     # shifts of clients' rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
-    thinning: float = setting(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
-    rotation: float = setting(0.0, "degrees that images turn from group to group")
-    feature_noise: float = setting(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
-    swaps: int = setting(0, "pairs of labels swapped in all groups but one")
-    groups: int = setting(4, "number of groups of consecutive clients; for rotation and swaps")
-    label_noise: float = setting(0.0, "share of a client's labels that are wrong")
-    label_noise_spread: float = setting(0.0, "the most by which that share varies; it is drawn for each client")
-    noisy_clients: float = setting(1.0, "probability that a client has wrong labels")
-    noisy_splits: str = setting("train", "where labels may be wrong: train, train+val")
+    thinning: float = scenario_field(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
+    rotation: float = scenario_field(0.0, "degrees that images turn from group to group")
+    feature_noise: float = scenario_field(
+        0.0, "standard deviation at the last client; it grows linearly from 0 at the first"
+    )
+    swaps: int = scenario_field(0, "pairs of labels swapped in all groups but one")
+    groups: int = scenario_field(4, "number of groups of consecutive clients; for rotation and swaps")
+    label_noise: float = scenario_field(0.0, "share of a client's labels that are wrong")
+    label_noise_spread: float = scenario_field(0.0, "the most by which that share varies; it is drawn for each client")
+    noisy_clients: float = scenario_field(1.0, "probability that a client has wrong labels")
+    noisy_splits: str = scenario_field("train", "where labels may be wrong: train, train+val")
 
-    rounds: int = setting(60, "T, rounds of a trial")
-    pretrained: str = setting("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
-    evaluation: str = setting(
+    rounds: int = scenario_field(60, "T, rounds of a trial")
+    pretrained: str = scenario_field(
+        "none", "body that all models start from; by name, of fedtune/experiment/pretrained.py"
+    )
+    evaluation: str = scenario_field(
         "personal",
         "which model is scored, on which rows; personal: each client's own model on its own rows, global: the shared "
         "model on each client's rows, pooled: the shared model on all clients' rows together",
     )
-    eval_clients: int = setting(0, "clients that are scored, 0: all; drawn once and the same in every round")
-    all_classes: int = setting(
+    eval_clients: int = scenario_field(0, "clients that are scored, 0: all; drawn once and the same in every round")
+    all_classes: int = scenario_field(
         100, "test rows of all classes on which every client is also scored, 0: none; equally many per class"
     )
 
@@ -312,7 +316,7 @@ class Scenario:
         return found
 
     def override(self, **values: Any) -> Scenario:
-        """The same setting with some fields changed; UserError with the nearest name if there is no such field."""
+        """The same scenario with some fields changed; UserError with the nearest name if there is no such field."""
         known = [f.name for f in fields(self)]
         for name in values:
             if name not in known:

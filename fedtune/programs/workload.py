@@ -182,11 +182,11 @@ class ProgramWorkload:
         """The program's name."""
         return f"{self.name} (your program)"
 
-    def setting_words(self, name: str, given: Mapping[str, Any]) -> str:
+    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
         """Unknown."""
         return ""
 
-    def to_setting(self, name: str) -> dict[str, Any]:
+    def to_scenario_record(self, name: str) -> dict[str, Any]:
         """Unknown."""
         return {}
 

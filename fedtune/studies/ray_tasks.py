@@ -208,8 +208,8 @@ class _Course:
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
     """Whether a round is better than the best before it; of seconds, which add up, the first is."""
-    known = objective.name != "seconds" and objective.name in row
-    return known and objective.better(row[objective.name], best[objective.name])
+    comparable = objective.name != "seconds" and objective.name in row
+    return comparable and objective.better(row[objective.name], best[objective.name])
 
 
 def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask]]:
@@ -218,19 +218,19 @@ def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask
     slots: tasks that run at once; none is idle for the sake of a larger stack.  apart: each run by itself.
     Packs on the same federations follow each other, so that each is made once.
     """
-    alike: dict[str, list[RunTask]] = {}
+    groups: dict[str, list[RunTask]] = {}
     for run in runs:
         kind = json.dumps([run.workload.with_seed(0).to_plain(), run.config], sort_keys=True)
-        alike.setdefault(kind, []).append(run)
-    found: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
-    for group in alike.values():
+        groups.setdefault(kind, []).append(run)
+    by_federation: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
+    for group in groups.values():
         at_once = 1 if apart else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
-        parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(alike))))
+        parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(groups))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
-            where = pack[0].workload.source, tuple(run.workload.seed for run in pack)
-            found.setdefault(where, []).append(pack)
-    return [pack for of in found.values() for pack in of]
+            federations = pack[0].workload.source, tuple(run.workload.seed for run in pack)
+            by_federation.setdefault(federations, []).append(pack)
+    return [pack for of in by_federation.values() for pack in of]
 
 
 def _outcomes(

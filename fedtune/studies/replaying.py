@@ -81,7 +81,7 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
-    apart: dict[str, pd.Series] = {}
+    distances: dict[str, pd.Series] = {}
     if len(names) < len(p.again):
         say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, because it was interrupted")
         return 1
@@ -90,10 +90,11 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
         tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
-            apart[old.trial] = _distance(one, other)
-    if apart:
-        say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have different numbers: {', '.join(apart)}")
-        say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
+            distances[old.trial] = _distance(one, other)
+    if distances:
+        trials = f"{len(distances)} of {several(len(p.again), 'trial')}"
+        say(f"replayed: {trials} have different numbers: {', '.join(distances)}")
+        say(f"replayed: {_how_far(list(distances.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
@@ -112,10 +113,12 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
     """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
-    said = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
-    said += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
-    said += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
-    return "; ".join(said) or "values that are not numbers differ"
+    clauses = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(
+        largest.any()
+    )
+    clauses += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
+    clauses += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
+    return "; ".join(clauses) or "values that are not numbers differ"
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

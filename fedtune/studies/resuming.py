@@ -69,5 +69,5 @@ def record_of(run: StudyFolder, trust: bool, *needed: str) -> dict[str, Any]:
 
 def options_of(run: StudyFolder, changed: Mapping[str, Any]) -> SearchOptions:
     """A search's own options, with the folder's present name and the options with new values."""
-    known, folder = SearchOptions.from_record(run.record), run.path.absolute()
-    return dataclasses.replace(known, name=folder.name, storage_path=str(folder.parent), **changed)
+    options, folder = SearchOptions.from_record(run.record), run.path.absolute()
+    return dataclasses.replace(options, name=folder.name, storage_path=str(folder.parent), **changed)

@@ -132,8 +132,8 @@ def search_and_check(
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
     reading.write_table(trials, run.trials_file)
-    if watch.found:
-        run.write("interrupted", reason=f"its folder {watch.found}")
+    if watch.fault:
+        run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(p.shown)
     if len(p.goal.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
@@ -205,11 +205,11 @@ def _interrupted(p: SearchPlan) -> str:
 
 def _broken(reported: TrialRows) -> dict[str, list[str]]:
     """Why trials failed with errors that a retry cannot fix, and their stacks."""
-    found: dict[str, list[str]] = {}
+    stacks: dict[str, list[str]] = {}
     for rows in reported.values():
         if rows and rows[-1].get(BROKEN):
-            found.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
-    return found
+            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
+    return stacks
 
 
 def _at_length(stacks: list[str], debug: bool) -> str:

@@ -149,8 +149,8 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     if isinstance(searcher, OptunaSearcher):
         searcher.log = _log(p)
     if kind.remember:
-        reached = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
-        kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
+        earlier_results = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
+        kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, earlier_results)
     else:
         say(f"note: Ray does not save the state of {p.scheduler}; it judges trials by results from now on")
     return tuner

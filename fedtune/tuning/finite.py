@@ -34,9 +34,9 @@ def are_all(space: Space, trials: int) -> bool:
     return not space.is_grid and is_finite(space) and len(list(untried(space, (), trials + 1))) <= trials
 
 
-def untried(space: Space, tried: Container[str], most: int) -> Iterator[Config]:
+def untried(space: Space, tried: Container[str], limit: int) -> Iterator[Config]:
     """Configurations that were not tried, at most so many.  tried: their keys."""
-    return itertools.islice((c for c in configurations(space) if key(c) not in tried), most)
+    return itertools.islice((c for c in configurations(space) if key(c) not in tried), limit)
 
 
 def key(config: Config) -> str:
@@ -44,14 +44,14 @@ def key(config: Config) -> str:
     return json.dumps(config, sort_keys=True)
 
 
-def _grown(space: Space, left: list[str], chosen: Config) -> Iterator[Config]:
-    if not left:
-        yield chosen
-    elif met(space.conditions.get(left[0], {}), chosen):
-        for value in values(space.domains[left[0]]):
-            yield from _grown(space, left[1:], chosen | {left[0]: value})
+def _grown(space: Space, names: list[str], config: Config) -> Iterator[Config]:
+    if not names:
+        yield config
+    elif met(space.conditions.get(names[0], {}), config):
+        for value in values(space.domains[names[0]]):
+            yield from _grown(space, names[1:], config | {names[0]: value})
     else:
-        yield from _grown(space, left[1:], chosen)
+        yield from _grown(space, names[1:], config)
 
 
 def trials(asked: int, space: Space, points: list[Config], beside: int, moves: bool) -> int:
@@ -64,13 +64,13 @@ def trials(asked: int, space: Space, points: list[Config], beside: int, moves: b
     """
     if not space.is_grid and not is_finite(space):
         return asked
-    there = len(points) if space.is_grid else beside + sum(1 for _ in itertools.islice(configurations(space), asked))
-    if there >= asked:
+    configs = len(points) if space.is_grid else beside + sum(1 for _ in itertools.islice(configurations(space), asked))
+    if configs >= asked:
         return asked
     default = ", the default among them" if space.is_grid else ""
-    has = f"the space has only {several(there, 'configuration')}{default}"
+    has = f"the space has only {several(configs, 'configuration')}{default}"
     if moves:
         say(f"note: {has}, so some of the {asked} trials start alike; they differ once the scheduler perturbs them")
         return asked
-    say(f"note: {has}, and none is tried twice: {several(there, 'trial')} instead of {asked}")
-    return there
+    say(f"note: {has}, and none is tried twice: {several(configs, 'trial')} instead of {asked}")
+    return configs

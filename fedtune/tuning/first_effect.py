@@ -40,4 +40,4 @@ def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
             values[name] = list(domain.categories)
         elif isinstance(domain, Integer):
             values[name] = list(values_of(domain))
-    yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
+    yield from (dict(zip(values, config, strict=True)) for config in itertools.product(*values.values()))

@@ -134,13 +134,13 @@ class SearchPlan:
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
-        known = self.workload.hyperparameters()
+        declared = self.workload.hyperparameters()
         return (
             {
                 "options": self.options.to_record(),
                 "scenario_name": self.scenario,
                 "space": self.space.text(),
-                "declared": {n: known[n].to_record() for n in self.space.names if n in known},
+                "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
                 "trials": self.trials,
                 "searcher": self.searcher,
                 "scheduler": self.scheduler,
@@ -182,8 +182,8 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
         _require_from_the_start(options.scheduler, workload, moves)
     points, outside = _points(space, workload, moves)
     _note_defaults(options, space)
-    known = workload.selectable
-    goal = Goal(parse(options.objective or workload.objective, known), constraints(options.subject_to, known))
+    metrics = workload.selectable
+    goal = Goal(parse(options.objective or workload.objective, metrics), constraints(options.subject_to, metrics))
     searchers.require_goal(goal, searcher, options.scheduler)
     _require_checked(goal, workload)
     _require_choosable(options, goal, moves)
@@ -224,17 +224,17 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
 
 def _gpus(options: SearchOptions) -> float:
     """The GPUs of a trial, a whole one where its share is to be measured; UserError if there are not so many."""
-    share, there = options.gpus_per_trial, torch.cuda.device_count()
+    share, gpus_here = options.gpus_per_trial, torch.cuda.device_count()
     if isinstance(share, str):
-        if not options.address and not there:
+        if not options.address and not gpus_here:
             raise UserError(
                 "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
                 "or give --address of a cluster"
             )
         return 1.0
-    if not options.address and share > there:
+    if not options.address and share > gpus_here:
         raise UserError(
-            f"--gpus-per-trial must be at most {there}, the GPUs of this machine, but got {share:g}; leave it "
+            f"--gpus-per-trial must be at most {gpus_here}, the GPUs of this machine, but got {share:g}; leave it "
             "out to run on "
             "CPUs, or give --address of a cluster"
         )

@@ -55,8 +55,8 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
 def _tell_of_gone(run: Path, snapshot: Path) -> None:
     """Say which ended trials lost their folders; a trial that had not ended starts again, and says so itself."""
     ended = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
-    there = {folder.name.split("-")[-1] for folder in run.iterdir()}
-    if gone := [t for t in ended if t not in there]:
+    trials_here = {folder.name.split("-")[-1] for folder in run.iterdir()}
+    if gone := [t for t in ended if t not in trials_here]:
         trials = several(len(gone), "trial")
         say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack their rounds")
 
@@ -67,11 +67,11 @@ def set_aside(run: Path) -> None:
     The search tries their configurations again under other names; counting both would take a place on every rung.
     """
     *_, snapshot = ray_internals.snapshots(run)
-    known = ray_internals.trial_statuses(snapshot)
-    if None in known:
+    statuses = ray_internals.trial_statuses(snapshot)
+    if None in statuses:
         return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
-        if folder.name.split("-")[-1] not in known:
+        if folder.name.split("-")[-1] not in statuses:
             lost = RunFiles(run).lost_folder
             lost.mkdir(exist_ok=True)
             folder.rename(lost / folder.name)
@@ -89,10 +89,10 @@ def drop_unlogged(
     for folder in run.glob("*/checkpoint_*"):
         rows = logged.get(folder.parent.name.split("-")[-1], [])
         try:
-            reached = saved_round(folder)
+            last_round = saved_round(folder)
         except Exception:  # a damaged one is reported when the trial wants it
             continue
-        if not set(range(every, reached + 1, every)) <= {r["training_iteration"] for r in rows}:
+        if not set(range(every, last_round + 1, every)) <= {r["training_iteration"] for r in rows}:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -110,8 +110,8 @@ class SimulatedSearch:
         if self.left and (room is None or room()):
             self._add()
         if isinstance(self.scheduler, Promotion):
-            chosen: Any = self.scheduler.choose_trial_to_run(self)
-            return cast(SimulatedTrial | None, chosen)
+            trial: Any = self.scheduler.choose_trial_to_run(self)
+            return cast(SimulatedTrial | None, trial)
         return next((t for t in reversed(self.trials) if t.status == Trial.PENDING), None)
 
     def _add(self) -> None:

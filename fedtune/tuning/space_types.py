@@ -48,9 +48,9 @@ def _several(values: Any) -> bool:
     return isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) > 0
 
 
-def met(condition: Condition, chosen: Config) -> bool:
+def met(condition: Condition, config: Config) -> bool:
     """Whether what was chosen so far fulfils a condition."""
-    return all(n in chosen and chosen[n] in values for n, values in condition.items())
+    return all(n in config and config[n] in values for n, values in condition.items())
 
 
 class Space(NamedTuple):
@@ -77,13 +77,13 @@ class Space(NamedTuple):
         return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
 
     def _where(self, name: str) -> str:
-        said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
-        return f" where {' and '.join(said)}" if said else ""
+        clauses = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
+        return f" where {' and '.join(clauses)}" if clauses else ""
 
 
 def distinct(points: list[Config]) -> list[Config]:
     """The points without repetitions, in their order; their values are plain ones."""
-    found: dict[tuple[Any, ...], Config] = {}
+    by_content: dict[tuple[Any, ...], Config] = {}
     for point in points:
-        found.setdefault(tuple(sorted(point.items())), point)
-    return list(found.values())
+        by_content.setdefault(tuple(sorted(point.items())), point)
+    return list(by_content.values())

@@ -53,7 +53,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 storage=c.folder,
             )
         )
-        files.add(**provenance.of_setting(c.to_record()) | dict(record or {}))
+        files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
         if not begun:
             files.make()
             held.enter_context(files.lock())
@@ -74,15 +74,15 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 def _data(c: ComparisonPlan) -> dict[str, Any]:
     """The data sets by name; UserError if some search's seeds, or its fresh ones, cannot be prepared."""
     data: dict[str, Any] = {}
-    known = set()
+    prepared = set()
     for p in c.every:
         trains, source = trainer(p.workload), p.workload.source
-        if source not in known:
-            known.add(source)
+        if source not in prepared:
+            prepared.add(source)
             data |= trains.load(p.workload, p.options.data_dir, p.options.download)
             trains.report(p.workload, data)
-        if (source, p.workload.seed) not in known:
-            known.add((source, p.workload.seed))
+        if (source, p.workload.seed) not in prepared:
+            prepared.add((source, p.workload.seed))
             trains.require(p.workload, data, [*p.selecting, *p.choosing, *p.fresh(c.options.seeds)])
     return data
 
@@ -97,15 +97,15 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
         files.write(state, **more)
 
-    def ended(why: str) -> None:
+    def interrupt(why: str) -> None:
         finish("interrupted", reason=why)
         say(f"note: {command_line('resume', c.folder)} continues")
 
     try:
-        with interrupting.last_words(ended):
+        with interrupting.last_words(interrupt):
             yield finish
     except BaseException as error:
-        ended(f"{user_errors.kind(error)}: {user_errors.text(error)}")
+        interrupt(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
@@ -135,9 +135,9 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     if not any(wider.ranges.values()):
         say("note: no range is widened: no search's best value is at an end that can be extended")
         return c
-    again = comparison_plan.widened(c, wider)
-    files.add(trials=again.trials, widened=list(again.widened))
-    return again
+    widened = comparison_plan.widened(c, wider)
+    files.add(trials=widened.trials, widened=list(widened.widened))
+    return widened
 
 
 def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:

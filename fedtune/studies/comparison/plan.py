@@ -79,7 +79,7 @@ class ComparisonPlan:
 
     @property
     def unlike(self) -> list[str]:
-        """Hyperparameters of the setting that are not searched, and differ between algorithms by a preset, in words.
+        """Hyperparameters of the scenario that are not searched, and differ between algorithms by a preset, in words.
 
         The value that most have is said last.
         """
@@ -88,12 +88,12 @@ class ComparisonPlan:
             fixed = p.workload.configuration({})
             for n in sorted(p.workload.common - {*p.space.domains} - {*p.workload.idle({})}):
                 values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
-        found = []
-        for n, of in values.items():
-            *some, most = sorted(of, key=lambda value: len(of[value]))
+        lines = []
+        for n, names_by_value in values.items():
+            *some, usual = sorted(names_by_value, key=lambda value: len(names_by_value[value]))
             if some:
-                found.append(f"{n} is {_for(of, some)}, and {most} for all others")
-        return found
+                lines.append(f"{n} is {_for(names_by_value, some)}, and {usual} for all others")
+        return lines
 
     @property
     def own(self) -> tuple[UserFile, ...]:
@@ -101,15 +101,15 @@ class ComparisonPlan:
         return user_files.merged(*(p.own for p in self.plans.values()))
 
     @property
-    def setting(self) -> str:
-        """The scenario by name, with what was changed of it; where there is only programs, theirs."""
-        words = (p.workload.setting_words(p.scenario, p.options.fields) for p in self.plans.values())
+    def scenario_words(self) -> str:
+        """The scenario by name, with the fields that were changed; of programs alone: their own data."""
+        words = (p.workload.scenario_words(p.scenario, p.options.fields) for p in self.plans.values())
         return next(filter(None, words), "their own data")
 
     @property
-    def setting_record(self) -> dict[str, Any]:
-        """The setting for the record; empty where there are only programs."""
-        return next(filter(None, (p.workload.to_setting(p.scenario) for p in self.plans.values())), {})
+    def scenario_record(self) -> dict[str, Any]:
+        """The scenario for the record; empty if there are only programs."""
+        return next(filter(None, (p.workload.to_scenario_record(p.scenario) for p in self.plans.values())), {})
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
@@ -138,7 +138,7 @@ class ComparisonPlan:
             "seeds_per_trial": p.seeds,
             "choose_seeds": self.options.choose_seeds,
             **p.goal.to_record(),
-            **self.setting_record,
+            **self.scenario_record,
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
 
 
@@ -179,7 +179,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
     again = [
-        {n: _again(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
+        {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
     made = ComparisonPlan(
@@ -196,7 +196,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     return made
 
 
-def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
+def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
     """The searches of a comparison, each of which goes on over wider ranges, with half its trials again.
 
     Also where no range of its own is wider, so that budgets stay equal.
@@ -204,7 +204,9 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
     before = c.first.trials
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
-        of = found.ranges[name if name in found.ranges else c.control[0]]  # a control's are its algorithm's
+        of = wider_ranges.ranges[
+            name if name in wider_ranges.ranges else c.control[0]
+        ]  # a control's are its algorithm's
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
@@ -220,7 +222,7 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
         )
 
     plans, *again = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(c, plans=plans, again=tuple(again), before=before, widened=tuple(found.reasons))
+    return dataclasses.replace(c, plans=plans, again=tuple(again), before=before, widened=tuple(wider_ranges.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -305,7 +307,7 @@ def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
 def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
     """The options of a search; a program takes of --set and --ranges what names hyperparameters of its own.
 
-    The rest is for the built-in algorithms, as is what is said of the setting.
+    The rest, and the fields of the scenario, are for the built-in algorithms.
     """
     search = options.of_search(typed, folder, number, called)
     if not is_program(typed):
@@ -319,8 +321,8 @@ def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 
 
 def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOptions]) -> None:
     """Say which names of --set and --ranges a program does not have; UserError if all are programs without one."""
-    asked = {*options.set, *_ranged(options)}
-    lacks = {name: asked - {*s.set, *_ranged(s)} for name, s in searches.items()}
+    given = {*options.set, *_ranged(options)}
+    lacks = {name: given - {*s.set, *_ranged(s)} for name, s in searches.items()}
     if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
         plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # which refuses it in words
@@ -343,7 +345,7 @@ def _planned(search: SearchOptions) -> SearchPlan:
     return plan.make(search, resumed=run.exists())
 
 
-def _again(first: SearchPlan, search: SearchOptions) -> SearchPlan:
+def _repeated_plan(first: SearchPlan, search: SearchOptions) -> SearchPlan:
     """The plan of one of an algorithm's other searches: as its first, on other seeds."""
     p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
     return dataclasses.replace(p, grace=first.grace, budget=first.budget)
@@ -358,7 +360,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
 
     def twice(k: int, of: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
-        return {**of, name: dataclasses.replace(_again(of[plainest], search), draws=OTHER_DRAWS)}
+        return {**of, name: dataclasses.replace(_repeated_plan(of[plainest], search), draws=OTHER_DRAWS)}
 
     plans, *again = (twice(k, of) for k, of in enumerate(c.searches))
     return dataclasses.replace(c, plans=plans, again=tuple(again), control=(plainest, name))

@@ -134,8 +134,8 @@ def control_last(table: pd.DataFrame, control: Sequence[str]) -> pd.DataFrame:
 
     control: `ComparisonPlan.control`.
     """
-    again = table["algorithm"].isin(list(control[1:]))
-    return table.iloc[np.argsort(again.to_numpy(), kind="stable")].reset_index(drop=True)
+    is_control = table["algorithm"].isin(list(control[1:]))
+    return table.iloc[np.argsort(is_control.to_numpy(), kind="stable")].reset_index(drop=True)
 
 
 def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: float = 0.0) -> pd.DataFrame:
@@ -175,7 +175,7 @@ def _family(
     evaluations: pd.DataFrame,
     objective: Objective,
     margin: float,
-    wanted: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
+    choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
     """Tests between tuned algorithms, corrected as one family.  wanted: pairs of them, which come the best first."""
     several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
@@ -184,19 +184,19 @@ def _family(
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
     means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
-    apart = {(a, b): _apart(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
+    differences = {(a, b): _differences(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
     every = list(itertools.combinations(order, 2))
-    spreads = statistics.moderated([apart[pair] for pair in every]) if several_searches else [None] * len(every)
+    spreads = statistics.moderated([differences[pair] for pair in every]) if several_searches else [None] * len(every)
     spread = {frozenset(pair): of for pair, of in zip(every, spreads, strict=True)}
-    compared = list(wanted(order))
-    judged = [(*pair, apart[pair], spread[frozenset(pair)]) for pair in compared]
+    compared = list(choose_pairs(order))
+    judged = [(*pair, differences[pair], spread[frozenset(pair)]) for pair in compared]
     rows = [(a, b, *statistics.paired_by(d, of), of.freedom if of else d.size - 1) for a, b, d, of in judged]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p", "freedom"])
     if several_searches:
-        found = _verdicts([(d, of) for *_, d, of in judged], margin)
+        verdicts = _verdicts([(d, of) for *_, d, of in judged], margin)
     else:  # nothing is known of what another search would find
-        found = [""] * len(compared)
-    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=found)
+        verdicts = [""] * len(compared)
+    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=verdicts)
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
 
@@ -223,25 +223,25 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
 
     Trials that a scheduler stopped may differ; those that it let finish must not.
     """
-    found, lengths = [], {}
+    sentences, lengths = [], {}
     for name, run in runs.items():
-        had = frames.trials_table(RunFiles(run))
-        if len(had) != trials:
-            found.append(f"{name} started {len(had)} of {several(trials, 'trial')}")
-        ended = had[had["status"] == "finished"]
-        lengths[name] = sorted(set(ended["rounds"]))
-        if budget.unit != "rounds" and len(ended):
-            found += _overspent(name, ended, budget)
+        trials_table = frames.trials_table(RunFiles(run))
+        if len(trials_table) != trials:
+            sentences.append(f"{name} started {len(trials_table)} of {several(trials, 'trial')}")
+        finished = trials_table[trials_table["status"] == "finished"]
+        lengths[name] = sorted(set(finished["rounds"]))
+        if budget.unit != "rounds" and len(finished):
+            sentences += _overspent(name, finished, budget)
     if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
-        found.append(f"finished trials had different numbers of rounds: {each}")
-    return found
+        sentences.append(f"finished trials had different numbers of rounds: {each}")
+    return sentences
 
 
-def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
+def _overspent(name: str, finished: pd.DataFrame, budget: Budget) -> list[str]:
     """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much, or nothing."""
     column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
-    used, rounds = ended[column].mean(), ended["rounds"].mean()
+    used, rounds = finished[column].mean(), finished["rounds"].mean()
     if used == 0:
         return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget in MB"]
     if used > (1 + OVER) * budget.limit:
@@ -267,14 +267,14 @@ def numbers(runs: pd.DataFrame, metric: str) -> pd.Series:
     return runs.groupby(UNIT, observed=False)[metric].agg(lambda v: v.mean(skipna=False)).astype(float)
 
 
-def _apart(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
+def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
     """Differences in a metric between two sets of runs, paired by unit."""
     return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
     """Their mean with interval and p."""
-    d = _apart(a, b, metric)
+    d = _differences(a, b, metric)
     return statistics.paired(d, np.zeros_like(d))
 
 

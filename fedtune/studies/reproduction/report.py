@@ -43,9 +43,9 @@ def texts(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def footnotes(figures: pd.DataFrame) -> list[str]:
     """The printed figures' defects with their sources, each behind its mark."""
-    known = {d.short: d for cell in published.every() for d in cell.defects}
+    defects = {d.short: d for cell in published.every() for d in cell.defects}
     return [
-        f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items() for d in [known[short]]
+        f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items() for d in [defects[short]]
     ]
 
 

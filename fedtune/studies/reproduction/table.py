@@ -109,7 +109,7 @@ def _is_shown(spot: Spot, measure: str) -> bool:
 def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """One row of the table of figures."""
     scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
-    ours = statistics.mean([measured(measure, o, scenario) for o in outcomes])
+    mean = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan
     diverged = sum(bool(o.reason) for o in outcomes)
     if grid.paper in RULES and measure == "accuracy" and not diverged:
@@ -123,12 +123,12 @@ def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]
         "preset": spot.row.preset or OURS,
         "configuration": ", ".join(f"{n} = {v}" for n, v in config.items()),
         "rounds": scenario.rounds,
-        "whole": spot.column.whole or scenario.rounds,
+        "whole": spot.column.paper_rounds or scenario.rounds,
         "measure": measure,
         "seeds": len(outcomes),
         "diverged": diverged,
-        "ours": ours.mean,
-        "half": ours.half,
+        "ours": mean.mean,
+        "half": mean.half,
         "by_paper_rule": rule,
         "published": cell.mean if cell else math.nan,
         "published_spread": math.nan if cell is None or cell.spread is None else cell.spread,

@@ -204,11 +204,11 @@ def strategies(
             raise UserError(
                 f"a table has no trials that change their configuration, but the scheduler is {name!r}; leave it out"
             )
-    found = []
+    plans = []
     for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
         unjudged = judge == "none"
-        found.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
-    return list(dict.fromkeys(found))
+        plans.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
+    return list(dict.fromkeys(plans))
 
 
 def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> None:
@@ -238,8 +238,8 @@ def simulate(
             bar.update(task, description=f"{strategy}; {tables[place].name}")
             one = partial(_on, place, strategy, budget, slots)
             of_each = []
-            for found in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
-                of_each.append(found)
+            for choices in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
+                of_each.append(choices)
                 bar.advance(task)
             yield pd.DataFrame(
                 [
@@ -251,8 +251,8 @@ def simulate(
                         "turn": _turn(tables[place], i),
                         **choice._asdict(),
                     }
-                    for i, of in enumerate(of_each)
-                    for choice in of
+                    for i, choices_of_one in enumerate(of_each)
+                    for choice in choices_of_one
                 ]
             ).rename(columns={"rounds": "budget"})
 
@@ -264,11 +264,11 @@ def all_chosen(
     turns, count = len(table.seeds), searches * len(table.seeds)
     one = partial(_chosen_on, 0, strategy.on(table), budget, slots)
     with _workers([table], processes) as pool, progress("searches") as bar:
-        task, found = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
+        task, places = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
         for place in pool.map(one, range(count), chunksize=max(1, count // 64)):
-            found.append(place)
+            places.append(place)
             bar.advance(task)
-    return [found[turn::turns] for turn in range(turns)]
+    return [places[turn::turns] for turn in range(turns)]
 
 
 def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolExecutor:
@@ -307,6 +307,6 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             mean = statistics.mean(100 * at["regret"].to_numpy())
             row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
         rows.append(row | {"spread": 100 * end.groupby("turn")["regret"].var().mean() ** 0.5})
-    found = pd.DataFrame(rows)
-    last = [c for c in found if str(c).startswith("regret")][-1]
-    return found.sort_values(["table", last], kind="stable").reset_index(drop=True)
+    frame_ = pd.DataFrame(rows)
+    last = [c for c in frame_ if str(c).startswith("regret")][-1]
+    return frame_.sort_values(["table", last], kind="stable").reset_index(drop=True)

@@ -105,16 +105,16 @@ class View(Callback):
     def picture(self) -> Group:
         """How the search stands: a line, and a table of running trials."""
         counts = {how: list(self.ended.values()).count(how) for how in STATUSES}
-        known = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
-        done = f"{len(self.ended)}/{several(self.trials, 'trial')} ({known or 'none ended'})"
-        head = f"{self.title}   {done}   {self.elapsed()}"
+        counts_text = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
+        progress = f"{len(self.ended)}/{several(self.trials, 'trial')} ({counts_text or 'none ended'})"
+        head = f"{self.title}   {progress}   {self.elapsed()}"
         table = Table(box=None, pad_edge=False)
         for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
         if self.peak:  # the answer so far comes first
-            at = f"{self.peak.round}/{self.rounds}"
+            round_text = f"{self.peak.round}/{self.rounds}"
             name = f"best round so far {self.peak.trial}"
-            self._row(table, name, at, self.peak.value, self.peak.config, style="bold green")
+            self._row(table, name, round_text, self.peak.value, self.peak.config, style="bold green")
             table.add_section()
         for trial, config in list(self.running.items())[:SHOWN]:
             last = self.last.get(trial, {})
@@ -171,7 +171,7 @@ class LineView(View):
         last = self.last.get(trial, {})
         when = "before its first round ended"
         if rounds := last.get("training_iteration", 0):
-            value = "" if (found := self._value(last)) is None else f", {self.objective.name} {found:.4f} in the last"
+            value = "" if (score := self._value(last)) is None else f", {self.objective.name} {score:.4f} in the last"
             when = f"after {several(rounds, 'round')}{value}"
         peak = ""
         if self.peak:

@@ -174,8 +174,8 @@ class TrialLogger(Callback):
 def require(names: Sequence[str]) -> None:
     """UserError for a tool whose package is not installed."""
     for name in names:
-        there = importlib.util.find_spec(KINDS[name].package)
-        if there is None or there.origin is None:  # a folder of that name, such as W&B's data, is no package
+        spec = importlib.util.find_spec(KINDS[name].package)
+        if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
             raise _missing(name)
 
 

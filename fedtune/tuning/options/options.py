@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, shown
@@ -168,8 +168,6 @@ class ExperimentOptions:
     # what the record that these options are of says of the setting and of defaults: declarations may be others now
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    OLDER: ClassVar[dict[str, Any]] = {}  # options of records that are older than these options
-
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
         check(self)
@@ -289,14 +287,12 @@ class ExperimentOptions:
             values = values | {"executor": content["executor"]}  # what was found for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
-        return cls(**cls.OLDER | values, recorded=_recorded(content))
+        return cls(**values, recorded=_recorded(content))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
-
-    OLDER: ClassVar[dict[str, Any]] = {"choose_seeds": 1}
 
     program: str = option(
         "",
@@ -454,11 +450,11 @@ class SearchOptions(ExperimentOptions):
 
         rounds = self.fields.get("rounds")
         if self.flower:
-            found = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
-            return workload.of_program(found, self.seed, {}, self.selects_on_test)
+            program = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
+            return workload.of_program(program, self.seed, {}, self.selects_on_test)
         folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
-        found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
-        return workload.of_program(found, self.seed, self.set, self.selects_on_test, rounds)
+        program = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
+        return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
 
     def _require_of_engine(self) -> None:
         """UserError for an option that only programs have."""

@@ -66,14 +66,14 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(os.fspath, several)))
 
 
-def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
+def names_of(*allowed: str) -> Callable[[Any], tuple[str, ...]]:
     """A parser of names, each once, from one name or several; its UserError names those that there are."""
 
     def names(value: Any) -> tuple[str, ...]:
         given = texts(value)
         for name in given:
-            if name not in known:
-                raise UserError(f"must be {' or '.join(known)}, but got {name!r}")
+            if name not in allowed:
+                raise UserError(f"must be {' or '.join(allowed)}, but got {name!r}")
         return tuple(dict.fromkeys(given))
 
     return names
