@@ -73,17 +73,17 @@ def above(
     read: Read, table: str, part: str, one: str, other: str, only: str = "", claimed: float = math.nan
 ) -> ClaimVerdict:
     """Whether one algorithm is above another in every setting of a part, or in those whose label ends so."""
-    ours, theirs = (read(table, part, row, "accuracy") for row in (one, other))
-    there = [label for label in ours if label in theirs and label.endswith(only)]
+    ones, others = (read(table, part, row, "accuracy") for row in (one, other))
+    labels = [label for label in ones if label in others and label.endswith(only)]
     return all_of(
-        *(better({one: ours[x], other: theirs[x]}, one, other, where=f"{x}: ", claimed=claimed) for x in there)
+        *(better({one: ones[x], other: others[x]}, one, other, where=f"{x}: ", claimed=claimed) for x in labels)
     )
 
 
 def ratio(read: Read, measure: str) -> Values:
     """What GFPL has of a measure over what FedProto has, in the same setting."""
-    ours, theirs = (read("gfpl-fig4", "a", row, measure) for row in ("GFPL", "FedProto"))
-    return {c: ours[c] / theirs[c] for c in ours if c in theirs}
+    gfpl, fedproto = (read("gfpl-fig4", "a", row, measure) for row in ("GFPL", "FedProto"))
+    return {c: gfpl[c] / fedproto[c] for c in gfpl if c in fedproto}
 
 
 def _by_heads(name: str, what: str, judge: Callable[[Read, str], ClaimVerdict]) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def main(argv: list[str] | None = None) -> int:
         return "; ".join(dict.fromkeys(filter(None, (t.where(part) for t in tables if t.table == name))))
 
     every = judged(values, where)
-    asked = every["where"] != ""
-    table, left = every[asked], "; ".join(every.loc[~asked, "claim"])
+    was_run = every["where"] != ""
+    table, not_judged = every[was_run], "; ".join(every.loc[~was_run, "claim"])
     if table.empty:
         names = ", ".join(dict.fromkeys(t.table for t in tables))
         raise UserError(f"claims are judged by tables 1 and 2 and figures 3, 4, 6 and 7 of GFPL, but got {names}")
     lines = ["# GFPL's claims", "", comparison_text.markdown(table)]
-    lines += [f"Not judged, because their settings were not run: {left}.", ""] if left else []
+    lines += [f"Not judged, because their settings were not run: {not_judged}.", ""] if not_judged else []
     lines += ["From the runs of", ""]
     lines += [f"- {provenance_line(t.record, (o.commit for o in t.outcomes.values()))}" for t in tables]
     text = "\n".join(lines) + "\n"
@@ -242,10 +242,10 @@ class Reproduced(NamedTuple):
 
         part: the first letters of the panels that are wanted.  measure: of a run, or `printed`, the paper's accuracy.
         """
-        there = [s for s in self.spots if s.row.label == row and s.panel.label.startswith(part)]
-        several = len({s.column.label.partition(", ")[0] for s in there}) > 1
-        found: Values = {}
-        for spot in there:
+        spots = [s for s in self.spots if s.row.label == row and s.panel.label.startswith(part)]
+        several = len({s.column.label.partition(", ")[0] for s in spots}) > 1
+        by_label: Values = {}
+        for spot in spots:
             if measure == "printed":
                 cell = reproduction_table.printed(GRIDS[self.table], spot, "accuracy")
                 of_runs = [cell.mean if cell else math.nan]
@@ -255,23 +255,25 @@ class Reproduced(NamedTuple):
             else:
                 continue
             data, _, label = spot.column.label.partition(", ")
-            found |= {f"{data}, {x}" if several else x: np.array(of_runs) for x in label.split(" / ")}
-        return found
+            by_label |= {f"{data}, {x}" if several else x: np.array(of_runs) for x in label.split(" / ")}
+        return by_label
 
 
 def judged(read: Read, where: Callable[[str, str], str] = lambda table, part: "") -> pd.DataFrame:
     """A row per claim: the claim, the verdict, the data, rounds and seeds of the runs, and the measured figures."""
     rows = []
     for name, (claim, check) in CLAIMS.items():
-        asked: dict[tuple[str, str], None] = {}
+        places: dict[tuple[str, str], None] = {}
 
-        def noted(table: str, part: str, row: str, measure: str, asked: dict[tuple[str, str], None] = asked) -> Values:
-            asked[table, part] = None
+        def read_and_note(
+            table: str, part: str, row: str, measure: str, places: dict[tuple[str, str], None] = places
+        ) -> Values:
+            places[table, part] = None
             return read(table, part, row, measure)
 
-        found = check(noted)
-        on = "; ".join(dict.fromkeys(filter(None, (where(*what) for what in asked))))
-        rows.append((name, claim, found.verdict, on, found.why))
+        verdict = check(read_and_note)
+        on = "; ".join(dict.fromkeys(filter(None, (where(*what) for what in places))))
+        rows.append((name, claim, verdict.verdict, on, verdict.why))
     return pd.DataFrame(rows, columns=["claim", "what", "verdict", "where", "measured"])
 
 

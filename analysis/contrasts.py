@@ -44,8 +44,8 @@ Values = dict[str, dict[str, np.ndarray]]  # setting ("" where there is one) -> 
 
 def studies() -> dict[str, dict[str, Any]]:
     """The studies of the file, by name."""
-    found: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return found
+    content: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return content
 
 
 def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches: bool = False) -> pd.DataFrame:
@@ -54,20 +54,20 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches:
     values: by metric, what was found: in every setting each name's percent by seed, or by search if `searches`, in the
     same order.
     """
-    settings = list(dict.fromkeys(s for of in values.values() for s in of))
-    spreads = {(m, s): _spreads(of) for m in values for s, of in values[m].items()} if searches else {}
+    settings = list(dict.fromkeys(s for by_name in values.values() for s in by_name))
+    spreads = {(m, s): _spreads(by_name) for m in values for s, by_name in values[m].items()} if searches else {}
     rows: list[dict[str, Any]] = []
     for c in contrasts:
         for setting in settings:
-            of = values.get(c["metric"], {}).get(setting, {})
+            by_name = values.get(c["metric"], {}).get(setting, {})
             row: dict[str, Any] = {"one": c["one"], "other": c["other"], "setting": setting, "metric": c["metric"]}
             row["expected"] = c["expected"]
-            if c["one"] not in of or c["other"] not in of:
+            if c["one"] not in by_name or c["other"] not in by_name:
                 rows.append(row | {"verdict": NOT_RUN})
                 continue
-            apart = of[c["one"]] - of[c["other"]]
+            differences = by_name[c["one"]] - by_name[c["other"]]
             spread = spreads[c["metric"], setting][frozenset((c["one"], c["other"]))] if searches else None
-            d, narrow = statistics.paired_by(apart, spread), statistics.paired_by(apart, spread, 0.9)
+            d, narrow = statistics.paired_by(differences, spread), statistics.paired_by(differences, spread, 0.9)
             within = abs(narrow.mean) + narrow.half
             rows.append(row | {"difference": d.mean, "half": d.half, "p": d.p, "within": within})
     columns = ["one", "other", "setting", "metric", "expected", "difference", "half", "p", "within", "verdict"]
@@ -77,11 +77,11 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches:
     return table.drop(columns="within")
 
 
-def _spreads(of: dict[str, np.ndarray]) -> dict[frozenset[str], statistics.Spread | None]:
+def _spreads(by_name: dict[str, np.ndarray]) -> dict[frozenset[str], statistics.Spread | None]:
     """Of every two names the variance of their difference."""
-    pairs = list(itertools.combinations(of, 2))
-    found = statistics.moderated([of[a] - of[b] for a, b in pairs])
-    return {frozenset(pair): spread for pair, spread in zip(pairs, found, strict=True)}
+    pairs = list(itertools.combinations(by_name, 2))
+    spreads = statistics.moderated([by_name[a] - by_name[b] for a, b in pairs])
+    return {frozenset(pair): spread for pair, spread in zip(pairs, spreads, strict=True)}
 
 
 def _verdict(row: dict[Any, Any]) -> str:
@@ -112,35 +112,35 @@ def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
     }
 
 
-def of_reproduction(found: Reproduced) -> dict[str, Values]:
+def of_reproduction(reproduced: Reproduced) -> dict[str, Values]:
     """The results of `fedtune reproduce`, by row and column."""
     values: dict[str, Values] = {}
     for metric, measure in MEASURES.items():
-        by_setting = values.setdefault(metric, {})
-        for row in dict.fromkeys(spot.row.label for spot in found.spots):
-            for setting, of in found.values("", row, measure).items():
-                by_setting.setdefault(setting, {})[row] = of
+        by_scenario = values.setdefault(metric, {})
+        for row in dict.fromkeys(spot.row.label for spot in reproduced.spots):
+            for scenario, of in reproduced.values("", row, measure).items():
+                by_scenario.setdefault(scenario, {})[row] = of
     return values
 
 
 def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
     """The study that a folder belongs to, what made it, and what became of its contrasts; UserError if it has none."""
-    files, known = RunFiles(folder, COMPARISON), studies()
+    files, by_name = RunFiles(folder, COMPARISON), studies()
     if files.is_comparison:
         study = folder.absolute().name
-        if study not in known:
-            raise unknown("study", study, known, str(FILE.name))
-        made = provenance_line(files.record, commits_of(files.record))
-        values, searches = of_comparison(folder, known[study]["reads"]), files.record.get("searches", 1) > 1
-        return study, made, judged(known[study]["contrasts"], values, searches)
-    found = Reproduced.read(folder)
-    if found.table not in known:
-        raise UserError(f"contrasts.yaml has contrasts of {', '.join(known)}, but {folder} is of {found.table}")
-    made = provenance_line(found.record, (o.commit for o in found.outcomes.values()))
-    return found.table, made, judged(known[found.table]["contrasts"], of_reproduction(found))
+        if study not in by_name:
+            raise unknown("study", study, by_name, str(FILE.name))
+        origin = provenance_line(files.record, commits_of(files.record))
+        values, searches = of_comparison(folder, by_name[study]["reads"]), files.record.get("searches", 1) > 1
+        return study, origin, judged(by_name[study]["contrasts"], values, searches)
+    reproduced = Reproduced.read(folder)
+    if reproduced.table not in by_name:
+        raise UserError(f"contrasts.yaml has contrasts of {', '.join(by_name)}, but {folder} is of {reproduced.table}")
+    origin = provenance_line(reproduced.record, (o.commit for o in reproduced.outcomes.values()))
+    return reproduced.table, origin, judged(by_name[reproduced.table]["contrasts"], of_reproduction(reproduced))
 
 
-def text(study: str, made: str, table: pd.DataFrame) -> str:
+def text(study: str, origin: str, table: pd.DataFrame) -> str:
     """The contrasts as a page of Markdown.  made: by which command and commit."""
     shown = pd.DataFrame(
         {
@@ -155,15 +155,15 @@ def text(study: str, made: str, table: pd.DataFrame) -> str:
     )
     if not table["setting"].any():
         shown = shown.drop(columns="setting")
-    told = int((table["verdict"].isin([ABOVE, BELOW])).sum())
+    significant = int((table["verdict"].isin([ABOVE, BELOW])).sum())
     lines = [
         f"# Contrasts of {study}",
         "",
         studies()[study]["question"],
         "",
-        made,
+        origin,
         "",
-        f"Written down in analysis/contrasts.yaml before the runs. {told} of {len(table)} are significant.",
+        f"Written down in analysis/contrasts.yaml before the runs. {significant} of {len(table)} are significant.",
         "",
         comparison_text.markdown(shown),
     ]

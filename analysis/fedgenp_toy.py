@@ -126,9 +126,9 @@ def run(rounds: Sequence[int], seed: int) -> list[Snapshot]:
     return out
 
 
-def figure(data: Federation, found: Sequence[Snapshot]) -> Figure:
+def figure(data: Federation, snapshots: Sequence[Snapshot]) -> Figure:
     """First row: what each client trains on.  Second row: where the global models part the classes."""
-    fig = Figure(figsize=(max(11.0, 2.9 * len(found)), 7.5), layout="constrained")
+    fig = Figure(figsize=(max(11.0, 2.9 * len(snapshots)), 7.5), layout="constrained")
     FigureCanvasAgg(fig)
     halves: Any = fig.subfigures(2, 1)
     above, below = halves
@@ -138,8 +138,8 @@ def figure(data: Federation, found: Sequence[Snapshot]) -> Figure:
         _frame(ax, f"client {k + 1}: n = {len(data.train.rows[k])} training rows", k == 0)
     clients[0].legend(loc="best", fontsize=8, framealpha=0.9)
     across, up = grid()
-    panels = below.subplots(1, len(found), sharex=True, sharey=True, squeeze=False)[0]
-    for i, (ax, shot) in enumerate(zip(panels, found, strict=True)):
+    panels = below.subplots(1, len(snapshots), sharex=True, sharey=True, squeeze=False)[0]
+    for i, (ax, shot) in enumerate(zip(panels, snapshots, strict=True)):
         ax.contourf(across, up, shot.margin, levels=[-np.inf, 0, np.inf], colors=PALE)
         ax.contour(across, up, shot.margin, levels=[0], colors="black", linewidths=1.4)
         _points(ax, data, data.train.rows.ravel(), 7, 0.8)
@@ -152,9 +152,9 @@ def figure(data: Federation, found: Sequence[Snapshot]) -> Figure:
 
 def _points(ax: Axes, data: Federation, rows: np.ndarray, area: float, alpha: float) -> None:
     for label in (0, 1):
-        chosen = data.x[rows[data.y[rows] == label]].reshape(-1, 2)
+        points = data.x[rows[data.y[rows] == label]].reshape(-1, 2)
         colour, mark, name = COLOURS[label], MARKS[label], f"class {label}"
-        ax.scatter(chosen[:, 0], chosen[:, 1], area, colour, marker=mark, alpha=alpha, linewidths=0, label=name)
+        ax.scatter(points[:, 0], points[:, 1], area, colour, marker=mark, alpha=alpha, linewidths=0, label=name)
 
 
 def _frame(ax: Axes, title: str, first: bool) -> None:
@@ -175,9 +175,9 @@ def _rounds(text: str) -> list[int]:
 
 
 def _writable(text: str) -> Path:
-    path, known = Path(text), sorted(FigureCanvasAgg.get_supported_filetypes())
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise UserError(f"--output needs a name that ends in one of {', '.join(known)}, but got {text!r}")
+    path, endings = Path(text), sorted(FigureCanvasAgg.get_supported_filetypes())
+    if path.suffix.removeprefix(".").lower() not in endings:
+        raise UserError(f"--output needs a name that ends in one of {', '.join(endings)}, but got {text!r}")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"--output needs a file in a folder that exists, but got {text!r}")
     return path
@@ -202,12 +202,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.seeds < 1:
         raise UserError(f"--seeds must be at least 1, but got {args.seeds}")
     torch.set_num_threads(1)
-    played, data = {args.seed + i: run(rounds, args.seed + i) for i in range(args.seeds)}, draw(args.seed)
+    by_seed, data = {args.seed + i: run(rounds, args.seed + i) for i in range(args.seeds)}, draw(args.seed)
     try:
-        figure(data, played[args.seed]).savefig(path, dpi=150)
+        figure(data, by_seed[args.seed]).savefig(path, dpi=150)
     except OSError as error:
         raise UserError(f"--output {path} cannot be written: {error}") from error
-    rows = [(shot.algorithm, shot.rounds, seed, shot.accuracy) for seed, found in played.items() for shot in found]
+    rows = [(shot.algorithm, shot.rounds, seed, shot.accuracy) for seed, shots in by_seed.items() for shot in shots]
     print(
         f"{'algorithm':9} {'rounds':>6} {'seed':>4} {'accuracy':>8}   on all clients' {data.test.rows.size} test rows"
     )

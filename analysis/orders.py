@@ -62,13 +62,13 @@ def kinds(names: list[str]) -> dict[str, str]:
 def orders(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> dict[str, pd.DataFrame]:
     """Two figures an algorithm, side by side, by what they are: of both tables, and by default and tuned of each."""
     tables = [t.set_index("algorithm") for t in (one, other)]
-    found = {
+    pairs = {
         f"{what}: {names[0]}, {names[1]}": [t[column] for t in tables]
         for what, column in COLUMNS.items()
         if all(column in t for t in tables)
     }
-    found |= {f"{name}: by defaults, tuned": [t["default"], t["tuned"]] for name, t in zip(names, tables, strict=True)}
-    return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in found.items()}
+    pairs |= {f"{name}: by defaults, tuned": [t["default"], t["tuned"]] for name, t in zip(names, tables, strict=True)}
+    return {what: pd.concat(pair, axis=1, join="inner").dropna() for what, pair in pairs.items()}
 
 
 def _counted(table: pd.DataFrame) -> pd.DataFrame:
@@ -81,10 +81,10 @@ def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.Da
     rows = []
     for what, both in pairs.items():
         for kind in ("all", *dict.fromkeys(kind_of.values())):
-            some = both if kind == "all" else both[[kind_of[n] == kind for n in both.index]]
-            if len(some) >= FEWEST:
-                found = stats.kendalltau(some.iloc[:, 0], some.iloc[:, 1])
-                rows.append((what, kind, len(some), found.statistic, found.pvalue))
+            part = both if kind == "all" else both[[kind_of[n] == kind for n in both.index]]
+            if len(part) >= FEWEST:
+                tau = stats.kendalltau(part.iloc[:, 0], part.iloc[:, 1])
+                rows.append((what, kind, len(part), tau.statistic, tau.pvalue))
         if len({kind_of.get(n) for n in both.index}) == 2:
             rows.append((what, "across the kinds", len(both), _across(both, kind_of), math.nan))
     return pd.DataFrame(rows, columns=["order", "kind", "algorithms", "tau", "p"])
@@ -92,8 +92,8 @@ def taus(pairs: Mapping[str, pd.DataFrame], kind_of: Mapping[str, str]) -> pd.Da
 
 def _across(both: pd.DataFrame, kind_of: Mapping[str, str]) -> float:
     """Kendall's τ-b of the pairs whose algorithms are of different kinds."""
-    apart = [(a, b) for a, b in itertools.combinations(both.index, 2) if kind_of[a] != kind_of[b]]
-    one, other = (np.sign([of[a] - of[b] for a, b in apart]) for of in (both.iloc[:, 0], both.iloc[:, 1]))
+    pairs = [(a, b) for a, b in itertools.combinations(both.index, 2) if kind_of[a] != kind_of[b]]
+    one, other = (np.sign([of[a] - of[b] for a, b in pairs]) for of in (both.iloc[:, 0], both.iloc[:, 1]))
     return float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum()))
 
 
@@ -107,14 +107,14 @@ def text(one: Path, other: Path) -> str:
             "give tables of two comparisons of the same algorithms"
         )
     pairs = orders(tables[0], tables[1], (one.stem, other.stem))
-    found = taus(pairs, kinds(sorted({name for both in pairs.values() for name in both.index})))
+    table = taus(pairs, kinds(sorted({name for both in pairs.values() for name in both.index})))
     shown = pd.DataFrame(
         {
-            "order": found["order"],
-            "kind": found["kind"],
-            "algorithms": found["algorithms"],
-            "Kendall's τ": [number(t, ".2f") for t in found["tau"]],
-            "p": [number(p, ".2g") for p in found["p"]],
+            "order": table["order"],
+            "kind": table["kind"],
+            "algorithms": table["algorithms"],
+            "Kendall's τ": [number(t, ".2f") for t in table["tau"]],
+            "p": [number(p, ".2g") for p in table["p"]],
         }
     )
     return f"# Does the order of {one.stem} hold in {other.stem}?\n\n{ABOUT}\n\n{comparison_text.markdown(shown)}"

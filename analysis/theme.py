@@ -103,8 +103,8 @@ def nothing(title: str, why: str) -> go.Figure:
 def _as_written(figure: go.Figure) -> None:
     """Texts of data and axes, which Plotly would take for mark-up: a class named <b>, a price of $5 and $6."""
     for trace in figure.data:
-        found = {name: trace[name] for name in TEXTS if name in trace and trace[name] is not None}
-        trace.update({name: shown for name, value in found.items() if (shown := _literal(value)) is not value})
+        texts = {name: trace[name] for name in TEXTS if name in trace and trace[name] is not None}
+        trace.update({name: shown for name, value in texts.items() if (shown := _literal(value)) is not value})
     for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
         axis.update({n: _literal(axis[n]) for n in ("ticktext", "categoryarray") if axis[n] is not None})
         if axis.title.text:

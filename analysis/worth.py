@@ -109,32 +109,32 @@ def spread(values: pd.DataFrame) -> tuple[float, float]:
 
 def families(names: list[str]) -> dict[str, str]:
     """The family of each algorithm by what it sends: the whole model, a part of it, or something else."""
-    found = {}
+    by_name = {}
     for name in names:
         shared = set(registry.find(name)().shared)
-        found[name] = "the model" if shared >= {"body", "head"} else "a part of it" if shared else "something else"
-    return found
+        by_name[name] = "the model" if shared >= {"body", "head"} else "a part of it" if shared else "something else"
+    return by_name
 
 
 def studied(folder: Path, name: str, searches: int) -> optuna.Study | None:
     """The trials of all of an algorithm's searches in a comparison; None if none has an Optuna study."""
     last = {
-        search_of(found): found for found in searches_of(folder, name, searches)
+        search_of(search): search for search in searches_of(folder, name, searches)
     }  # a widened one has all its trials
-    studies = [s for found in last.values() if (s := plots.study(found)) is not None]
+    studies = [s for search in last.values() if (s := plots.study(search)) is not None]
     return plots.pooled(studies) if studies else None
 
 
 def shares(folder: Path, names: list[str], searches: int = 1) -> pd.DataFrame:
     """By family: the mean share of the variance between trials that local training explains, and what comes first."""
-    of, rows = families(names), []
+    family_of, rows = families(names), []
     for name in names:
         if found := plots.mattered(studied(folder, name, searches)):
             local = {r: found.shares.get(r, 0.0) for r in RATES}
             others = 1 - sum(local.values())
             more = not set(found.shares) <= set(RATES)
             rows.append(
-                {"family": of[name], **local, "others": others, "first": next(iter(found.shares)), "more": more}
+                {"family": family_of[name], **local, "others": others, "first": next(iter(found.shares)), "more": more}
             )
     if not rows:
         return pd.DataFrame()

@@ -77,8 +77,8 @@ def _next(config: str | None, given: dict[str, Any]) -> str:
         folder = Path(config).parent
         return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
     share = {"gpus_per_trial": 1} if given.get("device") == "cuda" else {}
-    kept = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
-    return f"search: {command_line('search', *arguments.words(kept | share, SearchOptions))}"
+    options = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
+    return f"search: {command_line('search', *arguments.words(options | share, SearchOptions))}"
 
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

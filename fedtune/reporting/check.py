@@ -74,7 +74,7 @@ class FinalCheck:
         """Best minus default on each seed; not a number where either diverged."""
         return self.of("best") - self.of("default").reindex(self.of("best").index)
 
-    def said(self, name: str, column: str = "") -> str:
+    def mean_text(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words."""
         return interval(*statistics.mean(self.of(name, column)), ".4f", within=limits(column or self.column))
 
@@ -110,8 +110,8 @@ class FinalCheck:
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
-        known = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
-        return [(n, [number(self.of(n, c).mean(), ".4f") for c in known]) for n in self.names] if known else []
+        columns = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
+        return [(n, [number(self.of(n, c).mean(), ".4f") for c in columns]) for n in self.names] if columns else []
 
     @property
     def spread_columns(self) -> list[str]:
@@ -128,10 +128,15 @@ class FinalCheck:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.said(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
+        rows = [(n, self.mean_text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
-                (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
+                (
+                    f"{n}: test accuracy",
+                    self.mean_text(n, "test_acc"),
+                    _listed(self.of(n, "test_acc"), self.ends(n)),
+                    "",
+                )
                 for n in self.names
             ]
         if len(self.names) > 1:

@@ -61,8 +61,8 @@ class Access:
         given = request.query_params.get("token")
         if given is not None and self._is_token(given):
             rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
-            there = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
-            answer = RedirectResponse(there, 303)
+            location = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
+            answer = RedirectResponse(location, 303)
             seconds = DAYS * 24 * 3600
             answer.set_cookie(self._cookie, self._token.decode(), max_age=seconds, httponly=True, samesite="lax")
             return answer

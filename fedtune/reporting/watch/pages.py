@@ -206,7 +206,7 @@ def _signature(*runs: Path) -> str:
     return f"{hash(tuple(sorted(seen))):x}"
 
 
-def whole(page: Page, top: str, address: str, now: float) -> str:
+def html(page: Page, top: str, address: str, now: float) -> str:
     """A page, whole, as it is first shown.  top: of our templates.  address: its own."""
     shown = {"address": address, "now": now, "version": _version(top), "is_drawn": bool(page.runs)}
     return _rendered("page", page=page, top=Markup(top), **shown)

@@ -61,8 +61,8 @@ class Seen:
         if time.monotonic() < until:
             return value
         if key not in self._asked:
-            self._asked[key] = asked = asyncio.ensure_future(self._find(key, find))
-            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
+            self._asked[key] = future = asyncio.ensure_future(self._find(key, find))
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
         return await asyncio.shield(self._asked[key])
 
     async def _find(self, key: str, find: Callable[[], T]) -> T:
@@ -89,8 +89,8 @@ class Drawings:
 
     def due(self, key: str, version: str) -> str:
         """The version of a page that is to be shown now: the one that was drawn, as long as another is too early."""
-        known, until, _ = self._drawn.get(key, ("", 0.0, b""))
-        return known if known and time.monotonic() < until else version
+        drawn, until, _ = self._drawn.get(key, ("", 0.0, b""))
+        return drawn if drawn and time.monotonic() < until else version
 
     async def html(self, key: str, version: str, **request: Any) -> bytes:
         """What is drawn for this version of a page, packed."""
@@ -122,7 +122,7 @@ class WatchPages:
             Route("/static/{name}", self._static),
             *(Route(f"/events{path}", self._events) for path in shown),
             *(Route(f"/drawn{path}", self._drawn) for path in shown),
-            *(Route(path, self._whole) for path in shown),
+            *(Route(path, self._full_page) for path in shown),
         ]
         missing: Any = {404: lambda *_: _missing("there is no such page")}
         return Access(Starlette(routes=routes, exception_handlers=missing), token, port)
@@ -145,7 +145,7 @@ class WatchPages:
             return TrialPage(name, run, request.query_params.get("trial", ""))
         return RunPage(name, run, self._reader)
 
-    async def _found(self, request: Request) -> Page | Response:
+    async def _find_page(self, request: Request) -> Page | Response:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, self._page, request)
         except KeyError:
@@ -153,15 +153,15 @@ class WatchPages:
         except (UserError, OSError) as error:
             return _missing(str(error))
 
-    async def _whole(self, request: Request) -> Response:
+    async def _full_page(self, request: Request) -> Response:
         """A page, whole."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
         top = asyncio.ensure_future(self._top(page, address))
         done, _ = await asyncio.wait({top}, timeout=PATIENCE)
         shown = top.result() if done else await asyncio.get_running_loop().run_in_executor(None, page.first)
-        return HTMLResponse(pages.whole(page, shown, address, time.time()))
+        return HTMLResponse(pages.html(page, shown, address, time.time()))
 
     async def _top(self, page: Page, address: str) -> str:
         """The top of a page, or what is wrong with its run."""
@@ -172,13 +172,13 @@ class WatchPages:
 
     async def _drawn(self, request: Request) -> Response:
         """What is drawn below a page's top."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
         try:
             version = await self._seen.get(f"version {address}", page.version)
-            asked = await self._seen.get(f"drawing {address}", page.drawing)
-            packed = await self._unless_over(self._drawings.html(address, version, **asked)) if asked else b""
+            drawing = await self._seen.get(f"drawing {address}", page.drawing)
+            packed = await self._unless_over(self._drawings.html(address, version, **drawing)) if drawing else b""
         except (UserError, OSError) as error:
             packed = gzip.compress(pages.problem(error).encode())
         return _packed(packed, "text/html")
@@ -194,7 +194,7 @@ class WatchPages:
 
     async def _events(self, request: Request) -> Response:
         """A page's changes, as they come."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
 
@@ -254,9 +254,9 @@ def _packed(content: bytes, kind: str) -> Response:
 def _content(name: str) -> bytes:
     """A file of ours, or Plotly's script, packed."""
     if name == "plotly.js":
-        found = importlib.util.find_spec("plotly")
-        assert found and found.submodule_search_locations
-        file = Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+        spec = importlib.util.find_spec("plotly")
+        assert spec and spec.submodule_search_locations
+        file = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
         return gzip.compress(file.read_bytes(), 5)
     return gzip.compress(templates.text(name if name.startswith("report") else f"watch/{name}").encode())
 

@@ -307,6 +307,6 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             mean = statistics.mean(100 * at["regret"].to_numpy())
             row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
         rows.append(row | {"spread": 100 * end.groupby("turn")["regret"].var().mean() ** 0.5})
-    frame_ = pd.DataFrame(rows)
-    last = [c for c in frame_ if str(c).startswith("regret")][-1]
-    return frame_.sort_values(["table", last], kind="stable").reset_index(drop=True)
+    regrets = pd.DataFrame(rows)
+    last = [c for c in regrets if str(c).startswith("regret")][-1]
+    return regrets.sort_values(["table", last], kind="stable").reset_index(drop=True)
