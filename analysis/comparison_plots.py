@@ -74,7 +74,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
             hovertemplate=name + ": %{text}<extra></extra>",
         )
         for a, (bad, g) in lost.items():
-            how = trial_states.lost(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
+            how = trial_states.loss_word(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
             if bad:  # beside its points; where there are none, in the middle
                 figure.add_annotation(
                     text=f"{name} {how} in {bad} of {len(g)}",
@@ -88,7 +88,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
                 )
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title=f"{words}, last round")
-    how = trial_states.lost(evaluations["reason"] if "reason" in evaluations else ())
+    how = trial_states.loss_word(evaluations["reason"] if "reason" in evaluations else ())
     gone = f", none where a seed {how}" if figure.layout.annotations else ""
     units = evaluations[tables.UNIT].nunique()
     n = f"n = {several(units, 'seed')}" if units == evaluations["seed"].nunique() else f"n = {units} searches"

@@ -56,9 +56,9 @@ def rung_survival(
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
     fate, stages = {}, list(at_stage)
     for stage, after in zip(stages, [*stages[1:], None], strict=True):
-        here = status[at_stage[stage]]
-        on = at_stage[after][here.index] if after else pd.Series(False, index=here.index)
-        how_ended = here.where(here.isin(["finished", "stopped", "diverged", "failed"]), "still open")
+        statuses = status[at_stage[stage]]
+        on = at_stage[after][statuses.index] if after else pd.Series(False, index=statuses.index)
+        how_ended = statuses.where(statuses.isin(["finished", "stopped", "diverged", "failed"]), "still open")
         fate[stage] = how_ended.mask(on, "went on")
     for how, colour in FATES.items():
         counts = [int((fate[s] == how).sum()) for s in stages]

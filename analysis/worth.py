@@ -59,7 +59,7 @@ def by_seed(evaluations: pd.DataFrame, metric: str = "test_acc") -> tuple[pd.Dat
     """
 
     def table(runs: pd.DataFrame) -> pd.DataFrame:
-        of = {name: comparison_tables.numbers(mine, metric) for name, mine in runs.groupby("algorithm")}
+        of = {name: comparison_tables.numbers(rows, metric) for name, rows in runs.groupby("algorithm")}
         return 100 * pd.DataFrame(of)
 
     evaluations = comparison_tables.with_units(evaluations)

@@ -120,7 +120,7 @@ def compare(
     name: str, case: tuple[str, str, dict[str, Any]], other: Path, rounds: int, turns: int, test_every: int
 ) -> dict[str, Any]:
     """One case, trained by both sides in turns."""
-    sides = here, there = [Side(tree, case, rounds * turns, test_every) for tree in (ROOT, other)]
+    sides = this_side, other_side = [Side(tree, case, rounds * turns, test_every) for tree in (ROOT, other)]
     for turn in range(turns):
         for side in sides if turn % 2 else reversed(sides):
             side.turn(rounds)
@@ -134,10 +134,10 @@ def compare(
         "ours": a,
         "theirs": b,
         "ratio": b / a,
-        "ratio_of_total": sum(there.cpu) / sum(here.cpu),
-        "scoring": here.scoring(),
-        "their_scoring": there.scoring(),
-        "numbers": differences(here.rows, there.rows),
+        "ratio_of_total": sum(other_side.cpu) / sum(this_side.cpu),
+        "scoring": this_side.scoring(),
+        "their_scoring": other_side.scoring(),
+        "numbers": differences(this_side.rows, other_side.rows),
     }
 
 

@@ -142,8 +142,8 @@ def measure(trials: int = 200, rounds: int = 9, repeats: int = 3) -> dict[str, d
     return {which: min(times, key=lambda f: f["seconds"]) for which, times in turns.items()}
 
 
-def line(got: dict[str, dict[str, float]]) -> str:
-    fedtune, plain = got["fedtune"], got["tune"]
+def line(figures: dict[str, dict[str, float]]) -> str:
+    fedtune, plain = figures["fedtune"], figures["tune"]
     return (
         f"driver: {fedtune['trials']:.1f} trials and {fedtune['results']:.0f} results a second, "
         f"{fedtune['grown']:.0f} MB more per 1,000 trials; Tune alone {plain['trials']:.1f}, {plain['results']:.0f}, "

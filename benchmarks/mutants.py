@@ -34,7 +34,7 @@ from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 
 SKIPPED = ("NoOp", "RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
-ALIKE = 0.72  # of two lines, the least at which one is taken for the other
+LEAST_LIKENESS = 0.72  # of two lines, the least at which one is taken for the other
 SECONDS = 150  # of processor time, of one mutant's tests
 
 
@@ -202,7 +202,7 @@ def draw(root: Path, name: str, count: int, seed: int) -> Iterator[Mutant]:
 
 def find(root: Path, mutant: Mutant, by_name: dict[str, Any]) -> Mutant | None:
     """The same mutant in a tree where its line may have moved or been renamed; None if no line is like it."""
-    best, score = None, 2 * ALIKE
+    best, score = None, 2 * LEAST_LIKENESS
     for path in files(root, TARGETS[mutant.target]):
         file, code = str(path.relative_to(root)), path.read_text()
         lines = code.splitlines()

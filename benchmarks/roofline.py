@@ -141,15 +141,15 @@ def rounds(case: str, turns: int) -> dict[str, Any]:
         algorithm=algorithm, scenario=find(scenario).override(rounds=2 * turns), test_every=2 * turns
     )
     rows = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
-    took, inside = [], []
+    round_times, operation_times = [], []
     for _ in range(turns):
         began = time.thread_time()
         next(rows)
-        took.append(time.thread_time() - began)
+        round_times.append(time.thread_time() - began)
         with Kernels() as kernels:
             next(rows)
-        inside.append(kernels.seconds)
-    round_ms, kernels_ms = (1e3 * statistics.median(seconds[1:]) for seconds in (took, inside))
+        operation_times.append(kernels.seconds)
+    round_ms, kernels_ms = (1e3 * statistics.median(seconds[1:]) for seconds in (round_times, operation_times))
     return {"case": case, "round_ms": round_ms, "kernels_ms": kernels_ms, "share": kernels_ms / round_ms}
 
 

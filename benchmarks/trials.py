@@ -78,12 +78,12 @@ def case(algorithm: str, name: str, rounds: int, trials: int, turns: int) -> dic
     experiment = Experiment(algorithm=algorithm, scenario=scenario, executor="stack", test_every=rounds)
     data, configs = partitioning.make(scenario, 0), drawn(experiment, trials + 1)
     trained(experiment, configs[:2], data, 2, share=False)  # a process's first rounds take longer
-    took = [0.0, 0.0]
+    seconds = [0.0, 0.0]
     for _ in range(turns):
         alone, shared = (trained(experiment, configs, data, rounds, share) for share in (False, True))
         assert alone[1] == shared[1], algorithm
-        took = [took[0] + alone[0], took[1] + shared[0]]
-    each = [1e3 * t / (trials * turns) for t in took]
+        seconds = [seconds[0] + alone[0], seconds[1] + shared[0]]
+    each = [1e3 * t / (trials * turns) for t in seconds]
     return {
         "algorithm": algorithm,
         "setting": name,

@@ -77,14 +77,14 @@ def case(
         ]
         times: list[list[float]] = []
         for t in range(rounds):
-            took, rows = [0.0] * 3, [{}] * 3
+            seconds, rows = [0.0] * 3, [{}] * 3
             for i in ORDERS[t % len(ORDERS)]:
                 began = time.process_time()
                 row = runs[i].step()
-                took[i] = time.process_time() - began
+                seconds[i] = time.process_time() - began
                 rows[i] = {k: v for k, v in row.items() if k not in CLOCK}
             assert rows[0] == rows[1] == rows[2], (algorithm, model, t)
-            times.append(took)
+            times.append(seconds)
     built_in, user, control = zip(*times[2:], strict=True)  # the first rounds fill caches
     return {
         "algorithm": algorithm,

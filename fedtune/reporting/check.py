@@ -50,14 +50,14 @@ class FinalCheck:
         column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
-    def lost(self, *names: str) -> str:
+    def loss_word(self, *names: str) -> str:
         """In a word how these configurations' runs without a figure ended."""
-        return trial_states.lost(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
+        return trial_states.loss_word(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
 
     def ends(self, *names: str) -> pd.Series:
         """The same for each seed."""
         some = self.runs[self.runs["configuration"].isin(names)]
-        return some.groupby("seed")["reason"].agg(trial_states.lost).sort_index()
+        return some.groupby("seed")["reason"].agg(trial_states.loss_word).sort_index()
 
     @property
     def names(self) -> list[str]:
@@ -97,7 +97,7 @@ class FinalCheck:
         return "seed" if self.repeatable else "repetition"
 
     @property
-    def where(self) -> str:
+    def where_text(self) -> str:
         """Where its figures were found, in words."""
         return "on fresh seeds" if self.repeatable else "when repeated"
 

@@ -143,17 +143,17 @@ class Findings:
             return math.nan
         return self.score - statistics.mean(self.check.of("best", name)).mean
 
-    def again(self) -> str:
+    def run_command(self) -> str:
         """The command that trains the best configuration again."""
         try:
             data = SearchOptions.from_record(self.record).data_dir
         except UserError:
             data = None
-        where = ["--data-dir", data] if data else []
+        data_option = ["--data-dir", data] if data else []
         if "program" in self.record:
             best = _read_best(RunFiles(self.run).best_file)
             return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}"
-        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
+        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *data_option])
 
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
@@ -261,8 +261,8 @@ def _of_check(f: Findings) -> list[str]:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
             runs = several(len(values), "run")
-            how = f.check.lost(name)
-            sentences.append(sentence(f"{f.check.where} the {name} configuration {how} in {bad} of {runs}"))
+            how = f.check.loss_word(name)
+            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {how} in {bad} of {runs}"))
     return sentences
 
 
@@ -311,5 +311,5 @@ def _of_constraints(f: Findings) -> str:
         if f.check and c.name in f.check.runs:
             values = f.check.of("best", c.name)
             on_fresh, runs = int((values.map(c.excess) <= 0).sum()), several(len(values), "run")
-            text += f"; {f.check.where} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
+            text += f"; {f.check.where_text} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
     return text + "."

@@ -128,7 +128,7 @@ class RunFiles:
         self._added |= more
 
     @property
-    def noted(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """The entries that the record will have besides the state."""
         return self._added
 
@@ -222,8 +222,8 @@ def append_line(path: Path, line: str) -> None:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
-        ended = not end or file.read(1) == b"\n"
-        file.write(("" if ended else "\n").encode() + line.encode() + b"\n")
+        complete = not end or file.read(1) == b"\n"
+        file.write(("" if complete else "\n").encode() + line.encode() + b"\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import compared_in, rounds_of
-from fedtune.runs.trial_states import ALIVE, ended, trained
+from fedtune.runs.trial_states import ALIVE, trained, trial_statuses
 from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
@@ -226,7 +226,7 @@ class Reader:
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
         (state, over), rows = state_of(files, record), self._rows(run, budget.attribute, rungs)
-        how = ended(run, rows)
+        how = trial_statuses(run, rows)
         rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
         if over:  # states when the driver stopped; resume continues from there if the search was not over
             left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
@@ -317,7 +317,7 @@ def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
             continue
         last = rows[trial][-1] if trial in rows else {}
         where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
-        rounds = reached([last]) if last else 0
+        rounds = last_round([last]) if last else 0
         workers.append(Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp")))
     return workers
 
@@ -343,7 +343,7 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
     """How many trials reached a rung, and how many of them went on."""
     rounds = {t: at_rung for t, of in rows.items() if (at_rung := first_at(of, budget.attribute, rung)) is not None}
-    on = sum(reached(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
+    on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
     return RungCount(where, len(rounds), on)
 
@@ -375,7 +375,7 @@ def _best(
         values = [short(row.get("config", {}).get(n)) for n in names]
         kept = [["no", "yes"][_within_constraints(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
-        lines.append([trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values])
+        lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
     return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
 
 
@@ -394,7 +394,7 @@ def _tested(rows: list[Row], name: str) -> str:
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""
-    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
+    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {last_round([last])})")
 
 
 def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
@@ -402,6 +402,6 @@ def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
     return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 
-def reached(rows: list[Row]) -> int:
+def last_round(rows: list[Row]) -> int:
     """The last round of a trial."""
     return int(rows[-1]["training_iteration"])

@@ -86,11 +86,11 @@ def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) ->
 
 def commit() -> str | None:
     """The commit of the running code if it is a git checkout; "+" marks uncommitted changes."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
         return None
     try:
-        git = ["git", "-C", str(here)]
+        git = ["git", "-C", str(root)]
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
         dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):

@@ -46,8 +46,8 @@ def of_comparison(
     begun: its searches that have begun.  left: remaining seconds of those that are running.
     """
     over = [r for search in begun if (r := search.record)["state"] != "running" and "seconds" in r]
-    told = [seconds for seconds in left if seconds is not None]
-    if not over or len(told) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
+    known_seconds = [seconds for seconds in left if seconds is not None]
+    if not over or len(known_seconds) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
         return None
     mean = sum(float(r["seconds"]) for r in over) / len(over)
     algorithms = len(record["algorithms"]) * record.get("searches", 1)  # each of which is searched
@@ -55,7 +55,7 @@ def of_comparison(
     at_once = over[-1].get("concurrent") or 1
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
     runs = algorithms * (1 + record["top_k"]) * record["seeds"]
-    return sum(told) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
+    return sum(known_seconds) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
 
 
 def of_reproduction(files: RunFiles, record: Mapping[str, Any]) -> float | None:

@@ -87,9 +87,9 @@ class Check:
         """What is checked, in words."""
         parts = [f"algorithm {self.algorithm} ({self._cls.__name__})"] if self._cls else []
         parts += [f"model {self.model}{_called(self.model)}"] if self.model else []
-        return " with ".join(parts) + f": {self._where()}"
+        return " with ".join(parts) + f": {self._data_text()}"
 
-    def _where(self) -> str:
+    def _data_text(self) -> str:
         if not self.base:
             return "small clients of the digits data, three rounds"
         kind = "random" if self._subject else ""

@@ -33,7 +33,7 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
     same on each further one; every metric of the goal, its mean over all of them; reason, why it cannot be chosen, ""
     if it can: it diverged or failed on a seed, or breaks a constraint in the mean.
     """
-    if p.earlier and not p.onward:
+    if p.earlier and not p.continued:
         p.files.choice_folder.mkdir(exist_ok=True)
         for file in RunFiles(p.earlier).choice_folder.glob("*.json"):  # named by all that the outcome depends on
             shutil.copy(file, p.files.choice_folder)
@@ -48,7 +48,7 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
     ranked = tables.best_trials(trials[trials["status"] == "finished"], p.budget.unit, p.goal)
     best = choice.standing(ranked.to_dict("records"), worth)
     name, table = best and best["trial"], pd.DataFrame(rows)
-    messages.chosen(p, table, name)
+    messages.show_choice(p, table, name)
     stand = table[table["reason"] == ""].set_index("trial")
     trials[tables.CHOICE] = trials["trial"].map(stand[p.goal.first.name]).astype(float)
     reading.write_table(trials, p.files.trials_file)

@@ -142,7 +142,7 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.Search
         points=[point for point, _ in moved],
         outside=[outside for _, outside in moved],
         trials=len(onward),
-        onward=onward,
+        continued=onward,
         scheduler="none",
     )
 

@@ -66,7 +66,7 @@ class WorkersAhead(Callback):
         """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
         self._trials, self._slots = p.trials, p.concurrent or 1
         largest = max(2 * p.final_seeds, choice.TOP * len(p.choosing))
-        self._wanted = 0 if p.address or p.gpus else min(self._slots, largest)
+        self._workers = 0 if p.address or p.gpus else min(self._slots, largest)
         self._started: list[ray.ObjectRef] = []
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -74,7 +74,7 @@ class WorkersAhead(Callback):
         going = sum(t is not trial and not t.is_finished() for t in trials)
         if len(trials) < self._trials:
             return
-        while len(self._started) < min(self._wanted, self._slots - going):
+        while len(self._started) < min(self._workers, self._slots - going):
             self._started.append(ray_tasks.start_worker())
 
     def wait(self) -> None:

@@ -123,7 +123,7 @@ def evaluate(
         rounds += [whose | row for row in outcome.rounds]
         scored.append((whose, outcome.clients))
     frame = pd.DataFrame(rows)
-    frame.insert(3, "chosen", chosen(frame, first.goal))
+    frame.insert(3, "chosen", is_tuned(frame, first.goal))
     every = pd.DataFrame(rounds, columns=_columns(rounds))
     return frame, every, clients.table(scored), list(outcomes.values())
 
@@ -159,7 +159,7 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: F
     )
 
 
-def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
+def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     """Which rows belong to the tuned configuration of their search; the default's never do.
 
     Candidates that violate a constraint in the mean rank behind all that satisfy them.  If every candidate diverged on

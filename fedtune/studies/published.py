@@ -1,8 +1,8 @@
 """The figures that four papers printed, each with what is known to be wrong with it.
 
 GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
-figures are in published.yaml, copied from the papers' texts.  Illegible figures are left out and listed in `lost()`.
-A figure is a target for our runs only if its scenario is the paper's setting and its defects allow it.
+figures are in published.yaml, copied from the papers' texts.  Illegible ones are left out; `illegible` lists them.
+A figure is a target for our runs only if its scenario is the paper's and its defects allow it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Cell:
     text: str  # the figure as printed
     defects: tuple[Defect, ...]
     scenario: str
-    instead: tuple[tuple[str, str], ...]  # scenarios that stand in, each with what stands for what
-    stands_in: str = ""  # what stood for what in the scenario that it was asked for; empty: the setting is the paper's
+    instead: tuple[tuple[str, str], ...]  # our scenarios on other data, each with its "A for B"
+    stands_in: str = ""  # "A for B" if our data set A replaces the paper's B; empty: the same data
 
 
 def cells() -> pd.DataFrame:
@@ -88,7 +88,7 @@ def cells() -> pd.DataFrame:
 
 
 def of(scenario: str, algorithm: str) -> list[Cell]:
-    """Test accuracies that were published for a scenario's setting; `stands_in` is set where they are of other data."""
+    """Test accuracies that were published for a scenario; `stands_in` is set where they are of other data."""
     cells = []
     for cell in every():
         if cell.measure == "accuracy" and cell.row == algorithm:
@@ -114,7 +114,7 @@ def every() -> tuple[Cell, ...]:
     return tuple(cell for table in content["tables"] for cell in _cells(table, content))
 
 
-def lost() -> dict[str, str]:
+def illegible() -> dict[str, str]:
     """The parts of the papers' tables that are illegible or were never printed: where -> what."""
     return {entry["where"]: entry["what"] for entry in _content()["lost"]}
 

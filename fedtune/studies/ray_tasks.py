@@ -86,7 +86,7 @@ def run_all(
     left = [r for r in runs if r.label not in done]
     commit = provenance.commit()
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
-    some = packs(left, min(slots, concurrent or slots), apart=timed or limit.unit == "seconds")
+    some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
     at = Place(folder and RunFiles(folder).outputs_folder, "", cpus, gpus)
     outcomes = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
@@ -212,10 +212,10 @@ def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -
     return comparable and objective.better(row[objective.name], best[objective.name])
 
 
-def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask]]:
+def packs(runs: Sequence[RunTask], slots: int, one_by_one: bool) -> list[list[RunTask]]:
     """Runs that train as one stack: those of one configuration, as many seeds as a stack should hold.
 
-    slots: tasks that run at once; none is idle for the sake of a larger stack.  apart: each run by itself.
+    slots: tasks that run at once; none is idle for the sake of a larger stack.  one_by_one: each run by itself.
     Packs on the same federations follow each other, so that each is made once.
     """
     groups: dict[str, list[RunTask]] = {}
@@ -224,7 +224,7 @@ def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask
         groups.setdefault(kind, []).append(run)
     by_federation: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
     for group in groups.values():
-        at_once = 1 if apart else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
+        at_once = 1 if one_by_one else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
         parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(groups))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]

@@ -60,7 +60,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         )
     planned = dataclasses.replace(
         planned,
-        again=tuple(tried),
+        replayed=tuple(tried),
         trials=len(tried),
         points=[],
         outside=[],
@@ -82,21 +82,21 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
     distances: dict[str, pd.Series] = {}
-    if len(names) < len(p.again):
-        say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, because it was interrupted")
+    if len(names) < len(p.replayed):
+        say(f"replayed: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
         return 1
-    for old, new in zip(p.again, names, strict=True):
+    for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
         tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
             distances[old.trial] = _distance(one, other)
     if distances:
-        trials = f"{len(distances)} of {several(len(p.again), 'trial')}"
+        trials = f"{len(distances)} of {several(len(p.replayed), 'trial')}"
         say(f"replayed: {trials} have different numbers: {', '.join(distances)}")
         say(f"replayed: {_how_far(list(distances.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
-    say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
+    say(f"replayed: all {several(len(p.replayed), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
 
 

@@ -54,7 +54,7 @@ def _grown(space: Space, names: list[str], config: Config) -> Iterator[Config]:
         yield from _grown(space, names[1:], config)
 
 
-def trials(asked: int, space: Space, points: list[Config], beside: int, moves: bool) -> int:
+def trials(requested: int, space: Space, points: list[Config], outside: int, moves: bool) -> int:
     """How many trials there will be: at most one per configuration, as repeating one gives nothing new.
 
     asked    for so many
@@ -63,14 +63,16 @@ def trials(asked: int, space: Space, points: list[Config], beside: int, moves: b
     moves    the scheduler moves configurations, so that those which begin alike go apart
     """
     if not space.is_grid and not is_finite(space):
-        return asked
-    configs = len(points) if space.is_grid else beside + sum(1 for _ in itertools.islice(configurations(space), asked))
-    if configs >= asked:
-        return asked
+        return requested
+    configs = (
+        len(points) if space.is_grid else outside + sum(1 for _ in itertools.islice(configurations(space), requested))
+    )
+    if configs >= requested:
+        return requested
     default = ", the default among them" if space.is_grid else ""
     has = f"the space has only {several(configs, 'configuration')}{default}"
     if moves:
-        say(f"note: {has}, so some of the {asked} trials start alike; they differ once the scheduler perturbs them")
-        return asked
-    say(f"note: {has}, and none is tried twice: {several(configs, 'trial')} instead of {asked}")
+        say(f"note: {has}, so some of the {requested} trials start alike; they differ once the scheduler perturbs them")
+        return requested
+    say(f"note: {has}, and none is tried twice: {several(configs, 'trial')} instead of {requested}")
     return configs

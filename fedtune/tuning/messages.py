@@ -43,7 +43,7 @@ def _runs(p: SearchPlan) -> str:
     return several(choice.usual_runs(p.options.choose_seeds), "run")
 
 
-def chosen(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
+def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
@@ -116,7 +116,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
     lie = ("--data-dir", data_dir) if data_dir else ()
     todo = {"figures, and what to try": command_line("report", p.shown)}
     todo |= {"train the best again": p.workload.again(config, p.shown / p.files.best_file.name, *lie)}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.again or finite.are_all(p.space, p.trials)):
+    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
@@ -137,9 +137,9 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
         values = runs[main]
         mean = statistics.interval(*statistics.mean(values), ".4f", within=limits(main))
         if lost := int(values.isna().sum()):  # the mean of the others would be too good
-            mean = f"{trial_states.lost(runs['reason'])} in {lost} of {len(runs)}"
+            mean = f"{trial_states.loss_word(runs['reason'])} in {lost} of {len(runs)}"
         each = "  ".join(
-            trial_states.lost([why]) if math.isnan(v) else f"{v:.4f}"
+            trial_states.loss_word([why]) if math.isnan(v) else f"{v:.4f}"
             for v, why in zip(values, runs["reason"], strict=True)
         )
         more = [short(float(runs[column].mean(skipna=False))) for column in shown]
@@ -147,7 +147,7 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
     console().print(table)
     if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
         both = checked.pivot(index="seed", columns="configuration", values=main).dropna()
-        if trial_states.lost(checked["reason"]) == "failed" and len(both) > 1:  # a program may fail by chance
+        if trial_states.loss_word(checked["reason"]) == "failed" and len(both) > 1:  # a program may fail by chance
             gain = statistics.mean_difference(both["best"], both["default"])
             gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
             say(f"where both have figures, {len(both)} of {p.final_seeds}: {gain_text}; those that failed may be worse")

@@ -272,10 +272,14 @@ def distribution(name: str, domain: Domain) -> BaseDistribution:
     raise ValueError(f"Optuna searches uniform, log-uniform and categorical domains, but {name} is {domain}")
 
 
-def _suggest(trial: optuna.Trial, name: str, wanted: BaseDistribution) -> Any:
-    if isinstance(wanted, FloatDistribution):
-        return trial.suggest_float(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
-    if isinstance(wanted, IntDistribution):
-        return trial.suggest_int(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
-    assert isinstance(wanted, CategoricalDistribution)
-    return trial.suggest_categorical(name, wanted.choices)
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, FloatDistribution):
+        return trial.suggest_float(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    assert isinstance(distribution, CategoricalDistribution)
+    return trial.suggest_categorical(name, distribution.choices)

@@ -65,8 +65,8 @@ class SearchPlan:
     address: str | None
     tensorboard: bool
     earlier: Path | None = None  # a finished run whose trials this search goes on from
-    onward: tuple[EarlierTrial, ...] = ()  # those of its trials that are trained further
-    again: tuple[EarlierTrial, ...] = ()  # another run's trials that are trained again, and nothing else
+    continued: tuple[EarlierTrial, ...] = ()  # trials of `earlier` that are trained further
+    replayed: tuple[EarlierTrial, ...] = ()  # trials of another search, which alone are trained once more
     draws: int = 0  # another number: other draws of the searcher on the same seeds
 
     @property
@@ -194,8 +194,8 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     loggers.require(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
-    asked = options.trials or (len(points) if searcher == "grid" else 32)
-    trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
+    requested = options.trials or (len(points) if searcher == "grid" else 32)
+    trials = finite.trials(requested, space, points, sum(map(bool, outside)), moves)
     return SearchPlan(
         options=options,
         workload=workload,

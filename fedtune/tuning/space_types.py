@@ -73,10 +73,10 @@ class Space(NamedTuple):
     def text(self) -> dict[str, str]:
         """Each hyperparameter's domain in words, for people and for run.json."""
         if self.domains:
-            return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
+            return {name: domain_text(d) + self._condition_text(name) for name, d in self.domains.items()}
         return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
 
-    def _where(self, name: str) -> str:
+    def _condition_text(self, name: str) -> str:
         clauses = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
         return f" where {' and '.join(clauses)}" if clauses else ""
 

@@ -71,7 +71,7 @@ class Unkeepable(tune.Stopper):
     def __init__(self, p: SearchPlan) -> None:
         """p: the search's plan."""
         self._plan, self.why = p, ""
-        self._applies = not p.again and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
+        self._applies = not p.replayed and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Look at a round; no trial ends by this."""
@@ -84,7 +84,7 @@ class Unkeepable(tune.Stopper):
         return bool(self.why)
 
 
-def found(p: SearchPlan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def reason(p: SearchPlan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     """Why a search was ended; "" if it was not.  reported: what its trials reported."""
     judge = Unkeepable(p)
     for trial, rows in reported.items():

@@ -27,7 +27,7 @@ def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) 
     by_seed = runs.pivot(index="seed", columns="configuration", values=column).astype(float)
     gain = mean_difference(by_seed["best"], by_seed["default"])
     if math.isnan(gain.mean):
-        how = f"{trial_states.lost(runs['reason'])} {'on fresh seeds' if repeatable else 'when repeated'}"
+        how = f"{trial_states.loss_word(runs['reason'])} {'on fresh seeds' if repeatable else 'when repeated'}"
         return f"Runs {how}, so whether tuning gained anything over the default is unknown"
     what = "test accuracy" if column == "test_acc" else column
     count = several(len(by_seed), "fresh seed" if repeatable else "repetition")

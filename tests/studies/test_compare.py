@@ -50,7 +50,7 @@ def test_every_search_had_the_same_budget_by_its_logs(both):
     for name in ("fedproto", "local"):
         logged = logs.logged(both / name)
         assert len(logged) == 3 and {len(rows) for rows in logged.values()} == {4}
-        assert comparison_tables.spent([both / name])["rounds"] == 12
+        assert comparison_tables.search_costs([both / name])["rounds"] == 12
     first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))
     assert first["scenario"] == other["scenario"] and first["seed"] == other["seed"]
     assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]

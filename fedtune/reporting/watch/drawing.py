@@ -39,7 +39,7 @@ class Artist:
 
     def __init__(self, idle: float = 20.0) -> None:
         """idle: seconds without work after which it ends, for it needs more memory than the rest."""
-        self._idle, self._asked, self._over = idle, 0, False
+        self._idle, self._requests, self._over = idle, 0, False
         self._thread = ThreadPoolExecutor(1, "drawing")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,14 +48,14 @@ class Artist:
         if self._over:
             raise UserError("the page has ended")
         loop = asyncio.get_running_loop()
-        self._asked += 1
-        number = self._asked
+        self._requests += 1
+        number = self._requests
         try:
             answer = await asyncio.wait_for(loop.run_in_executor(self._thread, self._answer, request), LONGEST)
         except (OSError, EOFError, ValueError, TimeoutError) as error:  # ValueError: pipes that were closed meanwhile
             self.end()
             raise UserError("the process that draws has ended: it may have had too little memory") from error
-        loop.call_later(self._idle, lambda: self.end() if number == self._asked else None)
+        loop.call_later(self._idle, lambda: self.end() if number == self._requests else None)
         if "error" in answer:
             raise UserError(answer["error"])
         return str(answer["html"]), float(answer["seconds"])

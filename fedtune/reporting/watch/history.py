@@ -153,8 +153,8 @@ def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reade
     goal = Goal.from_record(record)
     metric = goal.first.name
     if over and state != GONE:
-        ended = sum(record.get("status", {}).values())
-        done = f"{ended} of {record['trials']} trials" if "trials" in record else ""
+        over_count = sum(record.get("status", {}).values())
+        done = f"{over_count} of {record['trials']} trials" if "trials" in record else ""
         return HistoryRow(
             name=name,
             state=state,

@@ -53,17 +53,17 @@ class Seen:
         """One thread: what is read of runs is kept between two looks, and no two look at once."""
         self._thread = ThreadPoolExecutor(1, "watch")
         self._values: OrderedDict[str, tuple[float, Any]] = OrderedDict()
-        self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._pending: dict[str, asyncio.Future[Any]] = {}
 
     async def get(self, key: str, find: Callable[[], T]) -> T:
         """The value; what finding it raises is raised."""
         until, value = self._values.get(key, (0.0, None))
         if time.monotonic() < until:
             return value
-        if key not in self._asked:
-            self._asked[key] = future = asyncio.ensure_future(self._find(key, find))
+        if key not in self._pending:
+            self._pending[key] = future = asyncio.ensure_future(self._find(key, find))
             future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
-        return await asyncio.shield(self._asked[key])
+        return await asyncio.shield(self._pending[key])
 
     async def _find(self, key: str, find: Callable[[], T]) -> T:
         try:
@@ -76,7 +76,7 @@ class Seen:
                 self._values.popitem(last=False)
             return value
         finally:
-            del self._asked[key]
+            del self._pending[key]
 
 
 class Drawings:

@@ -34,14 +34,14 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     record: what is kept of the record of a comparison that is resumed.
     """
     p = c.first
-    with ExitStack() as held:
+    with ExitStack() as stack:
         files = RunFiles(c.folder, COMPARISON)
         begun = files.record_file.exists()
         if begun:
-            held.enter_context(files.lock())
+            stack.enter_context(files.lock())
         data = _data(c)
         disk.require_room(c.folder)
-        fits = held.enter_context(
+        fits = stack.enter_context(
             ray_start.connected(
                 p.address,
                 cpus=p.cpus,
@@ -56,7 +56,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
         if not begun:
             files.make()
-            held.enter_context(files.lock())
+            stack.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
             over = _search_all(c, data, fits)
@@ -67,7 +67,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
-            finish("finished", **_test_findings(c, data, files.noted))
+            finish("finished", **_test_findings(c, data, files.entries))
             return 0
 
 
@@ -91,7 +91,7 @@ def _data(c: ComparisonPlan) -> dict[str, Any]:
 def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
     """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
-    began, earlier = time.monotonic(), files.noted.get("seconds", 0.0)
+    began, earlier = time.monotonic(), files.entries.get("seconds", 0.0)
 
     def finish(state: str, **more: Any) -> None:
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
@@ -146,9 +146,9 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
     if before and before["state"] in OVER:
         say(f"{p.workload.name}: already searched")
         return 0
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if before:
-            held.enter_context(p.files.lock())
+            stack.enter_context(p.files.lock())
             state_copies.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}

@@ -39,14 +39,14 @@ class ComparisonPlan:
 
     plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
             space
-    again   of its other searches, which differ from the first in their seeds
+    repeats the plans of its other searches, which differ from the first in their seeds
     control the plainest of them, and the name under which it is searched once more with other draws; () without
     """
 
     options: ComparisonOptions
     folder: Path
     plans: dict[str, SearchPlan]
-    again: tuple[dict[str, SearchPlan], ...] = ()
+    repeats: tuple[dict[str, SearchPlan], ...] = ()
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # those of them that others are tested against
     before: int = 0  # trials of each search before its ranges were widened
@@ -60,7 +60,7 @@ class ComparisonPlan:
     @property
     def searches(self) -> tuple[dict[str, SearchPlan], ...]:
         """The plans of all searches: of each number, by algorithm."""
-        return self.plans, *self.again
+        return self.plans, *self.repeats
 
     @property
     def every(self) -> list[SearchPlan]:
@@ -178,7 +178,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    again = [
+    repeats = [
         {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
@@ -186,10 +186,10 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         options=options,
         folder=folder,
         plans=plans,
-        again=tuple(again),
+        repeats=tuple(repeats),
         baselines=tuple(b for b in baselines if b in plans),
     )
-    made = _with_control(made) if options.control and again else made
+    made = _with_control(made) if options.control and repeats else made
     for line in comparison_text.unlike(made.unlike, options.preset):
         say(f"note: {line}")
     user_files.register(made.own)
@@ -221,8 +221,10 @@ def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
             concurrent=p.concurrent,
         )
 
-    plans, *again = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(c, plans=plans, again=tuple(again), before=before, widened=tuple(wider_ranges.reasons))
+    plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
+    return dataclasses.replace(
+        c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(wider_ranges.reasons)
+    )
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -362,8 +364,8 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
         return {**of, name: dataclasses.replace(_repeated_plan(of[plainest], search), draws=OTHER_DRAWS)}
 
-    plans, *again = (twice(k, of) for k, of in enumerate(c.searches))
-    return dataclasses.replace(c, plans=plans, again=tuple(again), control=(plainest, name))
+    plans, *repeats = (twice(k, of) for k, of in enumerate(c.searches))
+    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), control=(plainest, name))
 
 
 def _also(

@@ -41,8 +41,10 @@ def report(
     runs = {name: [of[name].folder for of in c.searches] for name in c.plans}
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
-    spent, objective = {n: comparison_tables.spent(of) for n, of in runs.items()}, c.first.goal.first
-    table = comparison_tables.control_last(comparison_tables.table(evaluations, spent, texts, objective), c.control)
+    search_costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
+    table = comparison_tables.control_last(
+        comparison_tables.table(evaluations, search_costs, texts, objective), c.control
+    )
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
     pairs = comparison_tables.pairs(compared, objective, c.options.margin)
     against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)

@@ -70,13 +70,13 @@ OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
 
 def table(
     evaluations: pd.DataFrame,
-    spent: Mapping[str, Mapping[str, float]],
+    search_costs: Mapping[str, Mapping[str, float]],
     published: Mapping[str, str],
     objective: Objective = ACCURACY,
 ) -> pd.DataFrame:
     """A row per algorithm, the best tuned one first; columns COLUMNS.
 
-    spent: what each search took (`spent`).  published: text per algorithm, where there is any.
+    search_costs: of each algorithm (`search_costs`).  published: text per algorithm, where there is any.
     """
     rows, metric, tested = [], objective.name, objective.reported(evaluations)
     evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
@@ -113,9 +113,9 @@ def table(
                 "selection_gap": score - first[metric].mean(skipna=False),
                 "default_gap": default["score"].mean(skipna=False) - default[metric].mean(skipna=False),
                 **lost,
-                "lost": trial_states.lost(runs["reason"]) if "reason" in runs else "diverged",
+                "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
-                **{f"search_{k}": v for k, v in spent[str(name)].items()},
+                **{f"search_{k}": v for k, v in search_costs[str(name)].items()},
                 "published": published.get(str(name), ""),
                 "configuration": _listed(tuned),
                 "metric": tested,
@@ -200,7 +200,7 @@ def _family(
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
 
-def spent(searches: Sequence[Path]) -> dict[str, float]:
+def search_costs(searches: Sequence[Path]) -> dict[str, float]:
     """The actual cost of an algorithm's searches, from the logs of their trials rather than from their options.
 
     With the runs on more seeds that decided between the best trials.

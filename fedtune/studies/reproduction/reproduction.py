@@ -34,17 +34,17 @@ def run(options: ReproductionOptions) -> int:
     grid, presets, folder = requested(options), options.presets, options.folder
     device = "cuda" if options.gpus_per_trial else "cpu"
     spots = list(planned(grid, presets, device, options.test_every, options.all_classes))
-    with ExitStack() as held:
+    with ExitStack() as stack:
         data = _load(spots, options)
         shared, log = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).ray_log_file
-        fits = held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
+        fits = stack.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
         folder.mkdir(parents=True, exist_ok=True)
         record = RunFiles(folder, REPRODUCTION)
-        held.enter_context(record.lock())
+        stack.enter_context(record.lock())
         record.add(**provenance.origin(), grid=options.grid, device=device, concurrent=fits)
         outcomes = _outcomes(grid, spots, data, folder, record, options)
         report = Report(
-            grid=grid, spots=spots, outcomes=outcomes, origin=record.noted, presets=presets, quick=options.quick
+            grid=grid, spots=spots, outcomes=outcomes, origin=record.entries, presets=presets, quick=options.quick
         )
         report.write(folder)
         record.write("finished", runs=len(outcomes))

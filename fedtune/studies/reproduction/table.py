@@ -44,9 +44,9 @@ COLUMNS = {
 def printed(grid: PaperGrid, spot: Spot, measure: str) -> published.Cell | None:
     """The figure that the paper prints for a row, a column and a measure."""
     tables = (grid.table, grid.table + spot.panel.label[0])  # parts of a figure have a letter
-    wanted = (measure, spot.row.label, spot.column.paper_column(measure))
+    key = (measure, spot.row.label, spot.column.paper_column(measure))
     for cell in published.every():
-        if cell.paper == grid.paper and cell.table in tables and (cell.measure, cell.printed, cell.column) == wanted:
+        if cell.paper == grid.paper and cell.table in tables and (cell.measure, cell.printed, cell.column) == key:
             return cell
     return None
 

@@ -70,13 +70,13 @@ class Choice(NamedTuple):
 def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
     """One simulated search: its choice at each share of the budget (in trials of full length)."""
     order = _order(table, seed)
-    worth = table.reached(order[strategy.seeds_used :])
-    best = worth[np.unravel_index(table.reached(order).argmax(), worth.shape)]
+    worth = table.final_means(order[strategy.seeds_used :])
+    best = worth[np.unravel_index(table.final_means(order).argmax(), worth.shape)]
     played = play(table, strategy, budget, slots, seed, SHARES)
     return [_choice(table, ledger, worth, best, rounds) for rounds, ledger in played]
 
 
-def chosen(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
+def chosen_place(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
     """The place of one simulated search's choice after the whole budget; None if all that it tried diverged."""
     for _, ledger in play(table, strategy, budget, slots, seed, [1.0]):
         config = ledger.choice()
@@ -113,10 +113,10 @@ def _order(table: Tabulated, search: int) -> list[int]:
 def of_whole_grid(table: Tabulated) -> float:
     """The mean regret of training every configuration on one seed and choosing the best, or one of several best."""
     places = range(len(table.seeds))
-    best = table.reached(places).argmax()
+    best = table.final_means(places).argmax()
     regrets = []
     for seed in places:
-        worth, seen = (table.reached(of).ravel() for of in ([s for s in places if s != seed], [seed]))
+        worth, seen = (table.final_means(of).ravel() for of in ([s for s in places if s != seed], [seed]))
         regrets.append(worth[best] - worth[seen == seen.max()].mean())
     return float(np.mean(regrets))
 
@@ -290,7 +290,7 @@ def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) ->
 
 
 def _chosen_on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
-    return chosen(_TABLES[place], strategy, budget, slots, seed)
+    return chosen_place(_TABLES[place], strategy, budget, slots, seed)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:

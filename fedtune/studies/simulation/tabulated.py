@@ -101,7 +101,7 @@ class Tabulated:
         lost = np.flatnonzero(np.isnan(mean))
         return mean[: lost[0]] if len(lost) else mean
 
-    def reached(self, seeds: Sequence[int]) -> np.ndarray:
+    def final_means(self, seeds: Sequence[int]) -> np.ndarray:
         """The mean over seeds (their places) after the last round, of every configuration; what diverged has 0."""
         return np.nan_to_num(self.values[..., list(seeds), -1], nan=0.0).mean(-1)
 

@@ -86,7 +86,7 @@ def run(options: TabulationOptions, output: Path) -> int:
     )
     say(f"{table.name}: {', '.join(sizes)}: {output}")
     if diverged:
-        how = trial_states.lost(outcome.reason for *_, outcome in outcomes)
+        how = trial_states.loss_word(outcome.reason for *_, outcome in outcomes)
         say(f"note: {diverged} of {several(len(outcomes), 'run')} {how}")
     if table.repeated:
         say(

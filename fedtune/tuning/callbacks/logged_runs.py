@@ -30,8 +30,8 @@ class SearchInfo(NamedTuple):
 class Tool(Protocol):
     """A tracker with a run for every trial.  Its errors are raised."""
 
-    def resume(self, lost: Sequence[str]) -> None:
-        """An earlier driver logged this search; its trials in `lost` are tried again under other names."""
+    def resume(self, lost_trials: Sequence[str]) -> None:
+        """An earlier driver logged this search; `lost_trials` are tried again under other names."""
 
     def begin(self, trial: str, config: Config) -> None:
         """A trial begins, or one that an earlier driver logged continues.  config: all hyperparameters."""
@@ -69,10 +69,10 @@ class MLflow:
         experiment = self.client.get_experiment_by_name(name)
         return experiment.experiment_id if experiment else self.client.create_experiment(name)
 
-    def resume(self, lost: Sequence[str]) -> None:
+    def resume(self, lost_trials: Sequence[str]) -> None:
         """Delete the runs of lost trials."""
         self._resumed = True
-        for trial in lost:
+        for trial in lost_trials:
             if run := self._find(trial):
                 self.client.delete_run(run.info.run_id)
 
@@ -148,7 +148,7 @@ class WandB:
         self._runs: dict[str, Any] = {}
         self._last_rounds: dict[str, int] = {}  # trial -> its last round that was logged
 
-    def resume(self, lost: Sequence[str]) -> None:
+    def resume(self, lost_trials: Sequence[str]) -> None:
         """Remove what was written offline of this search."""
         if self.mode == "offline" and "WANDB_DIR" not in os.environ:
             for old in self.folder.glob("wandb/offline-run-*"):
