@@ -212,7 +212,7 @@ class Reproduced(NamedTuple):
     """The results in a folder of `fedtune reproduce`."""
 
     table: str
-    dataset: str | None  # asked for in place of the table's own
+    dataset: str | None  # the data set that took the place of the table's own
     record: dict[str, Any]
     spots: list[reproduction_plan.Spot]
     outcomes: dict[str, ray_tasks.Outcome]

@@ -15,7 +15,7 @@ from fedtune.runs import trial_states
 from fedtune.studies.comparison import budgets, tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
-DASHES = ("solid", "dash", "dot")  # of lines whose colours come again
+DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedtune.analysis.models import Points
 
 MARKS = ["circle", "square", "diamond", "hexagon"]
-MOST_LETTERED = 120  # points whose marks hold a number
-MOST_ROWS = 1000  # of a set in an embedding
+MOST_LETTERED = 120  # points; with more, marks hold no number
+MOST_ROWS = 1000  # points of a set that an embedding shows
 PANELS = {"n": "components per class n", "m": "clients m", "ways": "classes per client w̄"}
 
 

@@ -23,7 +23,7 @@ DARK: dict[str, Any] = {"ink": "#E6E6E6", "note": "#B0B0B0", "axis": "#8C8C8C", 
 SCALE = "Cividis"  # for quantities: even in lightness, for all eyes
 RENDERER = "plotly_mimetype+notebook"  # of notebooks: what draws figures beside cells, and what a page has of them
 PARTIAL = ("plotly_mimetype", "vscode", "jupyterlab", "nteract")  # the first of these alone
-TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # of a trace
+TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # entries of a trace that hold text
 WIDTH = {"title": 43, "note": 58}  # letters of a line, so that a telephone's width holds it
 
 TEMPLATE = go.layout.Template(

@@ -38,7 +38,7 @@ from fedtune.user_code.command import Parser, guarded
 if TYPE_CHECKING:
     import optuna
 
-SAMPLES = 2_000  # of the bootstrap
+SAMPLES = 2_000  # bootstrap samples
 RATES = ("lr", "momentum", "local_epochs")  # hyperparameters of local training, which every algorithm has
 
 

@@ -26,11 +26,11 @@ from fedtune.studies.comparison.tables import LEVEL, UNTOLD
 from fedtune.tuning import ranges, schedulers
 
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
-MANY = 1000  # seeds: beyond any
+MANY = 1000  # stands for more seeds than anybody trains
 SEEDS_AT_MOST = 10  # seeds per trial; two configurations that need more to be told apart are as good as each other
 SHOWN = 4  # hyperparameters whose shares are written out
 SEARCHES_AT_MOST = 20  # of an algorithm in a comparison
-OTHER_SEEDS = 100_000  # further on than any seed of a comparison lies
+OTHER_SEEDS = 100_000  # beyond every seed of a comparison
 
 
 class Advice(NamedTuple):

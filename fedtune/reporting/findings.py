@@ -29,7 +29,7 @@ from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import caveats, schedulers, verdict
 from fedtune.tuning.options.options import SearchOptions
 
-OPEN = ("running", "abandoned")  # states of what has not ended
+OPEN = ("running", "abandoned")  # states of a study that has not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class Findings:
     record: dict[str, Any]
     trials: pd.DataFrame
     rounds: pd.DataFrame
-    state: str  # as `state` says
+    state: str  # from `state`
     best: pd.Series | None  # a row of trials
-    config: dict[str, Any]  # the best one's values of what was searched
+    config: dict[str, Any]  # the best trial's searched values
     yaml: str  # best.yaml's text, "" before there is one
     scenario: str  # its name where that is known, else its data set
     default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell

@@ -64,7 +64,7 @@ class SearchSection:
     figures: list[Shown]
     table: str  # JSON of its trials
     provenance: Provenance
-    mattered: str  # which hyperparameter did, and how sure that is; "" where nothing can be said
+    mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
     is_comparison: bool = False
 
@@ -132,7 +132,7 @@ class Comparison:
     is_comparison: bool = True
 
 
-Mattered = Callable[[Any], plots.Importance | None]  # what a study says of its hyperparameters
+Mattered = Callable[[Any], plots.Importance | None]  # the importance of a study's hyperparameters
 
 
 def read(

@@ -97,12 +97,12 @@ class SearchStatus(Status):
     own: list[str]  # the user's files
     started: str
     planned: int  # trials
-    rounds: int  # of a whole trial
-    counts: dict[str, int]  # of trials, by how they stand
+    rounds: int  # of a complete trial
+    counts: dict[str, int]  # of trials, by status
     rungs: list[RungCount]
     best: BestTrials | None
     workers: list[Worker]
-    says: dict[str, str]  # what programs of trials printed last
+    says: dict[str, str]  # by trial: the last line that its program printed
     choice: str = ""  # progress of the choice by more seeds; empty before and after it
 
     @property
@@ -232,7 +232,7 @@ class Reader:
             left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
             how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
             self._followed.pop(run, None)
-        tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
+        tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
         return SearchStatus(
             run=run,
             state=state,
@@ -323,7 +323,7 @@ def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
 
 
 def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
-    """How far the choice by more seeds is; "" before and after it, and where there is none."""
+    """The progress of the choice by more seeds; "" before and after it, and if there is none."""
     if not files.choice_folder.exists() or files.final_folder.exists():
         return ""
     done = len(list(files.choice_folder.glob("*.json")))

@@ -140,7 +140,7 @@ class Record(TypedDict, total=False):
     """run.json, compare.json and reproduce.json."""
 
     format: Count
-    # where it comes from
+    # provenance
     command: list[Text]
     options: dict[Text, Option]
     started: Text
@@ -195,7 +195,7 @@ class Record(TypedDict, total=False):
     # the reproduction
     grid: Annotated[GridRecord, BeforeValidator(_flat)]
     runs: Count
-    # how it went
+    # the outcome
     state: Text
     reason: Text
     search_seconds: Amount

@@ -50,7 +50,7 @@ def of_comparison(
     if not over or len(known_seconds) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
         return None
     mean = sum(float(r["seconds"]) for r in over) / len(over)
-    algorithms = len(record["algorithms"]) * record.get("searches", 1)  # each of which is searched
+    algorithms = len(record["algorithms"]) * record.get("searches", 1)  # times its number of searches
     searches = mean * max(algorithms * (1 + ("widened" in record)) - len(begun), 0)
     at_once = over[-1].get("concurrent") or 1
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended

@@ -19,7 +19,7 @@ from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
-Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
+Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of the metrics that are kept of a run's last row
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 

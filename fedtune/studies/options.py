@@ -28,11 +28,10 @@ from fedtune.tuning.options.types import (
 )
 from fedtune.user_code import user_files
 
-OURS = "ours"  # the defaults, among presets
-# what decides which runs
+OURS = "ours"  # the name of the defaults among the presets
 BASELINES = "local,fedavgft"
 TOP_K = 3
-CHOSEN_BY = 3  # so many seeds in a comparison; a search alone has its own default
+CHOSEN_BY = 3  # seeds by which a search of a comparison chooses; a single search has another default
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
@@ -40,7 +39,7 @@ OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds
 class ComparisonOptions(SearchOptions):
     """A comparison: the options that all its searches share, and how their findings are tested."""
 
-    algo: str = ""  # each search has its own
+    algo: str = ""  # set for each search
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option(
         "",
@@ -105,7 +104,7 @@ class ComparisonOptions(SearchOptions):
         called: by another name.
         """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        if is_program(algorithm):  # what is said of the setting is for the others
+        if is_program(algorithm):  # the scenario's options are for built-in algorithms
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
             shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
         name = user_files.plain_name(canonical(algorithm))

@@ -20,7 +20,7 @@ from fedtune.experiment.scenario import USES, Scenario
 
 SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
-WIDTH = 32  # of an owner's name there
+WIDTH = 32  # characters of an owner's name in that table
 
 
 def show(

@@ -207,7 +207,7 @@ class _Course:
 
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
-    """Whether a round is better than the best before it; of seconds, which add up, the first is."""
+    """Whether a round is better than the best so far; seconds add up, so no later round is better by them."""
     comparable = objective.name != "seconds" and objective.name in row
     return comparable and objective.better(row[objective.name], best[objective.name])
 

@@ -23,7 +23,7 @@ from fedtune.runs.tables import rounds_frame
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import plan, schedulers
 
-CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns that differ each time
+CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns whose values differ in every run
 
 
 def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
@@ -71,7 +71,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
     )
     status = search_study.run_with_ray(planned, {"replays": run.name})
-    nothing = status == 1 and record["state"] == "nothing found"  # then too
+    nothing = status == 1 and record["state"] == "nothing found"  # the search had found nothing either
     return compare(before, planned, record) if nothing or not status else status
 
 
@@ -87,7 +87,9 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
         return 1
     for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
-        tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
+        tests = [
+            c for c in columns if c.startswith(TEST)
+        ]  # now in every round; the search may have tested only in some
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
             distances[old.trial] = _distance(one, other)

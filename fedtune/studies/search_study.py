@@ -191,7 +191,7 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
         interrupted(type(error).__name__)
         raise
     except BaseException as error:
-        watch.look()  # before the record makes a vanished folder again
+        watch.look()  # first, as writing the record creates a folder that has vanished
         run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
@@ -220,7 +220,7 @@ def _at_length(stacks: list[str], debug: bool) -> str:
 def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
     """Say and record that no finished trial can be chosen; the exit status."""
     why = messages.none_stands(rows)
-    run.best_file.unlink(missing_ok=True)  # of before an interruption
+    run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
     run.write("nothing found", reason=why)
     say(why)
     return 1

@@ -140,7 +140,7 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     kind = schedulers.find(p.scheduler)
     if not saved_state.tuner_readable(p.folder):
-        _new(p, trainable, concurrent)  # writes it
+        _new(p, trainable, concurrent)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
         saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round, p.workload.report_every)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)

@@ -35,7 +35,7 @@ class EarlierTrial(NamedTuple):
     config: Config
     rounds: int
     checkpoint: str | None = None
-    seconds: float = 0.0  # that its rounds up to that checkpoint took
+    seconds: float = 0.0  # of its rounds up to that checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class SearchPlan:
     points: list[Config]  # tried first: the default configuration, then a grid's points
     outside: list[Config]  # values of the first point outside the space: they are tried anyway
     trials: int
-    seeds: int  # a trial is trained on so many
+    seeds: int  # of each trial
     budget: Budget
     grace: float  # in the budget's unit
     goal: Goal
@@ -58,16 +58,16 @@ class SearchPlan:
     storage: Path
     cpus: float
     gpus: float
-    probe: bool  # whether a round on a whole GPU is to say what share a trial gets
+    probe: bool  # whether a round on a whole GPU is measured to find a trial's share
     concurrent: int | None
     final_seeds: int
     time_budget: float | None
     address: str | None
     tensorboard: bool
-    earlier: Path | None = None  # a finished run whose trials this search goes on from
+    earlier: Path | None = None  # a finished search that this one extends
     continued: tuple[EarlierTrial, ...] = ()  # trials of `earlier` that are trained further
     replayed: tuple[EarlierTrial, ...] = ()  # trials of another search, which alone are trained once more
-    draws: int = 0  # another number: other draws of the searcher on the same seeds
+    draws: int = 0  # added to the searcher's seed: other draws on the same seeds
 
     @property
     def scenario(self) -> str:

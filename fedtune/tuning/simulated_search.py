@@ -26,7 +26,7 @@ Curve = Sequence[float]  # the metric after rounds 1, 2, …; one that is shorte
 class SimulatedRound(NamedTuple):
     """A round of a trial, as it was reported."""
 
-    clock: float  # when, where a round takes a slot one unit of time
+    clock: float  # its end; a round takes one unit of time
     trial: int
     config: Config
     round: int

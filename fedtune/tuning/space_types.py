@@ -10,7 +10,7 @@ from ray.tune.search.sample import Domain
 from fedtune.tuning.domains import domain_text
 
 Config = dict[str, Any]
-Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
+Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> its values under which a domain exists
 
 
 class When(NamedTuple):
@@ -49,7 +49,7 @@ def _several(values: Any) -> bool:
 
 
 def met(condition: Condition, config: Config) -> bool:
-    """Whether what was chosen so far fulfils a condition."""
+    """Whether a configuration fulfils a condition."""
     return all(n in config and config[n] in values for n, values in condition.items())
 
 
@@ -58,7 +58,7 @@ class Space(NamedTuple):
 
     domains: dict[str, Domain]  # ordered so that each comes after those that its condition depends on
     points: list[Config]
-    conditions: dict[str, Condition] = {}  # of those domains that have one
+    conditions: dict[str, Condition] = {}  # of the domains that have one
 
     @property
     def names(self) -> list[str]:

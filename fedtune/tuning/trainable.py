@@ -29,7 +29,7 @@ from fedtune.core.workload import Place, Run, Workload, trainer
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
 from fedtune.user_code import user_errors
 
-SAVING = 0.03  # of a trial's time may go into checkpoints
+SAVING = 0.03  # the share of a trial's time that may go into checkpoints
 
 
 class FederatedTrainable(tune.Trainable):
@@ -83,7 +83,7 @@ class FederatedTrainable(tune.Trainable):
         keep_freed_memory()
         self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
         self.rungs, self.search, self._outputs = rungs, search, outputs
-        self._require_known(config)  # tune.with_resources replaces the driver's question
+        self._require_known(config)  # here too, as tune.with_resources skips the driver's check
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:

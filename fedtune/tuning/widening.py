@@ -55,7 +55,7 @@ def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
 class Widened(NamedTuple):
     """Which ranges are searched again, wider, and why."""
 
-    ranges: dict[str, dict[str, Domain]]  # of each search
+    ranges: dict[str, dict[str, Domain]]  # by algorithm
     reasons: list[str]  # a sentence for each end; also where a range cannot go on
 
 
@@ -88,7 +88,7 @@ def rule(
 
 
 def _shares(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:
-    """Whether a search has this hyperparameter of another one's."""
+    """Whether two algorithms share this hyperparameter."""
     if n not in spaces[one].domains:
         return False
     texts = {domain_text(spaces[a].domains[n]) for a in (one, other)}

@@ -24,7 +24,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-DAYS = 30  # that a browser keeps the token
+DAYS = 30  # a browser keeps the token so long
 
 
 class Access:

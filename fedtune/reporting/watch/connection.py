@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-SECONDS = 10.0  # for a request to come whole
+SECONDS = 10.0  # within which a request must be complete
 MOST = 256  # connections at once; a browser holds six
 SHARE = 4  # one file of so many that the process may open is a connection
 

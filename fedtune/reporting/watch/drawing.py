@@ -28,10 +28,10 @@ from fedtune.core.errors import UserError
 from fedtune.core.importing import Without, quick_imports
 from fedtune.runs.files import RunFiles
 
-NICE = 19  # as Ray's dashboard: training comes first
-LONGEST = 300.0  # seconds of a drawing
+NICE = 19  # as low as Ray's dashboard: training comes first
+LONGEST = 300.0  # seconds that a drawing may take
 GROWN = 190e6  # bytes of memory from which on it ends with its answer; the figures of 200 trials take less
-NO_TABLES = "--no-tables"  # nothing that is drawn lies in a parquet file
+NO_TABLES = "--no-tables"  # the run has no parquet file, so that pyarrow is not loaded
 
 
 class Artist:

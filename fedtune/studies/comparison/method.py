@@ -46,12 +46,12 @@ class Tested:
     """What a comparison found, as far as its method depends on it.
 
     pairs, against  the tests of all pairs, and of those against the baselines
-    control         that of an algorithm that took part twice; empty without
+    control         the test of an algorithm that took part twice; empty if none did
     reported        the metric of runs on fresh seeds that is compared
     unequal         where budgets were not equal, in words
     record          the comparison's record: versions, commits
-    records         those of its searches
-    rungs           of all its searches together, how many trials reached each and went on
+    records         the records of its searches
+    rungs           for each rung how many trials of all searches reached it and went on
     """
 
     pairs: pd.DataFrame
@@ -164,7 +164,7 @@ def _has(names: Sequence[str]) -> str:
 
 
 def _selected(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """By what a search selects, and on which rows."""
+    """The metric that a search selects by, and its rows."""
     goal = c.first.goal
     by = printable(goal.in_words)
     sentences = [f"A search chooses by {by} at a trial's end, among the trials that it did not stop."]
@@ -182,7 +182,7 @@ def _selected(c: ComparisonPlan, tested: Tested) -> list[str]:
 
 
 def _fresh(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """The runs on fresh seeds: of what, on which, and what is chosen by them."""
+    """The runs on fresh seeds: configurations, seeds, and what the runs choose."""
     p, o = c.first, c.options
     best = "The best configuration" if o.candidates == 1 else f"The best {o.candidates} configurations"
     best = "The configuration named by" if p.choosing else f"{best} of"
@@ -211,7 +211,7 @@ def _span(seeds: Sequence[int]) -> str:
 
 
 def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """What is tested, how it is corrected, and what may be claimed."""
+    """The tests, their correction, and the claims that they allow."""
     k, o = len(c.searches), c.options
     holm = f"corrected by Holm's method{cite('holm1979')}"
     if tested.pairs.empty:

@@ -40,7 +40,7 @@ class ComparisonPlan:
     plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
             space
     repeats the plans of its other searches, which differ from the first in their seeds
-    control the plainest of them, and the name under which it is searched once more with other draws; () without
+    control the plainest algorithm, and the name under which it is searched once more with other draws; or ()
     """
 
     options: ComparisonOptions
@@ -48,9 +48,9 @@ class ComparisonPlan:
     plans: dict[str, SearchPlan]
     repeats: tuple[dict[str, SearchPlan], ...] = ()
     control: tuple[str, ...] = ()
-    baselines: tuple[str, ...] = ()  # those of them that others are tested against
+    baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
     before: int = 0  # trials of each search before its ranges were widened
-    widened: tuple[str, ...] = ()  # which ranges were, in words
+    widened: tuple[str, ...] = ()  # the widened ranges, in words
 
     @property
     def first(self) -> SearchPlan:
@@ -199,14 +199,14 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
 def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
     """The searches of a comparison, each of which goes on over wider ranges, with half its trials again.
 
-    Also where no range of its own is wider, so that budgets stay equal.
+    A search without a wider range goes on too, so that budgets stay equal.
     """
     before = c.first.trials
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
         of = wider_ranges.ranges[
             name if name in wider_ranges.ranges else c.control[0]
-        ]  # a control's are its algorithm's
+        ]  # a control has its algorithm's ranges
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
@@ -327,7 +327,9 @@ def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOpti
     lacks = {name: given - {*s.set, *_ranged(s)} for name, s in searches.items()}
     if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
-        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # which refuses it in words
+        plan.make(
+            dataclasses.replace(first, set=options.set, ranges=options.ranges)
+        )  # it refuses the name, and says why
     for name, missing in lacks.items():
         if missing:
             say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --ranges of it are for the others")

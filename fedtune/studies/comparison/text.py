@@ -21,7 +21,7 @@ from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names
-CHANGES = 5  # of leader that are told
+CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 
@@ -66,7 +66,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
 def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
 
-    table: that of `budgets`.  They are of means of what searches see, and no verdict.
+    table: that of `budgets`.  The sentences are on means of scores in the searches, and are no verdict.
     """
     leading = budgets.leaders(table)
     if table["algorithm"].nunique() < 2 or not leading:

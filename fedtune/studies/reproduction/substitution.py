@@ -11,9 +11,9 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
 from fedtune.studies.reproduction.paper_grid import Column, Panel, PaperGrid
 
-SEEDS = 2  # of a quick version
+SEEDS = 2  # in a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows
-# data sets of few rows -> share of GFPL's rows a class for which they suffice with 20 clients, and the fields with it
+# data set of few rows -> the share of GFPL's rows per class that it has for 20 clients, and further fields
 FEW: dict[str, tuple[float, dict[str, int]]] = {
     "digits": (0.08, {"val_shots": 4, "test_shots": 4, "batch": 4}),
     "mnist-5k": (0.2, {"val_shots": 8, "test_shots": 12}),  # as in gfpl-mnist5k-w4

@@ -56,7 +56,7 @@ def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
     if outcome.reason:
         return math.nan
     rows = outcome.rounds
-    if measure.startswith("accuracy_"):  # of a head; without the others the one that there is
+    if measure.startswith("accuracy_"):  # the accuracy of a head, or of the only one
         return float(100 * rows[-1].get(f"test_{measure.replace('accuracy', 'acc')}", rows[-1]["test_acc"]))
     return {
         "accuracy": lambda: 100 * rows[-1]["test_acc"],

@@ -31,8 +31,8 @@ PLAYED = 4000  # comparisons of each procedure
 class Procedure(NamedTuple):
     """A way to compare two algorithms."""
 
-    searches: int  # of either algorithm, K
-    seeds: int  # fresh ones of every search, S
+    searches: int  # K, of each algorithm
+    seeds: int  # S, fresh seeds of every search
 
     def cost(self, budget: float) -> float:
         """Training of one algorithm, in trials of full length.  budget: of a search."""

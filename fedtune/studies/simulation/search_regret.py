@@ -27,7 +27,7 @@ from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
+SHARES = (0.125, 0.25, 0.5, 1.0)  # shares of the budget after which a search's choice is recorded
 TRIALS = 100_000  # more than any budget lets begin
 
 
@@ -37,8 +37,8 @@ class Strategy(NamedTuple):
     searcher: str
     scheduler: str
     grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
-    seeds: int = 1  # that each trial is trained on
-    choose_seeds: int = 1  # that the best finished trials are chosen by, their own included
+    seeds: int = 1  # seeds of each trial
+    choose_seeds: int = 1  # seeds that decide between the best finished trials, their own included
 
     def __str__(self) -> str:
         """The strategy in words, as in tables."""
@@ -64,7 +64,7 @@ class Choice(NamedTuple):
 
     rounds: float  # in trials of full length
     regret: float
-    trials: int  # begun until then
+    trials: int  # begun so far
 
 
 def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
@@ -276,7 +276,7 @@ def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolE
     return ProcessPoolExecutor(processes or processors.usable(), context, _hold, (tables,))
 
 
-_TABLES: list[Tabulated] = []  # of a process that simulates
+_TABLES: list[Tabulated] = []  # the tables, in a process that simulates
 
 
 def _hold(tables: Sequence[Tabulated]) -> None:

@@ -26,7 +26,7 @@ from fedtune.tuning.space_types import Config, Space
 
 SEED, ROUND, ABOUT = "seed", "round", "fedtune"
 NEEDED = (SEED, ROUND, METRIC)
-Place = tuple[int, ...]  # of a configuration on the grid
+Place = tuple[int, ...]  # a configuration's indices on the grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from fedtune.tuning.space_types import Config
 from fedtune.user_code.user_files import plain_name
 
 PROJECT = "fedtune"  # MLflow's experiment and W&B's project, where the user's environment names none
-TIME = "timestamp"  # of a row, beside `round` and its metrics
+TIME = "timestamp"  # the key of a row's time
 AT_ONCE = 1000  # metrics that MLflow takes in one call
 LONGEST = 128  # letters of a run's id that W&B takes
 

@@ -103,7 +103,7 @@ def _scenarios() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
-    """What is trained on what: the algorithm, its setting, data and device."""
+    """What is trained on what: the algorithm, its scenario, data and device."""
 
     algo: str = option("", _algorithms, "NAME|FILE", group=WHAT)
     scenario: str = option("", _scenarios, "NAME", group=WHAT)
@@ -165,7 +165,7 @@ class ExperimentOptions:
         rare=True,
     )
     debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
-    # what the record that these options are of says of the setting and of defaults: declarations may be others now
+    # the scenario and defaults that a record has besides its options: declarations may have changed since
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -252,7 +252,7 @@ class ExperimentOptions:
 
     def _require_of_program(self) -> None:
         """UserError for an option that says how fedtune itself trains: a program does as it wants."""
-        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # there it names figures
+        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # a Flower app has metrics
         given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in of_engine]
         of_scenario = [n for n in self.fields if n != "rounds"]
         if given or of_scenario:
@@ -284,7 +284,7 @@ class ExperimentOptions:
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")
         if content.get("executor") and "executor" in values:
-            values = values | {"executor": content["executor"]}  # what was found for `auto`
+            values = values | {"executor": content["executor"]}  # the executor that was chosen for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
         return cls(**values, recorded=_recorded(content))
@@ -452,7 +452,7 @@ class SearchOptions(ExperimentOptions):
         if self.flower:
             program = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
             return workload.of_program(program, self.seed, {}, self.selects_on_test)
-        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
+        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be started in another
         program = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
         return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
 
@@ -465,7 +465,7 @@ class SearchOptions(ExperimentOptions):
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the setting, by its fields, of defaults, of what was searched, and of a program."""
+    """A record's entries about the scenario, the defaults, the space and the program."""
     return {name: content[name] for name in ("scenario", "defaults", "space", "program") if name in content}
 
 

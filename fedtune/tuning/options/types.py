@@ -12,8 +12,12 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import plain
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
-AUTO = "auto"  # --gpus-per-trial: measured
-MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
+AUTO = "auto"  # --gpus-per-trial auto: the share is measured
+MANY, FEW, LONG = (
+    1_000_000,
+    1_000,
+    1_000_000_000,
+)  # the largest number of trials or rounds; of seeds; of seconds or megabytes
 
 
 def bounded_int(low: int, high: int) -> Callable[[Any], int]:
