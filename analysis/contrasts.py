@@ -141,7 +141,7 @@ def read(folder: Path) -> tuple[str, str, pd.DataFrame]:
 
 
 def text(study: str, origin: str, table: pd.DataFrame) -> str:
-    """The contrasts as a page of Markdown.  made: by which command and commit."""
+    """The contrasts as a page of Markdown.  origin: the command and commit that made the runs."""
     shown = pd.DataFrame(
         {
             "contrast": [f"{r.one} − {r.other}" for r in table.itertuples()],

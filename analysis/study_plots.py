@@ -71,9 +71,8 @@ def slices(study: optuna.Study | None) -> go.Figure:
     import optuna.visualization as charts
 
     assert study is not None
-    flat = _with_our_lines(
-        charts.plot_slice(comparable_study(study))
-    )  # all in one row, which is too narrow for more than three
+    # all in one row, which is too narrow for more than three
+    flat = _with_our_lines(charts.plot_slice(comparable_study(study)))
     rows = math.ceil(len(flat.data) / 2)
     figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.32 / rows)
     for i, trace in enumerate(flat.data):

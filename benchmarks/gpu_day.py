@@ -117,9 +117,8 @@ def compare(cpu: Path, gpu: Path) -> int:
     for name, value in cpu_rows[-1].items():
         if name in CLOCK or not isinstance(value, float):
             continue
-        differences = [
-            abs(a[name] - b[name]) for a, b in zip(cpu_rows, gpu_rows, strict=True) if a.get(name) is not None
-        ]
+        pairs = [(a[name], b[name]) for a, b in zip(cpu_rows, gpu_rows, strict=True) if a.get(name) is not None]
+        differences = [abs(a - b) for a, b in pairs]
         print(f"{name:22} {value:12.6f} {gpu_rows[-1][name]:12.6f} {differences[0]:9.1e} {max(differences):9.1e}")
     for name in CLOCK:
         total = [sum(row[name] for row in rows) for rows in (cpu_rows, gpu_rows)]

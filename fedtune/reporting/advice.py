@@ -168,11 +168,8 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
     )
     first, count = next(iter(importance.shares)), several(importance.trials, "trial")
     why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
-    todo = (
-        f"Search {first} most closely"
-        if surely_first(importance)
-        else "Which hyperparameter matters most cannot be told"
-    )
+    unsure = "Which hyperparameter matters most cannot be told"
+    todo = f"Search {first} most closely" if surely_first(importance) else unsure
     advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]
     if small := matters_little(f, importance):
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]

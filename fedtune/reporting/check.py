@@ -74,7 +74,7 @@ class FinalCheck:
         """Best minus default on each seed; not a number where either diverged."""
         return self.of("best") - self.of("default").reindex(self.of("best").index)
 
-    def mean_text(self, name: str, column: str = "") -> str:
+    def text(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words."""
         return interval(*statistics.mean(self.of(name, column)), ".4f", within=limits(column or self.column))
 
@@ -128,15 +128,10 @@ class FinalCheck:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.mean_text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
+        rows = [(n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
-                (
-                    f"{n}: test accuracy",
-                    self.mean_text(n, "test_acc"),
-                    _listed(self.of(n, "test_acc"), self.ends(n)),
-                    "",
-                )
+                (f"{n}: test accuracy", self.text(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
                 for n in self.names
             ]
         if len(self.names) > 1:

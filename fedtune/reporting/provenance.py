@@ -81,9 +81,8 @@ def _program(program: dict[str, Any]) -> str:
         return ""
     command = program.get("command")
     words = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
-    return f"{words}, in {program.get('folder')}" + (
-        f", commit {_commit(program['commit'])}" if program.get("commit") else ""
-    )
+    commit = f", commit {_commit(program['commit'])}" if program.get("commit") else ""
+    return f"{words}, in {program.get('folder')}{commit}"
 
 
 def _times(r: dict[str, Any]) -> str:

@@ -227,7 +227,7 @@ def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
         if isinstance(part, SearchSection):
             f = part.findings
             best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
-            fresh = [f.check.mean_text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
+            fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
             row += [str(len(f.trials)), best, *fresh]
         else:
             row += ["", "", *part.best]

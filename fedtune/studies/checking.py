@@ -144,12 +144,8 @@ def _called(model: str) -> str:
     function = user_files.load(model, "model") if user_files.is_own(model) else None
     if not inspect.isfunction(function):
         return ""
-    arguments = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-    return (
-        ""
-        if arguments == ["shape", "classes"]
-        else f" ({function.__name__}({', '.join(arguments)}) as (shape, classes))"
-    )
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    return "" if needed == ["shape", "classes"] else f" ({function.__name__}({', '.join(needed)}) as (shape, classes))"
 
 
 def _is_model(name: str) -> bool:

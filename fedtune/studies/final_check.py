@@ -43,10 +43,8 @@ def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFram
         timed="seconds" in p.goal.names,
     )
     if outcomes:
-        algorithm = {"algorithm": p.workload.name}
-        scored = [
-            (algorithm | {"configuration": n, "seed": s}, outcomes[r.label].clients) for (n, s), r in runs.items()
-        ]
+        algo = {"algorithm": p.workload.name}
+        scored = [(algo | {"configuration": n, "seed": s}, outcomes[r.label].clients) for (n, s), r in runs.items()]
         reading.write_table(clients.table(scored), p.files.clients_file)
     rows = [
         {"configuration": n, "seed": s} | last_round(outcomes[run.label], p.goal, p.workload.figures)

@@ -81,22 +81,19 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
-    distances: dict[str, pd.Series] = {}
+    far: dict[str, pd.Series] = {}
     if len(names) < len(p.replayed):
         say(f"replayed: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
         return 1
     for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
-        tests = [
-            c for c in columns if c.startswith(TEST)
-        ]  # now in every round; the search may have tested only in some
+        tests = [c for c in columns if c.startswith(TEST)]  # the search may have tested in some rounds only
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
-            distances[old.trial] = _distance(one, other)
-    if distances:
-        trials = f"{len(distances)} of {several(len(p.replayed), 'trial')}"
-        say(f"replayed: {trials} have different numbers: {', '.join(distances)}")
-        say(f"replayed: {_how_far(list(distances.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
+            far[old.trial] = _distance(one, other)
+    if far:
+        say(f"replayed: {len(far)} of {several(len(p.replayed), 'trial')} have different numbers: {', '.join(far)}")
+        say(f"replayed: {_how_far(list(far.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
     say(f"replayed: all {several(len(p.replayed), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
@@ -115,12 +112,10 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
     """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
-    clauses = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(
-        largest.any()
-    )
-    clauses += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
-    clauses += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
-    return "; ".join(clauses) or "values that are not numbers differ"
+    text = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
+    text += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
+    text += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
+    return "; ".join(text) or "values that are not numbers differ"
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -54,25 +54,23 @@ def _grown(space: Space, names: list[str], config: Config) -> Iterator[Config]:
         yield from _grown(space, names[1:], config)
 
 
-def trials(requested: int, space: Space, points: list[Config], outside: int, moves: bool) -> int:
+def trials(limit: int, space: Space, points: list[Config], outside: int, moves: bool) -> int:
     """How many trials there will be: at most one per configuration, as repeating one gives nothing new.
 
-    asked    for so many
+    limit    the number that was asked for
     points   of a grid
-    beside   how many are tried that the space does not hold
+    outside  how many are tried that the space does not hold
     moves    the scheduler moves configurations, so that those which begin alike go apart
     """
     if not space.is_grid and not is_finite(space):
-        return requested
-    configs = (
-        len(points) if space.is_grid else outside + sum(1 for _ in itertools.islice(configurations(space), requested))
-    )
-    if configs >= requested:
-        return requested
+        return limit
+    count = len(points) if space.is_grid else outside + sum(1 for _ in itertools.islice(configurations(space), limit))
+    if count >= limit:
+        return limit
     default = ", the default among them" if space.is_grid else ""
-    has = f"the space has only {several(configs, 'configuration')}{default}"
+    has = f"the space has only {several(count, 'configuration')}{default}"
     if moves:
-        say(f"note: {has}, so some of the {requested} trials start alike; they differ once the scheduler perturbs them")
-        return requested
-    say(f"note: {has}, and none is tried twice: {several(configs, 'trial')} instead of {requested}")
-    return configs
+        say(f"note: {has}, so some of the {limit} trials start alike; they differ once the scheduler perturbs them")
+        return limit
+    say(f"note: {has}, and none is tried twice: {several(count, 'trial')} instead of {limit}")
+    return count

@@ -18,16 +18,14 @@ def reasons(space: Space, workload: Workload) -> dict[str, str]:
     """
     configs: list[Config] = [{}, *space.points]
     configs += [{n: v} for n, domain in space.domains.items() for v in ends(n, domain)]
-    idle_everywhere: dict[str, str] | None = None
+    always: dict[str, str] | None = None
     for config in configs:
         try:
             idle = workload.idle(config)
         except UserError:  # incompatible values; a trial will say so
             continue
-        idle_everywhere = (
-            idle if idle_everywhere is None else {n: why for n, why in idle_everywhere.items() if n in idle}
-        )
-    return {n: why for n, why in (idle_everywhere or {}).items() if n in space.names}
+        always = idle if always is None else {n: why for n, why in always.items() if n in idle}
+    return {n: why for n, why in (always or {}).items() if n in space.names}
 
 
 def without(space: Space, workload: Workload, recorded: Collection[str] = ()) -> Space:

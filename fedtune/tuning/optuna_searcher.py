@@ -272,14 +272,10 @@ def distribution(name: str, domain: Domain) -> BaseDistribution:
     raise ValueError(f"Optuna searches uniform, log-uniform and categorical domains, but {name} is {domain}")
 
 
-def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, FloatDistribution):
-        return trial.suggest_float(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, CategoricalDistribution)
-    return trial.suggest_categorical(name, distribution.choices)
+def _suggest(trial: optuna.Trial, name: str, over: BaseDistribution) -> Any:
+    if isinstance(over, FloatDistribution):
+        return trial.suggest_float(name, over.low, over.high, step=over.step, log=over.log)
+    if isinstance(over, IntDistribution):
+        return trial.suggest_int(name, over.low, over.high, step=over.step, log=over.log)
+    assert isinstance(over, CategoricalDistribution)
+    return trial.suggest_categorical(name, over.choices)

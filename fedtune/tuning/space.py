@@ -137,9 +137,8 @@ def widened(space: Space, also: str | None, workload: Workload) -> Space:
         low, dots, high = range_text.partition("..")
         if given and not (dots and low and high):
             raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")
-        domains[name] = declared[name].domain(
-            *([declared[name].check(low), declared[name].check(high)] if given else [])
-        )
+        hp = declared[name]
+        domains[name] = hp.domain(*([hp.check(low), hp.check(high)] if given else []))
     return space._replace(domains=domains)
 
 

@@ -53,14 +53,11 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     values = {c.name: float(best[c.column]) for c in goal.constraints} | {
         o.name: float(best[o.column]) for o in goal.objectives
     }
-    constraints, listed = (
-        " and ".join(map(str, goal.constraints)),
-        ", ".join(f"{n} = {short(v)}" for n, v in values.items()),
-    )
+    bounds, listed = " and ".join(map(str, goal.constraints)), ", ".join(f"{n} = {short(v)}" for n, v in values.items())
     costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
     advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
     longest = "" if len(candidates) == len(trials) else f" that trained longest, of {len(trials)},"
     return (
-        f"none of {several(len(candidates), 'trial')}{longest} satisfies {constraints}; the nearest is trial "
+        f"none of {several(len(candidates), 'trial')}{longest} satisfies {bounds}; the nearest is trial "
         f"{best['trial']} with {listed}: loosen the bound, or {advice}"
     )

@@ -80,9 +80,8 @@ def _settings(by_run: dict[str, Findings]) -> TextTable:
     by_name = [_settings_of(f) for f in by_run.values()]
     names = [n for n in dict.fromkeys(n for settings in by_name for n in settings) if n not in LEFT_OUT]
     rows = [[name, *(settings.get(name, "") for settings in by_name)] for name in names]
-    return TextTable(
-        "Settings that differ", _columns("setting", by_run), [row for row in rows if len(set(row[1:])) > 1]
-    )
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    return TextTable("Settings that differ", _columns("setting", by_run), rows)
 
 
 def _settings_of(f: Findings) -> dict[str, str]:

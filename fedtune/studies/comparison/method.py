@@ -83,9 +83,8 @@ def _compared(c: ComparisonPlan) -> list[str]:
     sentences = [f"We compare {listed(list(c.compared))} on {printable(c.scenario_words)}."]
     programs = [name for name, p in c.compared.items() if is_program(p.options.algo)]
     if programs:
-        sentences.append(
-            f"{listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune."
-        )
+        are = "is a program" if len(programs) == 1 else "are programs"
+        sentences.append(f"{listed(programs)} {are} outside fedtune.")
     if pinned := c.first.workload.pinned:
         sentences.append(f"Fixed, not searched: {listed([f'{n} = {v}' for n, v in pinned.items()])}.")
     return [*sentences, *(f"Not alike, by the preset {c.options.preset}: {printable(line)}." for line in c.unlike)]

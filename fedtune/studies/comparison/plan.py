@@ -196,7 +196,7 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     return made
 
 
-def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
+def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
     """The searches of a comparison, each of which goes on over wider ranges, with half its trials again.
 
     A search without a wider range goes on too, so that budgets stay equal.
@@ -204,9 +204,7 @@ def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
     before = c.first.trials
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
-        of = wider_ranges.ranges[
-            name if name in wider_ranges.ranges else c.control[0]
-        ]  # a control has its algorithm's ranges
+        of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
@@ -222,9 +220,7 @@ def widened(c: ComparisonPlan, wider_ranges: Widened) -> ComparisonPlan:
         )
 
     plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(
-        c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(wider_ranges.reasons)
-    )
+    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -327,9 +323,7 @@ def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOpti
     lacks = {name: given - {*s.set, *_ranged(s)} for name, s in searches.items()}
     if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
-        plan.make(
-            dataclasses.replace(first, set=options.set, ranges=options.ranges)
-        )  # it refuses the name, and says why
+        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # it refuses the name
     for name, missing in lacks.items():
         if missing:
             say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --ranges of it are for the others")

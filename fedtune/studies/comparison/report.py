@@ -41,10 +41,8 @@ def report(
     runs = {name: [of[name].folder for of in c.searches] for name in c.plans}
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
-    search_costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
-    table = comparison_tables.control_last(
-        comparison_tables.table(evaluations, search_costs, texts, objective), c.control
-    )
+    costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
+    table = comparison_tables.control_last(comparison_tables.table(evaluations, costs, texts, objective), c.control)
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
     pairs = comparison_tables.pairs(compared, objective, c.options.margin)
     against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)
@@ -151,14 +149,12 @@ def _titled(
     unit = "in %, " if comparison_text.in_percent(table) else ""
     searches = len(c.searches)
     over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.scenario_record)
+    on = c.scenario_words
     over = over if searches == 1 else f"{searches} searches, of each the mean over {over}"
     paired = comparison_text.paired(pairs, searches, c.options.margin)
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
-        (
-            f"{compared(table, goal)} {c.scenario_words} {unit}mean ± 95 % interval over {over}",
-            comparison_text.shown(table),
-        ),
+        (f"{compared(table, goal)} {on} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (
             f"tuned, {paired}{few}: ± of each pair by itself, p corrected by Holm for all pairs",
             comparison_text.shown_pairs(pairs),
@@ -209,7 +205,7 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -
 def _write(
     c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], sentences: list[str], lines: list[str], made: str
 ) -> None:
-    """table.md and table.tex.  said: the result in sentences.  lines: warnings and notes below the tables."""
+    """table.md and table.tex.  sentences: the result.  lines: warnings and notes below the tables."""
     title = f"# {comparison_text.who(list(c.compared))} on {c.scenario_words}"
     heading = "\n\n".join([title, f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
@@ -222,7 +218,7 @@ def _write(
 
 
 def _write_method(c: ComparisonPlan, sentences: Sequence[str], version: str) -> None:
-    """method.md, method.tex and references.bib.  found: the method's sentences.  version: of fedtune."""
+    """method.md, method.tex and references.bib.  sentences: the method.  version: of fedtune."""
     files = RunFiles(c.folder)
     write_whole(files.method_file, citations.markdown(sentences))
     write_whole(files.method_latex_file, citations.latex(sentences))

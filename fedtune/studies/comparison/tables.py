@@ -177,7 +177,7 @@ def _family(
     margin: float,
     choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
-    """Tests between tuned algorithms, corrected as one family.  wanted: pairs of them, which come the best first."""
+    """Tests between tuned algorithms, corrected as one family.  choose_pairs: from their names, the best first, to the tested pairs."""
     several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)

@@ -53,12 +53,9 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
         return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
     of_best = pairs[pairs["algorithm"] == best]
     of_best = of_best.assign(algorithm=of_best["other"], difference=-of_best["difference"])
-    clauses, told_pairs = (
-        [first, *_differing(of_best, best)],
-        set(zip(of_best["algorithm"], of_best["verdict"], strict=True)),
-    )
+    clauses, told = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
     for baseline, of in against[against["other"] != best].groupby("other", sort=False):
-        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told_pairs)
+        anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told)
         clauses += _differing(of[anew], str(baseline))
     return "; ".join(clauses) + "."
 
@@ -71,15 +68,13 @@ def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     leading = budgets.leaders(table)
     if table["algorithm"].nunique() < 2 or not leading:
         return ""
-    largest = int(table["trials"].max())
-    spans = [f"{name} ({_span(first, last, largest)})" for first, last, name in leading]
+    last = int(table["trials"].max())
+    spans = [f"{name} ({_span(first, to, last)})" for first, to, name in leading]
     cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
     clauses = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
     every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
-    if every is not None and largest > 1:
-        stays = (
-            f"stays as it is from {several(every, 'trial')} on" if every < largest else "changed with the last trial"
-        )
+    if every is not None and last > 1:
+        stays = f"stays as it is from {several(every, 'trial')} on" if every < last else "changed with the last trial"
         apart = "of those that end more than the margin apart"
         more = " (no two end more than the margin apart)" if wide is None else ""
         more = f" (that {apart} stays from {several(wide, 'trial')} on)" if wide and wide < every else more
@@ -132,10 +127,8 @@ def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
         (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, f"told apart from {whom}"),
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
     ]
-    groups_by_name = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [
-        f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in groups_by_name if names
-    ]
+    named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
+    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
 
 
 def _some(names: Sequence[str], of: int) -> str:

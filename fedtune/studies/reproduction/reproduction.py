@@ -62,13 +62,11 @@ def next_command(grid: PaperGrid, options: ReproductionOptions) -> str:
     panel = grid.panels[0]
     column = panel.columns[0]
     rows = {row.algorithm for row in rows_of(panel, column)}
-    options_given = {
-        "algos": ",".join(name for name in fitting(column.to_scenario()) if name in rows)
-    }  # as they are, by default
+    algos = ",".join(name for name in fitting(column.to_scenario()) if name in rows)
     machine = ("data_dir", "address", "gpus_per_trial", "cpus_per_trial")
     same = {n: v for n, v in _given(options).items() if n in machine}
-    options_given |= {"scenario": column.scenario, "fields": column.fields} | same
-    return f"tuned: {command_line('compare', *arguments.words(options_given, ComparisonOptions))}"
+    chosen = {"algos": algos, "scenario": column.scenario, "fields": column.fields} | same
+    return f"tuned: {command_line('compare', *arguments.words(chosen, ComparisonOptions))}"
 
 
 def _given(options: ReproductionOptions) -> dict[str, Any]:
@@ -110,10 +108,8 @@ def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
         return options
     begun = ReproductionOptions.from_record(read(folder))
     if begun.grid != options.grid:
-        differing = ", ".join(f"{n} {begun.grid[n]}" for n, value in options.grid.items() if begun.grid.get(n) != value)
-        raise UserError(
-            f"a folder holds the runs of one table, but {folder} was made for {differing}; give another --name"
-        )
+        runs = ", ".join(f"{n} {begun.grid[n]}" for n, value in options.grid.items() if begun.grid.get(n) != value)
+        raise UserError(f"a folder holds the runs of one table, but {folder} was made for {runs}; give another --name")
     return options
 
 

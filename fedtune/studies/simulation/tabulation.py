@@ -79,12 +79,8 @@ def run(options: TabulationOptions, output: Path) -> int:
     )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
-    sizes = (
-        several(table.configurations, "configuration"),
-        several(len(seeds), "seed"),
-        several(table.rounds, "round"),
-    )
-    say(f"{table.name}: {', '.join(sizes)}: {output}")
+    size = f"{several(table.configurations, 'configuration')}, {several(len(seeds), 'seed')}"
+    say(f"{table.name}: {size}, {several(table.rounds, 'round')}: {output}")
     if diverged:
         how = trial_states.loss_word(outcome.reason for *_, outcome in outcomes)
         say(f"note: {diverged} of {several(len(outcomes), 'run')} {how}")

@@ -124,9 +124,8 @@ def words(given: Mapping[str, Any], cls: type) -> list[str]:
         elif isinstance(value, Mapping):
             arguments += [word for n, v in value.items() for word in (name, f"{n}={v}")]
         else:
-            arguments += [
-                word for v in (value if isinstance(value, list | tuple) else [value]) for word in (name, str(v))
-            ]
+            values = value if isinstance(value, list | tuple) else [value]
+            arguments += [word for v in values for word in (name, str(v))]
     fields = dict(given.get("fields", {}))
     return arguments + [word for n, v in fields.items() if v is not None for word in (options.flag(n), str(v))]
 

@@ -13,11 +13,7 @@ from fedtune.core.hyper import plain
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
 AUTO = "auto"  # --gpus-per-trial auto: the share is measured
-MANY, FEW, LONG = (
-    1_000_000,
-    1_000,
-    1_000_000_000,
-)  # the largest number of trials or rounds; of seeds; of seconds or megabytes
+MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # most trials or rounds; most seeds; most seconds or megabytes
 
 
 def bounded_int(low: int, high: int) -> Callable[[Any], int]:
