@@ -72,7 +72,7 @@ def ablation(read: Read, head: str) -> ClaimVerdict:
 def above(
     read: Read, table: str, part: str, one: str, other: str, only: str = "", claimed: float = math.nan
 ) -> ClaimVerdict:
-    """Whether one algorithm is above another in every setting of a part, or in those whose label ends so."""
+    """Whether one algorithm is above another in every column of a part, or in those whose label ends so."""
     ones, others = (read(table, part, row, "accuracy") for row in (one, other))
     labels = [label for label in ones if label in others and label.endswith(only)]
     return all_of(
@@ -81,7 +81,7 @@ def above(
 
 
 def ratio(read: Read, measure: str) -> Values:
-    """What GFPL has of a measure over what FedProto has, in the same setting."""
+    """What GFPL has of a measure over what FedProto has, in the same column."""
     gfpl, fedproto = (read("gfpl-fig4", "a", row, measure) for row in ("GFPL", "FedProto"))
     return {c: gfpl[c] / fedproto[c] for c in gfpl if c in fedproto}
 
@@ -238,7 +238,7 @@ class Reproduced(NamedTuple):
         return f"{' and '.join(data)}, {lengths} rounds, {len(self.spots[0].runs)} seeds" if columns else ""
 
     def values(self, part: str, row: str, measure: str) -> Values:
-        """A row's figures, where all of a setting's runs are there: by its label, which names the data set if several.
+        """A row's figures, by column, if all runs of the column are there; with several data sets labels name them.
 
         part: the first letters of the panels that are wanted.  measure: of a run, or `printed`, the paper's accuracy.
         """

@@ -39,7 +39,7 @@ MEASURES = {"test_acc": "accuracy", "test_acc_all": "all_classes", "test_acc_for
 LEVEL = 0.05
 ABOVE, BELOW, NOT_RUN, LOST = "above", "below", "not run", "diverged on a seed"
 
-Values = dict[str, dict[str, np.ndarray]]  # setting ("" where there is one) -> name -> percent, by seed
+Values = dict[str, dict[str, np.ndarray]]  # scenario's label ("" if there is one) -> name -> percent, by seed
 
 
 def studies() -> dict[str, dict[str, Any]]:
@@ -78,7 +78,7 @@ def judged(contrasts: list[dict[str, str]], values: dict[str, Values], searches:
 
 
 def _spreads(by_name: dict[str, np.ndarray]) -> dict[frozenset[str], statistics.Spread | None]:
-    """Of every two names the variance of their difference."""
+    """The variance of the difference of every two names."""
     pairs = list(itertools.combinations(by_name, 2))
     spreads = statistics.moderated([by_name[a] - by_name[b] for a, b in pairs])
     return {frozenset(pair): spread for pair, spread in zip(pairs, spreads, strict=True)}

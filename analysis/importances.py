@@ -91,7 +91,7 @@ def mattered(study: optuna.Study | None) -> Importance | None:
 
 
 def note(study: optuna.Study) -> str:
-    """Which trials tell the importances."""
+    """The trials that importances are computed from, in words."""
     from optuna.trial import TrialState
 
     trials, text = comparable(study, MOST)
@@ -207,7 +207,7 @@ def varied(study: optuna.Study) -> list[str]:
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
-    """By fANOVA over a study's trials; empty if it cannot be computed.  trees: of its forest."""
+    """Importances by fANOVA over a study's trials; empty if it fails.  trees: of the forest."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 
@@ -241,5 +241,5 @@ def lacks(study: optuna.Study | None, figure: str) -> str:
 
 
 def described(study: optuna.Study) -> str:
-    """Which trials can be compared, in words."""
+    """The trials that can be compared, in words."""
     return comparable(study)[1]

@@ -1,8 +1,8 @@
-"""Whether the order of algorithms in one setting holds in another, and that by defaults when tuned, by two tables.
+"""Whether the order of algorithms in one scenario holds in another, and that by defaults when tuned, by two tables.
 
     python -m fedtune.analysis.orders runs/few/table.csv runs/many/table.csv
 
-Global algorithms (one model for all clients) and personal ones lie far apart in most tables, whatever the setting.
+Global algorithms (one model for all clients) and personal ones lie far apart in most tables, whatever the scenario.
 So τ is also reported within each kind, and across the two.
 """
 

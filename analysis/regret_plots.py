@@ -63,7 +63,7 @@ def _line(figure: go.Figure, rows: pd.DataFrame, strategy: str, colour: str, row
     x = [b for b, _ in means]
     low, high = [max(0.0, m.mean - m.half) for _, m in means], [m.mean + m.half for _, m in means]
     place = {"row": row, "col": 1}
-    if not any(map(math.isnan, high)):  # of one search there is no interval
+    if not any(map(math.isnan, high)):  # one search has no interval
         figure.add_scatter(
             x=[*x, *x[::-1]],
             y=[*high, *low[::-1]],

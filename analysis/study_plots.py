@@ -50,7 +50,7 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     several_values = len({value for _, value in comparable(study)[0]}) > 1
-    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # of one, it is made up
+    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # one value has no scale
     look["colorbar"] = {"title": {"text": _axis(what)}}
     figure.update_traces(marker=look, selector={"mode": "markers"})
     same = "" if several_values else f"; all have the same {what}"

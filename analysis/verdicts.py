@@ -16,10 +16,10 @@ SMALLER, PARTLY = "smaller than claimed", "holds in part"
 LEAST = 0.5  # points: no paper would report a smaller effect
 NOTHING = f"no effect above {LEAST:g} points"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
-LINEAR = 0.05  # of the largest value: how far points between the ends may lie from the straight line through those
+LINEAR = 0.05  # share of the largest value by which points may lie off the line through both ends
 ROUNDS = 10  # how far a number of rounds may lie from the printed one
 
-Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
+Values = dict[str, np.ndarray]  # a variant's label -> a figure per seed
 
 
 class ClaimVerdict(NamedTuple):
@@ -38,7 +38,7 @@ def better(
     where: str = "",
     claimed: float = math.nan,
 ) -> ClaimVerdict:
-    """Whether one setting has more than another (sign -1: less), by as much as was claimed.
+    """Whether one variant has more than another (sign -1: less), by as much as was claimed.
 
     It holds if the 95 % interval of the paired difference lies on that side of 0, and does not if on the other.
     Otherwise, if the claimed figure lies beyond the interval, the effect is smaller than claimed.  If no figure is
@@ -74,7 +74,7 @@ def all_of(*verdicts: ClaimVerdict) -> ClaimVerdict:
 
 
 def peak(values: Values, among: Sequence[str]) -> ClaimVerdict:
-    """Whether the best setting is one of these: better than all others, by paired differences."""
+    """Whether the best variant is one of these: better than all others, by paired differences."""
     here = [s for s in among if s in values]
     if not here or len(values) == len(here):
         return ClaimVerdict(UNTOLD, f"{' or '.join(among)} was not run, or nothing else")

@@ -44,7 +44,7 @@ MOVED = {  # where the names that a side needs can be, because modules were move
 
 
 def _from_this_commit(name: str) -> Any:
-    """By the file and not by trying: an editable installation would fill in from this tree what the other lacks."""
+    """Looks for the file, as an import would find in this tree what the other lacks (editable installation)."""
     for place in MOVED[name]:
         module, _, name_there = place.rpartition(".")
         if Path(*module.split(".")).with_suffix(".py").is_file():

@@ -61,7 +61,7 @@ def options(case: Case) -> dict[str, Any]:
 
 
 def trained(case: Case) -> Tables:
-    """By Python."""
+    """One configuration, trained by Python."""
     import fedtune
 
     return {"rows": fedtune.train(case["algorithm"], case["scenario"], case["configuration"], **options(case))}
@@ -80,7 +80,7 @@ def command(case: Case, *words: str) -> None:
 
 
 def run(case: Case) -> Tables:
-    """By the command for one configuration."""
+    """One configuration, trained by the command."""
     import pandas as pd
 
     file = Path(tempfile.mkdtemp(dir=".")) / "rows.jsonl"
@@ -179,12 +179,12 @@ def differences(was: Tables, now: Tables, same: Callable[[Any, Any], bool]) -> I
 
 
 def equal(a: Any, b: Any) -> bool:
-    """The same bits."""
+    """Whether two numbers have the same bits."""
     return a == b
 
 
 def close(a: Any, b: Any, to: float = CLOSE) -> bool:
-    """The same to a millionth, or as a case says."""
+    """Whether two numbers are the same to a millionth, or as a case says."""
     numbers = all(isinstance(v, int | float) for v in (a, b))
     return a == b or (numbers and abs(a - b) <= to * max(1.0, abs(a), abs(b)))
 

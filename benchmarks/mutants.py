@@ -34,7 +34,7 @@ from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 
 SKIPPED = ("NoOp", "RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
-LEAST_LIKENESS = 0.72  # of two lines, the least at which one is taken for the other
+LEAST_LIKENESS = 0.72  # of two lines, at which one is taken for the other
 SECONDS = 150  # of processor time, of one mutant's tests
 
 
@@ -272,7 +272,7 @@ def _child(root: Path, mutant: Mutant | None, target: Target) -> None:
 
 
 def run(root: Path, jobs: Sequence[tuple[Mutant | None, Target]], workers: int) -> Iterator[tuple[int, str]]:
-    """Which job ended how: found or survived."""
+    """Yields each job's number and how it ended: found or survived."""
     waiting, running = list(enumerate(jobs))[::-1], dict[int, int]()
     while waiting or running:
         while waiting and len(running) < workers:

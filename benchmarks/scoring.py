@@ -1,9 +1,9 @@
-"""The share of evaluation in the CPU time of a run, setting by setting.
+"""The share of evaluation in the CPU time of a run, case by case.
 
     python -m benchmarks.scoring [--test-every 1,10] [--only shards,w4-5,…] [--turns 3] [--all-classes 200]
                                  [--json FILE]
 
-A row is a run of its setting: all rounds on the digits, some rounds elsewhere, without the first ones, which fill
+A row is a run of its case: all rounds on the digits, some rounds elsewhere, without the first ones, which fill
 caches.  It shows CPU seconds of one thread per round, for training and exchange and for evaluation, and the share of
 evaluation.  The schedules of --test-every take turns, and the median turn of each is shown.  The share of the default
 schedule should be at most TARGET.  --all-classes: rows of all classes on which every client is tested, in place of the
@@ -82,7 +82,7 @@ def share(simulation: Simulation, rounds: int) -> dict[str, float]:
 def row(
     name: str, schedules: list[int], turns: int, all_classes: int | None, data_dir: str | None
 ) -> list[dict[str, Any]]:
-    """One setting under every schedule: the turn with the median share."""
+    """One case under every schedule: the turn with the median share."""
     algorithm, scenario, changed, rounds = CASES[name]
     built = find(scenario).override(**changed, **({} if all_classes is None else {"all_classes": all_classes}))
     data = partitioning.make(built, 0, data_dir)

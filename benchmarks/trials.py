@@ -28,7 +28,7 @@ from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning import space
 
-# algorithm, setting, rounds
+# algorithm, scenario, rounds
 CASES = [
     ("gfpl", "digits-shards", 6),
     ("fedpa", "digits-shards", 6),

@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
-    """Play comparisons on tables of one setting, or list the configurations that they need on fresh seeds."""
+    """Play comparisons on tables of one scenario, or list the configurations that they need on fresh seeds."""
     import pandas as pd
 
     from fedtune.studies.simulation import against_itself, search_regret, tabulated

@@ -55,7 +55,7 @@ class FinalCheck:
         return trial_states.loss_word(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
 
     def ends(self, *names: str) -> pd.Series:
-        """The same for each seed."""
+        """That word for each seed."""
         some = self.runs[self.runs["configuration"].isin(names)]
         return some.groupby("seed")["reason"].agg(trial_states.loss_word).sort_index()
 
@@ -103,7 +103,7 @@ class FinalCheck:
 
     @property
     def on_all(self) -> str:
-        """The same with how many there are."""
+        """The word with the number of runs."""
         return (
             f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
         )

@@ -246,7 +246,7 @@ class Reader:
             rounds=rounds,
             counts=dict(Counter(how.values()))
             if how or not over
-            else record.get("status", {}),  # its tables alone may be kept
+            else record.get("status", {}),  # the trials' logs may be gone
             rungs=[_rung(rung, budget, rows, how) for rung in rungs],
             best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
             workers=_workers(rows, how),

@@ -69,7 +69,7 @@ def frames(
     of_earlier = RunFiles(earlier)
     old_rounds, old_trials = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
     new_names = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
-    old_trials = old_trials.drop(columns=CHOICE, errors="ignore")  # it is chosen anew
+    old_trials = old_trials.drop(columns=CHOICE, errors="ignore")  # the choice is made anew
     old_rounds["trial"] = old_rounds["trial"].replace(new_names)
     # rounds that were trained again may have test metrics in only one of the two
     rounds = pd.concat([old_rounds, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()

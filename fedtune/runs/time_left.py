@@ -43,7 +43,7 @@ def of_comparison(
 ) -> float | None:
     """Remaining seconds of a comparison's searches and fresh-seed runs; None before the first search is over.
 
-    begun: its searches that have begun.  left: remaining seconds of those that are running.
+    begun: the searches that have begun.  left: the remaining seconds of each running search.
     """
     over = [r for search in begun if (r := search.record)["state"] != "running" and "seconds" in r]
     known_seconds = [seconds for seconds in left if seconds is not None]

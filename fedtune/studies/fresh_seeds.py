@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
     name: str  # default, or "top 1" for the search's best, "top 2" …
     config: Config
     trial: str = ""
-    score: float = math.nan  # its first objective in the search
+    score: float = math.nan  # the first objective in the search
 
 
 def candidates(p: SearchPlan, top: int) -> list[Candidate]:

@@ -152,7 +152,7 @@ def train_seeds(
     budget: Budget,
     objective: Objective | None,
 ) -> list[Outcome]:
-    """The same of several seeds, which train together.  data: as prepared for each."""
+    """The outcomes of several seeds that train together.  data: of each seed."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(at.cpus)))
     trains = trainer(workload)

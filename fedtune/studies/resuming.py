@@ -43,7 +43,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
             f"a replay of another search cannot be resumed, but {path} is one; "
             f"replay {record['replays']} again, --name OTHER"
         )
-    if run.states_file.exists():  # its driver died on the way
+    if run.states_file.exists():  # the driver died while it replaced them
         with run.lock():
             state_copies.commit_states(path)
     saved_state.require_state(path)

@@ -12,7 +12,7 @@ from fedtune.core.hyper import Hyperparameter, plain
 from fedtune.tuning.ranges import Range
 
 FAR = 1e300  # beyond any number that is searched
-POINTS = 10_000  # of a grid, counted before any is made
+POINTS = 10_000  # the most points of a grid, which are counted before any is made
 
 
 def domain_text(domain: Domain) -> str:
@@ -87,7 +87,7 @@ def ends(name: str, domain: Domain) -> list[Any]:
             raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
         return list(domain.categories)
     assert isinstance(domain, Integer | Float)
-    quantized = isinstance(domain.get_sampler(), Quantized)  # whose upper end is a value, too
+    quantized = isinstance(domain.get_sampler(), Quantized)  # its upper end is a value, too
     low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) and not quantized else domain.upper
     if low > high:
         raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")

@@ -79,7 +79,7 @@ def conclude(
     """Print the best configuration and its figures."""
     counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
-    in_comparison = RunFiles(p.folder.parent).is_comparison  # which checks later, and has last lines of its own
+    in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
     if len(checked):
         say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
     elif not in_comparison:

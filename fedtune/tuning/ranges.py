@@ -30,7 +30,7 @@ class Range(NamedTuple):
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
 
     def named(self, name: str) -> str:
-        """As --also and --ranges read it."""
+        """The text that --also and --ranges take."""
         return f"{name}={self.low!r}..{self.high!r}"
 
 

@@ -53,7 +53,7 @@ def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
 
 
 class Widened(NamedTuple):
-    """Which ranges are searched again, wider, and why."""
+    """The wider ranges of the next searches, and the reasons."""
 
     ranges: dict[str, dict[str, Domain]]  # by algorithm
     reasons: list[str]  # a sentence for each end; also where a range cannot go on

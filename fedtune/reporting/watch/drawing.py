@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def _mattered(run: str) -> dict[str, Any]:
-    """Which hyperparameters mattered, under that name; empty on an error, which the one that draws meets and tells."""
+    """The importance of hyperparameters as `mattered`; empty on an error, which drawing then meets and reports."""
     from fedtune.analysis import importances
 
     try:

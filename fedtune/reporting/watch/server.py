@@ -35,7 +35,7 @@ from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPa
 from fedtune.runs.overview import Reader
 
 PERIOD = 1.0  # seconds between two looks at a run, at least
-SHARE = 0.05  # of the time that is spent on looking, at most
+SHARE = 0.05  # the largest share of the time that is spent on looking
 REDRAW, DRAWN_SHARE = 5.0, 0.1  # seconds between two drawings of a page, at least; share of a processor, at most
 PATIENCE = 0.3  # seconds that a page's first picture waits for its run to be read
 SLICE = 0.2  # seconds after which a stream sees that the server ends

@@ -1,4 +1,4 @@
-"""A comparison of algorithms: searches with equal budgets on one setting, then runs on fresh seeds."""
+"""A comparison of algorithms: searches with equal budgets on one scenario, then runs on fresh seeds."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _stopped(p: SearchPlan, rungs: Sequence[RungCount]) -> str:
 
 
 def _ranges(c: ComparisonPlan) -> list[str]:
-    """Which hyperparameters that all search have one range for all, and which have not."""
+    """Which of the hyperparameters that every algorithm searches have the same range for all."""
     spaces = [p.space.text() for p in c.compared.values()]
     common = [n for n in spaces[0] if all(n in of for of in spaces)]
     if len(spaces) < 2 or not common:

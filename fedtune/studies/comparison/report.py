@@ -110,7 +110,7 @@ def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
-    """Published figures of an algorithm in this setting; none if a field was changed, unless it only adds rows."""
+    """Published figures of an algorithm in this scenario; none if a field was changed, unless it only adds rows."""
     record = c.scenario_record
     if not record:
         return []

@@ -61,7 +61,7 @@ FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
     "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
 }
 OF_CLIENTS = ("test_acc", "test_acc_std", "test_acc_worst10")  # a program may not report them
-OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
+OBJECTIVE_COLUMNS: dict[str, str] = {  # further columns of a search by another objective
     "metric": "the test metric that reports what was searched for",
     "default_test_acc": "test accuracy of the default configuration",
     "tuned_test_acc": "test accuracy of the configuration that was found",
@@ -177,7 +177,7 @@ def _family(
     margin: float,
     choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
-    """Tests between tuned algorithms, corrected as one family.  choose_pairs: from their names, the best first, to the tested pairs."""
+    """Tests between tuned algorithms, corrected as one family.  choose_pairs: of names, the best first."""
     several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
@@ -207,7 +207,7 @@ def search_costs(searches: Sequence[Path]) -> dict[str, float]:
     """
     more = pd.DataFrame([choice.cost(f) for run in searches for f in RunFiles(run).choice_folder.glob("*.json")])
     trials = pd.concat([frames.trials_table(RunFiles(run)) for run in searches])
-    # of what no trial reported there is no sum
+    # a sum over values that no trial reported is NaN, not 0
     totals = {c: trials[c].sum(min_count=1) if c in trials else math.nan for c in ("rounds", "comm_mb", "seconds")}
     of_choice = more.reindex(columns=list(totals)).sum(skipna=False)
     return {
@@ -273,7 +273,7 @@ def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
 
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
-    """Their mean with interval and p."""
+    """The mean of differences with its interval and p."""
     d = _differences(a, b, metric)
     return statistics.paired(d, np.zeros_like(d))
 

@@ -162,7 +162,7 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
 
 
 def unlike(lines: Sequence[str], preset: str | None) -> list[str]:
-    """A line on each hyperparameter of the setting that is fixed, but not alike (`ComparisonPlan.unlike`)."""
+    """A line on each hyperparameter of the scenario that is fixed, but not alike (`ComparisonPlan.unlike`)."""
     return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in lines]
 
 
@@ -204,7 +204,7 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
     """The runs on fresh seeds whose program failed, each with its reason."""
-    if "reason" not in evaluations:  # of built-in algorithms only
+    if "reason" not in evaluations:  # built-in algorithms alone have no such column
         return []
     failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
     return [f"{row.algorithm}, {row.configuration}, seed {row.seed} {row.reason}" for row in failed.itertuples()]
@@ -330,7 +330,7 @@ def latex(frame: pd.DataFrame) -> str:
 
 
 def latex_float(title: str, frame: pd.DataFrame, label: str) -> str:
-    """The same with a caption and a label, as a paper takes it."""
+    """The LaTeX table with a caption and a label, for a paper."""
     caption = rf"\caption{{{in_latex(title[:1].upper() + title[1:])}.}}"
     return "\n".join([r"\begin{table}[t]", r"\centering\small", caption, rf"\label{{{label}}}", latex(frame)]) + (
         r"\end{table}" + "\n"

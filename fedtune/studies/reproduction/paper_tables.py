@@ -1,4 +1,4 @@
-"""The papers' tables and figures as grids of runs: rows of algorithms, columns of settings.
+"""The papers' tables and figures as grids of runs: rows of algorithms, columns of scenarios.
 
 Labels of rows and columns are those of published.yaml, so that published figures are found.  Values that a figure
 varies are ours where the paper prints none.  Algorithms have their defaults except where a table says otherwise.
@@ -126,7 +126,7 @@ def _fedgenp(label: str, columns: tuple[Column, ...]) -> tuple[Panel, ...]:
 
 # FedSA ---------------------------------------------------------------------------------------------------------------
 
-# of HtFLlib, on which FedSA's code builds; one architecture has λ_CC = 0, as its scripts have it
+# values of HtFLlib, on which FedSA's code builds; one architecture has λ_CC = 0, as its scripts have it
 _HTFL: dict[str, dict[str, Any]] = {name: dict(find(name).presets["htfllib"]) for name in ("fedgen", "fedproto")}
 _ONE_BODY: dict[str, dict[str, Any]] = {"fedsa": {"lam_cc": 0.0}}
 _FEDSA_ROWS = tuple(

@@ -132,7 +132,7 @@ def _under(row: GridRow, presets: Sequence[str]) -> list[GridRow]:
 
 
 def _check(experiment: Experiment, config: dict[str, Any], column: Column, checked: set[Any]) -> None:
-    """UserError for a setting that cannot run; a warning if a varied hyperparameter has no effect."""
+    """UserError for an experiment that cannot run; a warning if a varied hyperparameter has no effect."""
     alg, scenario = experiment.resolve(config)
     kind = (alg, scenario.model, scenario.features, scenario.dataset, scenario.evaluation, scenario.clients)
     if kind not in checked:  # large families take seconds

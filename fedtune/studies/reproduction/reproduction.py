@@ -123,7 +123,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, datasets.Dataset]:
-    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a setting wants."""
+    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a scenario wants."""
     seeds: dict[Scenario, set[int]] = {}
     for one in (run for spot in spots for run in spot.runs):
         seeds.setdefault(built_in(one.workload, "fedtune reproduce").scenario, set()).add(one.workload.seed)

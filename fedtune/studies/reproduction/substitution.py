@@ -23,7 +23,7 @@ FEW: dict[str, tuple[float, dict[str, int]]] = {
 def on(grid: PaperGrid, dataset: str) -> PaperGrid:
     """The table on one data set: its own columns of it, or else those of its first data set with this in its place.
 
-    Settings that are the same on the new data set become one column, without published figures.  UserError for a table
+    Columns that are the same on the new data set become one column, without published figures.  UserError for a table
     whose bodies were pretrained on another data set.
     """
     own = [p._replace(columns=tuple(c for c in p.columns if c.to_scenario().dataset == dataset)) for p in grid.panels]
@@ -120,7 +120,7 @@ def _too_skewed(column: Column, dataset: str) -> bool:
 
 
 def _notes(parts: Sequence[Panel], dataset: str) -> list[str]:
-    """Sentences on what differs from the paper's setting although the labels do not say so."""
+    """Sentences on what differs from the paper's scenario although the labels do not say so."""
     columns = [c for p in parts for c in p.columns]
     partition, notes = columns[0].to_scenario().partition, []
     if dataset in FEW and partition == "ways-shots":

@@ -187,7 +187,7 @@ def judge_equals(
 
 
 def require_one_setting(tables: Sequence[Tabulated], fresh: Sequence[Fresh]) -> None:
-    """UserError unless algorithms could be compared on these tables: one setting, one set of seeds, fresh ones too."""
+    """UserError unless algorithms could be compared on these tables: one scenario, one set of seeds, fresh ones too."""
     for what, of in (
         ("setting", [t.about.get("scenario_name") for t in tables]),
         ("number of rounds", [t.rounds for t in tables]),

@@ -59,7 +59,7 @@ class Mirror:
         self._journal = JournalStorage(self._file)
         self._study_id = storage.get_study_id_from_name(study.study_name)
         self._journal_id = self._journal.create_new_study(study.directions, study.study_name)
-        self._trials_seen, self._open = 0, list[int]()  # so many trials are written; those that may still change
+        self._trials_seen, self._open = 0, list[int]()  # trials written, and the numbers of those that may change
         self._ids: dict[int, int] = {}  # number of a trial -> its id in the journal
 
     def update(self) -> None:
