@@ -129,25 +129,23 @@ def shares(folder: Path, names: list[str], searches: int = 1) -> pd.DataFrame:
     """By family: the mean share of the variance between trials that local training explains, and what comes first."""
     family_of, rows = families(names), []
     for name in names:
-        if found := plots.mattered(studied(folder, name, searches)):
-            local = {r: found.shares.get(r, 0.0) for r in RATES}
+        if importance := plots.mattered(studied(folder, name, searches)):
+            of, local = importance.shares, {r: importance.shares.get(r, 0.0) for r in RATES}
             others = 1 - sum(local.values())
-            more = not set(found.shares) <= set(RATES)
-            rows.append(
-                {"family": family_of[name], **local, "others": others, "first": next(iter(found.shares)), "more": more}
-            )
+            more = not set(of) <= set(RATES)
+            rows.append({"family": family_of[name], **local, "others": others, "first": next(iter(of)), "more": more})
     if not rows:
         return pd.DataFrame()
     table = pd.DataFrame(rows)
     means = table.groupby("family", sort=True)[[*RATES, "others"]].mean()
     firsts = table.groupby("family")["first"].agg(lambda f: ", ".join(f"{n} {c}×" for n, c in f.value_counts().items()))
-    found = means.assign(algorithms=table["family"].value_counts(), first=firsts).reset_index()
+    by_family = means.assign(algorithms=table["family"].value_counts(), first=firsts).reset_index()
     every = [
         some[[*RATES, "others"]].mean().to_dict() | {"family": whose, "algorithms": len(some), "first": ""}
         for whose, some in (("all", table), ("all that search more", table[table["more"]]))
         if len(some)
     ]
-    return pd.concat([found, pd.DataFrame(every)], ignore_index=True)
+    return pd.concat([by_family, pd.DataFrame(every)], ignore_index=True)
 
 
 def text(folder: Path) -> str:

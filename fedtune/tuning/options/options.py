@@ -209,8 +209,8 @@ class ExperimentOptions:
             own = user_files.merged(own, [file])
         metrics, files = user_metrics.take(self.metric)
         own = user_files.merged(own, files)
-        known = {**fields, **hyperparameters(type(scenario))}  # hyperparameters stand among the defaults
-        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in known}
+        given_now = {**fields, **hyperparameters(type(scenario))}  # a record has hyperparameters among its defaults
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
         experiment = Experiment(
             algorithm=algo,
             scenario=scenario.override(**then),
@@ -228,8 +228,8 @@ class ExperimentOptions:
             defaults=self.recorded.get("defaults", {}),
         )
         experiment.check()
-        known = hyperparameters(type(scenario)) | hyperparameters(cls)
-        return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
+        declared = hyperparameters(type(scenario)) | hyperparameters(cls)
+        return replace(experiment, pinned={n: declared[n].check(v) for n, v in pinned.items()})
 
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
