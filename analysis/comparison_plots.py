@@ -15,7 +15,7 @@ from fedtune.runs import trial_states
 from fedtune.studies.comparison import budgets, tables
 
 BANDS = 6  # with more lines, their intervals would hide one another
-DASHES = ("solid", "dash", "dot")  # of lines whose colours come again
+DASHES = ("solid", "dash", "dot")  # of lines when the colours repeat
 
 
 def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go.Figure:
@@ -74,7 +74,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
             hovertemplate=name + ": %{text}<extra></extra>",
         )
         for a, (bad, g) in lost.items():
-            how = trial_states.lost(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
+            how = trial_states.loss_word(rows.loc[rows["algorithm"] == a, "reason"]) if "reason" in rows else "diverged"
             if bad:  # beside its points; where there are none, in the middle
                 figure.add_annotation(
                     text=f"{name} {how} in {bad} of {len(g)}",
@@ -88,7 +88,7 @@ def comparison(evaluations: pd.DataFrame, objective: Objective = ACCURACY) -> go
                 )
     figure.update_yaxes(tickvals=list(range(len(order))), ticktext=order, autorange="reversed")
     figure.update_xaxes(title=f"{words}, last round")
-    how = trial_states.lost(evaluations["reason"] if "reason" in evaluations else ())
+    how = trial_states.loss_word(evaluations["reason"] if "reason" in evaluations else ())
     gone = f", none where a seed {how}" if figure.layout.annotations else ""
     units = evaluations[tables.UNIT].nunique()
     n = f"n = {several(units, 'seed')}" if units == evaluations["seed"].nunique() else f"n = {units} searches"
@@ -113,17 +113,17 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
     scored = table.dropna(subset=["score"])
     if scored.empty:
         return nothing(title, f"no search has a {words}")
-    most, figure = int(table["trials"].max()), go.Figure()
+    largest, figure = int(table["trials"].max()), go.Figure()
     order = scored.sort_values(["trials", "rank"], kind="stable").drop_duplicates("algorithm", keep="last")
     order = order.sort_values(["trials", "rank"], ascending=[False, True], kind="stable")["algorithm"].tolist()
     bands = len(order) <= BANDS and bool(scored["half"].notna().any())
     for i, (name, colour) in enumerate(colours(order).items()):
-        mine = scored[scored["algorithm"] == name]
-        above, below = statistics.arms(mine["score"], mine["half"], within)
+        rows = scored[scored["algorithm"] == name]
+        above, below = statistics.arms(rows["score"], rows["half"], within)
         if bands:
             figure.add_scatter(
-                x=[*mine["trials"], *mine["trials"][::-1]],
-                y=[*(mine["score"] + above), *(mine["score"] - below)[::-1]],
+                x=[*rows["trials"], *rows["trials"][::-1]],
+                y=[*(rows["score"] + above), *(rows["score"] - below)[::-1]],
                 mode="lines",
                 fill="toself",
                 fillcolor=see_through(colour, 0.15),
@@ -132,10 +132,10 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
                 showlegend=False,
                 hoverinfo="skip",
             )
-        shown = zip(mine["score"], mine["half"], mine["rank"], mine["rounds"], strict=True)
+        shown = zip(rows["score"], rows["half"], rows["rank"], rows["rounds"], strict=True)
         figure.add_scatter(
-            x=mine["trials"],
-            y=mine["score"],
+            x=rows["trials"],
+            y=rows["score"],
             name=name,
             legendgroup=name,
             mode="lines+markers",
@@ -147,14 +147,14 @@ def by_budget(table: pd.DataFrame, objective: str | Objective = ACCURACY, margin
             ],
             hovertemplate=name + " after %{x}: %{text}<extra></extra>",
         )
-    ticks = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+    ticks = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
     figure.update_xaxes(title="trials of each search", type="log", tickvals=ticks, ticktext=[str(n) for n in ticks])
     figure.update_yaxes(title=words)
     searches = int(table["searches"].iloc[0])
     note = f"n = {several(searches, 'search')} of each; "
     note += "another may order them otherwise" if searches == 1 else "mean" + " and its 95 % interval" * bands
     since = budgets.settled(table, objective, margin)
-    if since and since < most:  # otherwise it changed with the last trial
+    if since and since < largest:  # otherwise it changed with the last trial
         figure.add_vline(x=since, line={"dash": "dot", "width": 1})
         beyond = f" of those that end more than {margin:g} apart" * bool(margin)
         note += f"; dotted: from here on the order{beyond} stays as it is"

@@ -42,12 +42,12 @@ def best_so_far(
         return nothing(title, f"no round has a {words}")
     figure, runs = go.Figure(), text_column(scored, "run")
     for run, colour in colours(list(dict.fromkeys(runs))).items():
-        mine = _in_order(scored[runs == run], trials)
-        best = sign * (sign * mine[objective.name]).cummax()
+        rows = _in_order(scored[runs == run], trials)
+        best = sign * (sign * rows[objective.name]).cummax()
         rise = (sign * best > (sign * best).shift(fill_value=-math.inf)).to_numpy(copy=True)
         rise[-1] = True  # so that the line goes on to the end
-        used = mine["_cost"].cumsum()
-        one, hover = runs.nunique() == 1, hover_texts(mine[rise])
+        used = rows["_cost"].cumsum()
+        one, hover = runs.nunique() == 1, hover_texts(rows[rise])
         name = "validation" if one else run
         line = {"color": colour, "shape": "hv"}
         figure.add_scatter(
@@ -60,8 +60,8 @@ def best_so_far(
             text=hover,
             hovertemplate=f"%{{y:.4f}} after %{{x:,.4g}} {unit}%{{text}}<extra></extra>",
         )
-        tested = mine.get(objective.tested, pd.Series(math.nan, index=mine.index))
-        scored_too = rise & (mine[objective.name] == best) & tested.notna()  # test rows are not scored in every round
+        tested = rows.get(objective.tested, pd.Series(math.nan, index=rows.index))
+        scored_too = rise & (rows[objective.name] == best) & tested.notna()  # test rows are not scored in every round
         if one and scored_too.any():
             figure.add_scatter(
                 x=used[scored_too],
@@ -71,8 +71,8 @@ def best_so_far(
                 marker={"color": GREY, "size": 7, "symbol": "diamond-open"},
             )
     figure.update_xaxes(title=f"used by the whole search: {axis}", rangemode="tozero")
-    alone = "accuracy" if objective == ACCURACY else words
-    figure.update_yaxes(title=alone if runs.nunique() == 1 else words)
+    label = "accuracy" if objective == ACCURACY else words
+    figure.update_yaxes(title=label if runs.nunique() == 1 else words)
     n = f"n = {several(run_of(scored).nunique(), 'trial')}, {len(scored):,} rounds"
     return finish(figure, title, n + ("" if runs.nunique() == 1 else f", {runs.nunique()} searches"), legend=1)
 
@@ -115,24 +115,24 @@ def accuracy_communication(
     by = by or next((c for c in ("algorithm", "run") if points.get(c, pd.Series()).nunique() > 1), None)
     group = text_column(points, by) if by else pd.Series("rounds", index=points.index)
     worst = _worst(points, second) if reference is None else reference
-    least = 0.0 if first == ACCURACY else _worst(points, first)
+    lower_end = 0.0 if first == ACCURACY else _worst(points, first)
     figure, volumes = go.Figure(), []
     each = MOST_POINTS // group.nunique()
     for value, colour in colours(list(dict.fromkeys(group))).items():
-        mine = points[group == value]
-        some = mine.iloc[:: math.ceil(len(mine) / each)]
-        best = pareto.front(mine, [first, second])
-        volume = pareto.hypervolume(mine, [first, second], [least, worst])
+        rows = points[group == value]
+        sample = rows.iloc[:: math.ceil(len(rows) / each)]
+        best = pareto.front(rows, [first, second])
+        volume = pareto.hypervolume(rows, [first, second], [lower_end, worst])
         volumes.append(f"{value} {volume:.4g}" if by else f"{volume:.4g}")
         figure.add_scatter(
-            x=some[second.name],
-            y=some[first.name],
+            x=sample[second.name],
+            y=sample[first.name],
             mode="markers",
             name=str(value),
             legendgroup=str(value),
             showlegend=not by,
             marker={"color": colour if by else GREY, "size": 5, "opacity": 0.4},
-            text=hover_texts(some),
+            text=hover_texts(sample),
             hovertemplate=f"%{{y:.4f}} at %{{x:.4g}} {name[-3:-1].strip('[')}%{{text}}<extra></extra>",
         )
         figure.add_scatter(
@@ -148,7 +148,7 @@ def accuracy_communication(
         )
     figure.update_xaxes(title=name, rangemode="tozero").update_yaxes(title=words)
     unit = {"seconds": " s", "comm_mb": " MB"}.get(second.name, "")
-    at = "accuracy 0" if first == ACCURACY else f"{words} {least:.4g}"
+    at = "accuracy 0" if first == ACCURACY else f"{words} {lower_end:.4g}"
     box = f"of {worst:.4g}, reference point: {at} at {worst:.4g}{unit}"
     thinned = "" if len(points) <= MOST_POINTS else f"; about {MOST_POINTS:,} of them drawn"
     what = f"configurations, means of {several(seeds, 'seed')}" if seeds else "trials"

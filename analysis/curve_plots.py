@@ -58,9 +58,9 @@ def learning_curves(
     drawn = [g for g in shown if g[0] in paint and g[1:] in dashes]
     figure, who = go.Figure(), run_of(scored)
     for g in drawn:
-        mine = scored[group == g]
-        table = _mean_curve(rounds[run_of(rounds).isin(set(who[mine.index]))], metric)
-        label = f"{', '.join(g)} (n = {who[mine.index].nunique()})"
+        rows = scored[group == g]
+        table = _mean_curve(rounds[run_of(rounds).isin(set(who[rows.index]))], metric)
+        label = f"{', '.join(g)} (n = {who[rows.index].nunique()})"
         line = {"color": paint[g[0]], "dash": dashes[g[1:]]}
         _band(figure, table, label, line, len(drawn) <= MOST_GROUPS, limits(metric))
     left_out = f"; {len(shown) - len(drawn)} more groups left out" if len(shown) > len(drawn) else ""
@@ -80,20 +80,20 @@ def _mean_curve(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
     some runs would jump.  If no round has values of all runs, every round with a value is used.
     """
     table = rounds.groupby("round")[metric].agg(["mean", "std", "count", "size"]).reset_index()
-    whole = table["count"] == table["size"]
-    return table[whole if whole.any() else table["count"] > 0]
+    complete = table["count"] == table["size"]
+    return table[complete if complete.any() else table["count"] > 0]
 
 
-def _every_run(scored: pd.DataFrame, metric: str, title: str, least: bool) -> go.Figure:
+def _every_run(scored: pd.DataFrame, metric: str, title: str, ascending: bool) -> go.Figure:
     """A line per run: grey, but for the five that end best."""
     who, (what, label) = run_of(scored), _labels(scored)
-    last = scored.groupby(who)[metric].last().sort_values(ascending=least)
+    last = scored.groupby(who)[metric].last().sort_values(ascending=ascending)
     rest, best = list(last.index[5:]), list(last.index[:5])
     rest = rest[:: math.ceil(len(rest) / MOST_LINES)] if rest else rest
-    figure, apart = go.Figure(), {name: mine for name, mine in scored.groupby(who)}
+    figure, by_run = go.Figure(), {name: rows for name, rows in scored.groupby(who)}
     if rest:
         gap = pd.DataFrame({"round": [None], metric: [None]})
-        line = pd.concat([part for name in rest for part in (apart[name][["round", metric]].astype(object), gap)])
+        line = pd.concat([part for name in rest for part in (by_run[name][["round", metric]].astype(object), gap)])
         figure.add_scatter(
             x=line["round"],
             y=line[metric],
@@ -103,12 +103,12 @@ def _every_run(scored: pd.DataFrame, metric: str, title: str, least: bool) -> go
             hoverinfo="skip",
         )
     for name, colour in zip(best, COLOURS, strict=False):
-        mine = apart[name]
+        rows = by_run[name]
         figure.add_scatter(
-            x=mine["round"],
-            y=mine[metric],
+            x=rows["round"],
+            y=rows[metric],
             name=f"{label[name]} ({last[name]:.3f})",
-            mode="lines" if len(mine) > 1 else "markers",
+            mode="lines" if len(rows) > 1 else "markers",
             line={"color": colour},
         )
     figure.update_xaxes(title="round").update_yaxes(title=in_words(metric))
@@ -128,8 +128,8 @@ def _labels(scored: pd.DataFrame) -> tuple[str, dict[str, str]]:
 
 def _full_name(name: str, scored: pd.DataFrame, trials: pd.DataFrame | None) -> str:
     """A column's name; of a hyperparameter it may have come without `config/`."""
-    known = {*scored, *(() if trials is None else trials)}
-    return CONFIG + name if name not in known and CONFIG + name in known else name
+    columns = {*scored, *(() if trials is None else trials)}
+    return CONFIG + name if name not in columns and CONFIG + name in columns else name
 
 
 def _group_names(scored: pd.DataFrame, trials: pd.DataFrame | None, name: str) -> pd.Series:

@@ -40,14 +40,14 @@ def effect(
     if column not in trials:
         return nothing(title, f"{name} was not searched")
     others = [c for c in trials if c.startswith(CONFIG) and c != column]
-    alike = _equally_trained(trials[trials["rounds"] > 0])
+    line = _equally_trained(trials[trials["rounds"] > 0])
     for other in others:
         common = trials[other].mode(dropna=False)
         if len(common):
             value = common.iloc[0]
-            alike = alike[alike[other].isna() if pd.isna(value) else alike[other] == value]
-    alike = alike.dropna(subset=[column]).sort_values(column)
-    if alike[column].nunique() < 2:
+            line = line[line[other].isna() if pd.isna(value) else line[other] == value]
+    line = line.dropna(subset=[column]).sort_values(column)
+    if line[column].nunique() < 2:
         return nothing(title, f"fewer than two trials differ in {name} alone")
     rows = 2 if costs else 1
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
@@ -55,25 +55,25 @@ def effect(
     for (measure, row), colour in zip(drawn, COLOURS, strict=False):
         label = in_words(measure)
         figure.add_scatter(
-            x=alike[column],
-            y=alike[measure],
+            x=line[column],
+            y=line[measure],
             mode="lines+markers",
             name=label,
             row=row,
             col=1,
             marker={"size": 8},
             line={"color": colour},
-            error_y=_error_bars(alike, rounds, measure),
+            error_y=_error_bars(line, rounds, measure),
         )
-    alone = in_words(measures[0]) if len(measures) == 1 else ""
-    figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else alone, row=1, col=1)
+    unit = in_words(measures[0]) if len(measures) == 1 else ""
+    figure.update_yaxes(title="accuracy" if all(map(_is_accuracy, measures)) else unit, row=1, col=1)
     if costs:
         figure.update_yaxes(title=in_words(costs[0]), rangemode="tozero", row=2, col=1)
-    _scale_axis(figure, alike[column])
+    _scale_axis(figure, line[column])
     figure.update_xaxes(title=name, row=rows, col=1)
-    same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(alike[c].iloc[0])}" for c in others)
+    same = ", ".join(f"{c.removeprefix(CONFIG)} = {short(line[c].iloc[0])}" for c in others)
     bars = "; bars: standard errors" if any(t.error_y.array is not None for t in figure.data) else ""
-    note = f"n = {several(len(alike), 'trial')}" + (f", all with {same}" if same else "") + bars
+    note = f"n = {several(len(line), 'trial')}" + (f", all with {same}" if same else "") + bars
     return finish(figure, title, note, height=400 + 120 * (rows - 1), legend=1)
 
 
@@ -155,13 +155,13 @@ def _in_cells(values: pd.Series) -> pd.Series:
     return quantiles(values, 5)
 
 
-def _error_bars(alike: pd.DataFrame, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
+def _error_bars(trials: pd.DataFrame, rounds: pd.DataFrame | None, measure: str) -> dict[str, Any]:
     """Standard errors in the last round of each of these trials, where there are several seeds."""
     column = f"{measure.removeprefix('last_')}_se"
     if rounds is None or column not in rounds or rounds[column].isna().all():
         return {}
-    errors = alike["trial"].map(rounds.groupby("trial")[column].last())
-    above, below = statistics.arms(alike[measure], errors, limits(measure.removeprefix("last_")))
+    errors = trials["trial"].map(rounds.groupby("trial")[column].last())
+    above, below = statistics.arms(trials[measure], errors, limits(measure.removeprefix("last_")))
     return {"array": above, "arrayminus": below, "thickness": 1.2, "width": 4}
 
 

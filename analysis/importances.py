@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = {"parallel": 2, "slices": 2, "contour": 4, "importance": 8}  # trials below which a figure misleads
-FEW, MOST = 1 / 3, 3 / 4  # shares of the trials that a figure takes at least: most do, and those of importance
+FEW, MOST = 1 / 3, 3 / 4  # the least share of the trials that a figure shows; that importance is computed from
 GROWN = 250  # trials on which a forest is grown, for its time grows with their square; of more some are drawn at random
 RESAMPLES = 20  # of the trials, which say how sure the most important hyperparameter is
 
@@ -82,22 +82,22 @@ def mattered(study: optuna.Study | None) -> Importance | None:
     trials, order = grown_on(study).get_trials(deepcopy=False), np.random.default_rng(0)
     first, drawn = 0, []
     for _ in range(RESAMPLES):
-        some = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study.directions[:1])
-        drawn.append(_importances(some, trees=16))
+        resample = _study_of([trials[i] for i in order.integers(len(trials), size=len(trials))], study.directions[:1])
+        drawn.append(_importances(resample, trees=16))
         first += next(iter(drawn[-1]), "") == next(iter(shares))
-    found = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
-    ranges = {name: (min(float(a), shares[name]), max(float(b), shares[name])) for name, (a, b) in found.items()}
+    quantiles = {name: np.quantile([share.get(name, 0.0) for share in drawn], (0.05, 0.95)) for name in shares}
+    ranges = {name: (min(float(a), shares[name]), max(float(b), shares[name])) for name, (a, b) in quantiles.items()}
     return Importance(shares, first, len(trials), ranges, note(study))
 
 
 def note(study: optuna.Study) -> str:
-    """Which trials tell the importances."""
+    """The trials that importances are computed from, in words."""
     from optuna.trial import TrialState
 
-    found, text = comparable(study, MOST)
-    if len(found) > GROWN:
+    trials, text = comparable(study, MOST)
+    if len(trials) > GROWN:
         text += f"; {GROWN} of these, drawn at random"
-    if not all(t.state == TrialState.COMPLETE for t, _ in found):
+    if not all(t.state == TrialState.COMPLETE for t, _ in trials):
         text += "; optuna-dashboard counts the finished trials alone"
     return text
 
@@ -123,24 +123,24 @@ def comparable(study: optuna.Study, share: float = FEW) -> tuple[list[tuple[Froz
     """
     from optuna.trial import TrialState
 
-    known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    known = [t for t in known if t.params and not t.user_attrs.get("diverged")]
-    finished = [(t, t.values[0]) for t in known if t.state == TrialState.COMPLETE]
-    least = max(LEAST["importance"], len(known) * share)
-    scored = {t.number: {step: v for step, v in t.intermediate_values.items() if abs(v) < WORST} for t in known}
-    reached = Counter(step for values in scored.values() for step in values)
-    rounds = [step for step, trials in reached.items() if trials >= least]
+    sound = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    sound = [t for t in sound if t.params and not t.user_attrs.get("diverged")]
+    finished = [(t, t.values[0]) for t in sound if t.state == TrialState.COMPLETE]
+    fewest = max(LEAST["importance"], len(sound) * share)
+    scored = {t.number: {step: v for step, v in t.intermediate_values.items() if abs(v) < WORST} for t in sound}
+    counts = Counter(step for values in scored.values() for step in values)
+    rounds = [step for step, trials in counts.items() if trials >= fewest]
     every = len(study.get_trials(deepcopy=False))
-    if len(finished) >= least or not rounds:
+    if len(finished) >= fewest or not rounds:
         out = "; those stopped early, failed or diverged are left out" if every > len(finished) else ""
         return finished, f"n = {len(finished)} finished trials of {every}{out}"
     last = max(rounds)
-    there = [(t, scored[t.number][last]) for t in known if last in scored[t.number]]
+    at_last = [(t, scored[t.number][last]) for t in sound if last in scored[t.number]]
     by = f"by {judged_by(study)} after round {last}: only {len(finished)} finished"
-    return there, f"n = {several(len(there), 'trial')} of {every}, {by}"
+    return at_last, f"n = {several(len(at_last), 'trial')} of {every}, {by}"
 
 
-def alike(study: optuna.Study) -> optuna.Study:
+def comparable_study(study: optuna.Study) -> optuna.Study:
     """A study of those alone, with that value as its only objective."""
     return _study_of(_valued(comparable(study)[0]), study.directions[:1])
 
@@ -153,7 +153,7 @@ def grown_on(study: optuna.Study) -> optuna.Study:
     return _study_of(_valued(trials), study.directions[:1])
 
 
-def _valued(found: Sequence[tuple[FrozenTrial, float]]) -> list[FrozenTrial]:
+def _valued(scored: Sequence[tuple[FrozenTrial, float]]) -> list[FrozenTrial]:
     """Trials with these values as their results.
 
     Each hyperparameter has one range in all of them, also where a search went on over wider ones: Optuna leaves out
@@ -162,13 +162,13 @@ def _valued(found: Sequence[tuple[FrozenTrial, float]]) -> list[FrozenTrial]:
     import optuna
 
     ranges: dict[str, list[BaseDistribution]] = {}
-    for trial, _ in found:
+    for trial, _ in scored:
         for name, distribution in trial.distributions.items():
             ranges.setdefault(name, []).append(distribution)
     common = {name: _common(distributions) for name, distributions in ranges.items()}
     return [
         optuna.create_trial(params=t.params, distributions={n: common[n] for n in t.params}, value=value)
-        for t, value in found
+        for t, value in scored
     ]
 
 
@@ -181,20 +181,20 @@ def _common(distributions: Sequence[BaseDistribution]) -> BaseDistribution:
     if isinstance(one, CategoricalDistribution):
         return CategoricalDistribution(tuple(dict.fromkeys(c for d in every for c in d.choices)))
     ends = {"low": min(d.low for d in every), "high": max(d.high for d in every)}
-    found: BaseDistribution = type(one)(**one._asdict() | ends)
-    return found
+    common: BaseDistribution = type(one)(**one._asdict() | ends)
+    return common
 
 
 def _study_of(trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection]) -> optuna.Study:
     """A study of these trials, whose objectives point in these directions."""
     import optuna
 
-    said = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    made = optuna.create_study(directions=directions)
-    made.add_trials(trials)
-    optuna.logging.set_verbosity(said)
-    return made
+    study = optuna.create_study(directions=directions)
+    study.add_trials(trials)
+    optuna.logging.set_verbosity(verbosity)
+    return study
 
 
 def varied(study: optuna.Study) -> list[str]:
@@ -203,25 +203,25 @@ def varied(study: optuna.Study) -> list[str]:
     for trial, _ in comparable(study)[0]:
         for name, value in trial.params.items():
             values.setdefault(name, set()).add(value)
-    return [name for name, found in values.items() if len(found) > 1]
+    return [name for name, seen in values.items() if len(seen) > 1]
 
 
 def _importances(study: optuna.Study, trees: int = 64) -> dict[str, float]:
-    """By fANOVA over a study's trials; empty if it cannot be computed.  trees: of its forest."""
+    """Importances by fANOVA over a study's trials; empty if it fails.  trees: of the forest."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 
     if len({t.values[0] for t in study.get_trials(deepcopy=False)}) < 2:
         return {}
     try:
-        found = optuna.importance.get_param_importances(
+        shares = optuna.importance.get_param_importances(
             study, evaluator=FanovaImportanceEvaluator(n_trees=trees, seed=0)
         )
     except (ValueError, RuntimeError):  # no hyperparameter that all trials have
         return {}
     finally:
         _forget_trees()
-    return {name: float(share) for name, share in found.items()}
+    return {name: float(share) for name, share in shares.items()}
 
 
 def _forget_trees() -> None:
@@ -236,10 +236,10 @@ def lacks(study: optuna.Study | None, figure: str) -> str:
     """Why there is no such figure; empty if there is."""
     if study is None:
         return "the run has no study.journal: its search did not use Optuna"
-    found, least = len(comparable(study)[0]), LEAST[figure]
-    return f"this needs at least {least} finished trials, but there are {found}" if found < least else ""
+    count, fewest = len(comparable(study)[0]), LEAST[figure]
+    return f"this needs at least {fewest} finished trials, but there are {count}" if count < fewest else ""
 
 
 def described(study: optuna.Study) -> str:
-    """Which trials can be compared, in words."""
+    """The trials that can be compared, in words."""
     return comparable(study)[1]

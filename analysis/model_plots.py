@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedtune.analysis.models import Points
 
 MARKS = ["circle", "square", "diamond", "hexagon"]
-MOST_LETTERED = 120  # points whose marks hold a number
-MOST_ROWS = 1000  # of a set in an embedding
+MOST_LETTERED = 120  # points; with more, marks hold no number
+MOST_ROWS = 1000  # points of a set that an embedding shows
 PANELS = {"n": "components per class n", "m": "clients m", "ways": "classes per client w̄"}
 
 
@@ -38,20 +38,20 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
     title = "Test accuracy of each client, from the worst to the best"
     if "test_acc" not in accuracies or accuracies["test_acc"].dropna().empty:
         return nothing(title, "no client has a test accuracy")
-    known = accuracies.dropna(subset=["test_acc"])
-    group = known[by].astype(str) if by in known else pd.Series("", index=known.index)
-    figure, said = go.Figure(), []
-    shown = [c for c in ("client", "owner", "classes", "rows") if c in known and (known[c] != "").any()]
+    scored = accuracies.dropna(subset=["test_acc"])
+    group = scored[by].astype(str) if by in scored else pd.Series("", index=scored.index)
+    figure, summaries = go.Figure(), []
+    shown = [c for c in ("client", "owner", "classes", "rows") if c in scored and (scored[c] != "").any()]
     for name, colour in colours(list(dict.fromkeys(group))).items():
-        mine = known[group == name].sort_values("test_acc")
-        said.append(f"{name}{': ' if name else ''}{_of_clients(mine)}")
+        clients = scored[group == name].sort_values("test_acc")
+        summaries.append(f"{name}{': ' if name else ''}{_of_clients(clients)}")
         text = [
             "\n".join(f"{c} {v}" for c, v in zip(shown, row, strict=True))
-            for row in mine[shown].astype(str).itertuples(index=False)
+            for row in clients[shown].astype(str).itertuples(index=False)
         ]
         figure.add_scatter(
-            x=list(range(1, len(mine) + 1)),
-            y=mine["test_acc"],
+            x=list(range(1, len(clients) + 1)),
+            y=clients["test_acc"],
             mode="lines+markers",
             name=name or "clients",
             showlegend=bool(name),
@@ -61,18 +61,18 @@ def per_client(accuracies: pd.DataFrame, by: str = "algorithm") -> go.Figure:
             hovertemplate="%{y:.3f}<br>%{text}<extra></extra>",
         )
         if not name:
-            figure.add_hline(y=mine["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
+            figure.add_hline(y=clients["test_acc"].mean(), line={"color": GREY, "dash": "dash"})
     figure.update_xaxes(title="client, by its accuracy").update_yaxes(title="test accuracy")
     counted = several(int(group.value_counts().max()), "client")
-    if "seed" in known and (seeds := known["seed"].nunique()) > 1:
-        counted = f"{several(known['client'].nunique(), 'client')} on each of {seeds} seeds"
-    note = f"n = {counted}; {'; '.join(said)}"
+    if "seed" in scored and (seeds := scored["seed"].nunique()) > 1:
+        counted = f"{several(scored['client'].nunique(), 'client')} on each of {seeds} seeds"
+    note = f"n = {counted}; {'; '.join(summaries)}"
     return finish(figure, title, note, legend=1 if group.nunique() > 1 else 0)
 
 
-def _of_clients(mine: pd.DataFrame) -> str:
+def _of_clients(clients: pd.DataFrame) -> str:
     """Mean and worst tenth of the clients, as test_acc and test_acc_worst10 are: of each run, then the mean of runs."""
-    runs = [a for _, a in mine.groupby("seed")["test_acc"]] if "seed" in mine else [mine["test_acc"]]
+    runs = [a for _, a in clients.groupby("seed")["test_acc"]] if "seed" in clients else [clients["test_acc"]]
     worst = [a.nsmallest(worst_tenth(len(a))).mean() for a in runs]
     means = [a.mean() for a in runs]
     return f"mean {np.mean(means):.3f}, worst tenth {np.mean(worst):.3f}"
@@ -94,7 +94,7 @@ def embedding(sets: Mapping[str, Points], together: bool = True, seed: int = 0, 
     20
     """
     title = f"t-SNE of {', '.join(sets)}"
-    drawn = {name: _some(rows, seed) for name, rows in sets.items()}
+    drawn = {name: _sample(rows, seed) for name, rows in sets.items()}
     drawn = {name: rows for name, rows in drawn.items() if len(rows.values)}
     if sum(len(rows.values) for rows in drawn.values()) < 4:
         return nothing(title, "an embedding needs at least four points")
@@ -104,20 +104,20 @@ def embedding(sets: Mapping[str, Points], together: bool = True, seed: int = 0, 
     )
     every = sorted({v for rows in drawn.values() for v in (rows.labels if colour == "class" else rows.owners)})
     paint = colours([str(v) for v in every])
-    for at, names in enumerate(panels, 1):
+    for col, names in enumerate(panels, 1):
         points = _plane(np.concatenate([drawn[n].values for n in names]), seed)
         start = 0
         for i, name in enumerate(names):
             rows = drawn[name]
-            mine, start = points[start : start + len(rows.values)], start + len(rows.values)
+            part, start = points[start : start + len(rows.values)], start + len(rows.values)
             numbers, name_of = (rows.labels, rows.class_) if colour == "class" else (rows.owners, rows.client)
             figure.add_scatter(
-                x=mine[:, 0],
-                y=mine[:, 1],
+                x=part[:, 0],
+                y=part[:, 1],
                 name=name,
                 showlegend=together and len(names) > 1,
                 row=1,
-                col=at,
+                col=col,
                 text=[name_of(k) for k in numbers],
                 **_mark(i, len(numbers), [paint[str(k)] for k in numbers]),
                 customdata=[
@@ -139,7 +139,7 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
 
     The formula assumes that nothing fuses.
 
-    costs: as fedtune.analysis.papers.gfpl_costs.measured gives them: varied, value, measured, formula.
+    costs: as fedtune.analysis.gfpl_costs.measured gives them: varied, value, measured, formula.
 
     >>> import pandas as pd
     >>> from fedtune.analysis import plots
@@ -152,34 +152,34 @@ def communication_by(costs: pd.DataFrame) -> go.Figure:
     if not present:
         return nothing(title, "nothing was measured")
     figure = make_subplots(rows=1, cols=len(present), shared_yaxes=True, horizontal_spacing=0.03)
-    for at, panel in enumerate(present, 1):
-        mine = costs[costs["varied"] == panel].sort_values("value")
+    for col, panel in enumerate(present, 1):
+        rows = costs[costs["varied"] == panel].sort_values("value")
         look = {"measured": (COLOURS[0], "solid", "circle"), "formula": (GREY, "dash", "x")}
         for column, (colour, dash, mark) in look.items():
             name = "measured by the ledger" if column == "measured" else "formula, if nothing fuses"
             figure.add_scatter(
-                x=mine["value"],
-                y=mine[column] / 1000,
+                x=rows["value"],
+                y=rows[column] / 1000,
                 name=name,
                 mode="lines+markers",
                 legendgroup=column,
-                showlegend=at == 1,
+                showlegend=col == 1,
                 line={"color": colour, "dash": dash},
                 marker={"symbol": mark, "size": 8},
                 hovertemplate="%{x}: %{y:.2f} thousand<extra></extra>",
                 row=1,
-                col=at,
+                col=col,
             )
-        figure.update_xaxes(title=PANELS[panel], row=1, col=at, rangemode="tozero")
+        figure.update_xaxes(title=PANELS[panel], row=1, col=col, rangemode="tozero")
     figure.update_yaxes(rangemode="tozero").update_yaxes(title="thousand numbers a client and round", col=1)
     return finish(figure, title, f"n = {several(len(costs), 'setting')} run; up and down together", legend=1)
 
 
-def _some(rows: Points, seed: int) -> Points:
+def _sample(rows: Points, seed: int) -> Points:
     if len(rows.values) <= MOST_ROWS:
         return rows
-    chosen = np.sort(np.random.default_rng(seed).choice(len(rows.values), MOST_ROWS, replace=False))
-    return rows._replace(values=rows.values[chosen], labels=rows.labels[chosen], owners=rows.owners[chosen])
+    numbers = np.sort(np.random.default_rng(seed).choice(len(rows.values), MOST_ROWS, replace=False))
+    return rows._replace(values=rows.values[numbers], labels=rows.labels[numbers], owners=rows.owners[numbers])
 
 
 def _plane(points: np.ndarray, seed: int) -> np.ndarray:

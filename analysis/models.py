@@ -120,15 +120,15 @@ class Saved:
             raise self._lacks("nothing to generate features with", "gfpl, fedgen, fedpa and fedgenp have")
         alg: Any = self.setup.algorithm
         server, classes, clients = self.state.server, self.setup.task.classes, self.setup.task.clients
-        known = server["counts"].sum(0).nonzero()[:, 0] if server["counts"].any() else torch.arange(classes)
-        y, stream = known.repeat_interleave(each), randomness.stream(seed, "generated")
+        labels = server["counts"].sum(0).nonzero()[:, 0] if server["counts"].any() else torch.arange(classes)
+        y, stream = labels.repeat_interleave(each), randomness.stream(seed, "generated")
         noise = SAMPLERS[alg.noise_law]((len(y), alg.noise_width), generator=stream)
         if not alg.personal:
             return self._named(generate(server["nets"], noise, y), y)
         assert isinstance(alg, FedGenP)
         xi = torch.randn(len(y), self.setup.task.features, generator=stream)
-        made = [alg.imagine(take(server["nets"], k), noise, xi, y)[0] for k in range(clients)]
-        return self._named(torch.cat(made), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
+        features = [alg.imagine(take(server["nets"], k), noise, xi, y)[0] for k in range(clients)]
+        return self._named(torch.cat(features), y.repeat(clients), torch.arange(clients).repeat_interleave(len(y)))
 
     @torch.no_grad()
     def client_accuracies(self) -> pd.DataFrame:
@@ -139,8 +139,8 @@ class Saved:
             for split in ("val", "test"):
                 table = getattr(f, split)
                 own = table.rows[k, : int(table.counts[k])]
-                said = self.setup.algorithm.predict(m, f.x[own], down)
-                scores = next(iter(said.values())) if isinstance(said, dict) else said
+                output = self.setup.algorithm.predict(m, f.x[own], down)
+                scores = next(iter(output.values())) if isinstance(output, dict) else output
                 row[f"{split}_acc"] = (scores.argmax(1) == f.y[own]).double().mean().item()
             train = f.y[f.train.rows[k, : int(f.train.counts[k])]]
             out.append(row | {"classes": len(train.unique()), "rows": len(train)})
@@ -218,9 +218,9 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     record = RunFiles(run).record
     user_copies.restore(run, record)
     experiment = SearchOptions.from_record(record).experiment()
-    kept = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
+    states = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
-    return _opened(experiment, config, kept[seed], data_dir)
+    return _opened(experiment, config, states[seed], data_dir)
 
 
 def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any], data_dir: str | None) -> Saved:

@@ -47,18 +47,18 @@ def run_of(frame: pd.DataFrame) -> pd.Series:
     keys = [k for k in KEYS if k in frame]
     if keys == ["trial"]:
         return frame["trial"].astype(str)
-    whole = pd.Series("", index=frame.index)
+    names = pd.Series("", index=frame.index)
     for key in keys:
-        whole = whole + "/" + frame[key].astype(str)
-    return whole
+        names = names + "/" + frame[key].astype(str)
+    return names
 
 
 def hover_texts(frame: pd.DataFrame) -> list[str]:
     """The hover text of each row: trial, seed and round."""
-    known = [c for c in ("trial", "seed", "round") if c in frame]
+    columns = [c for c in ("trial", "seed", "round") if c in frame]
     return [
-        "\n" + ", ".join(f"{c} {v}" for c, v in zip(known, row, strict=True))
-        for row in frame[known].astype(str).itertuples(index=False)
+        "\n" + ", ".join(f"{c} {v}" for c, v in zip(columns, row, strict=True))
+        for row in frame[columns].astype(str).itertuples(index=False)
     ]
 
 

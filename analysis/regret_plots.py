@@ -34,18 +34,18 @@ def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
     if searches.empty:
         return nothing(title, "there is no simulated search")
     tables, shown = list(dict.fromkeys(searches["table"])), _best(searches)[:most]
-    titles, apart = tables if len(tables) > 1 else None, min(0.12, 0.5 / len(tables))
-    figure = make_subplots(len(tables), 1, subplot_titles=titles, vertical_spacing=apart)
+    titles, spacing = tables if len(tables) > 1 else None, min(0.12, 0.5 / len(tables))
+    figure = make_subplots(len(tables), 1, subplot_titles=titles, vertical_spacing=spacing)
     for row, table in enumerate(tables, 1):
         for strategy, colour in colours(shown).items():
-            mine = searches[(searches["table"] == table) & (searches["strategy"] == strategy)]
-            _line(figure, mine, strategy, colour, row)
+            rows = searches[(searches["table"] == table) & (searches["strategy"] == strategy)]
+            _line(figure, rows, strategy, colour, row)
     figure.update_xaxes(type="log", tickvals=sorted(searches["budget"].unique()), tickformat="~g")
     figure.update_xaxes(title="training, in trials of full length", row=len(tables))
     figure.update_yaxes(title="regret [points]", rangemode="tozero")
-    left = searches["strategy"].nunique() - len(shown)
+    undrawn = searches["strategy"].nunique() - len(shown)
     note = f"n = {several(searches['search'].nunique(), 'search')} each; bands are 95 % intervals of the mean"
-    note += f"; the {len(shown)} of {len(shown) + left} strategies that end best" if left else ""
+    note += f"; the {len(shown)} of {len(shown) + undrawn} strategies that end best" if undrawn else ""
     height = 300 * len(tables) + 100
     return finish(figure, title, note, height=height, legend=legend_lines(shown), panels=len(tables) > 1)
 
@@ -57,13 +57,13 @@ def _best(searches: pd.DataFrame) -> list[str]:
     return [str(s) for s in means.sort_values(kind="stable").index]
 
 
-def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row: int) -> None:
+def _line(figure: go.Figure, rows: pd.DataFrame, strategy: str, colour: str, row: int) -> None:
     """A strategy's mean and its band in one panel."""
-    found = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in mine.groupby("budget")]
-    x = [b for b, _ in found]
-    low, high = [max(0.0, m.mean - m.half) for _, m in found], [m.mean + m.half for _, m in found]
+    means = [(float(b), statistics.mean(100 * of["regret"].to_numpy())) for b, of in rows.groupby("budget")]
+    x = [b for b, _ in means]
+    low, high = [max(0.0, m.mean - m.half) for _, m in means], [m.mean + m.half for _, m in means]
     place = {"row": row, "col": 1}
-    if not any(map(math.isnan, high)):  # of one search there is no interval
+    if not any(map(math.isnan, high)):  # one search has no interval
         figure.add_scatter(
             x=[*x, *x[::-1]],
             y=[*high, *low[::-1]],
@@ -78,13 +78,13 @@ def _line(figure: go.Figure, mine: pd.DataFrame, strategy: str, colour: str, row
         )
     figure.add_scatter(
         x=x,
-        y=[m.mean for _, m in found],
+        y=[m.mean for _, m in means],
         mode="lines+markers",
         name=strategy,
         legendgroup=strategy,
         showlegend=row == 1,
         line={"color": colour},
-        text=[f"± {m.half:.2f}" for _, m in found],
+        text=[f"± {m.half:.2f}" for _, m in means],
         hovertemplate="%{y:.2f} %{text} points after %{x:g} trials' training<extra></extra>",
         **place,
     )

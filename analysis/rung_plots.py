@@ -47,19 +47,19 @@ def rung_survival(
     used = scored.assign(_used=scored.groupby(run_of(scored))["_cost"].cumsum())
     end = used.groupby("trial")["_used"].max()
     status = trials.set_index("trial")["status"].astype(str)
-    reached = {"begun": end.reindex(status.index).fillna(0) >= 0}
-    reached |= {
+    at_stage = {"begun": end.reindex(status.index).fillna(0) >= 0}
+    at_stage |= {
         f"{rung:g} {UNITS[unit][1]}{'s' * (unit == 'rounds' and rung != 1)}": end.reindex(status.index) >= rung
         for rung in rungs
     }
-    reached["the end"] = status == "finished"
+    at_stage["the end"] = status == "finished"
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.55, 0.45])
-    fate, stages = {}, list(reached)
+    fate, stages = {}, list(at_stage)
     for stage, after in zip(stages, [*stages[1:], None], strict=True):
-        here = status[reached[stage]]
-        on = reached[after][here.index] if after else pd.Series(False, index=here.index)
-        ended = here.where(here.isin(["finished", "stopped", "diverged", "failed"]), "still open")
-        fate[stage] = ended.mask(on, "went on")
+        statuses = status[at_stage[stage]]
+        on = at_stage[after][statuses.index] if after else pd.Series(False, index=statuses.index)
+        how_ended = statuses.where(statuses.isin(["finished", "stopped", "diverged", "failed"]), "still open")
+        fate[stage] = how_ended.mask(on, "went on")
     for how, colour in FATES.items():
         counts = [int((fate[s] == how).sum()) for s in stages]
         if any(counts):
@@ -95,7 +95,7 @@ def _add_values(figure: go.Figure, reached: dict[str, pd.DataFrame], fate: dict[
     """Below, a point for each trial at each rung, in the colour of its fate.  reached: the rounds from a rung on."""
     for how, colour in FATES.items():
         here = {s: _at_rung(reached[s], fate[s][fate[s] == how].index, metric) for s in reached}
-        points = pd.concat([found.assign(stage=s) for s, found in here.items()])
+        points = pd.concat([rounds.assign(stage=s) for s, rounds in here.items()])
         if len(points):
             figure.add_box(  # only for its points, which lie beside one another where they are equal
                 x=points["stage"],

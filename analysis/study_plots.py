@@ -13,8 +13,8 @@ from plotly.subplots import make_subplots
 
 from fedtune.analysis.importances import (
     Importance,
-    alike,
     comparable,
+    comparable_study,
     described,
     judged_by,
     lacks,
@@ -44,13 +44,13 @@ def parallel(study: optuna.Study | None) -> go.Figure:
     import optuna.visualization as charts
 
     assert study is not None
-    figure = _ours(charts.plot_parallel_coordinate(alike(study), target_name=_axis(what)))
+    figure = _with_our_lines(charts.plot_parallel_coordinate(comparable_study(study), target_name=_axis(what)))
     lines = list(figure.select_traces({"mode": "lines"}))
     low, high = (0, 1) if what == "accuracy" else (min(li.y[0] for li in lines), max(li.y[0] for li in lines) + 1e-12)
     for line in lines:  # Optuna's palest are hardly seen; y[0]: the objective
         line.line.color = sample_colorscale(SCALE, 1 - (line.y[0] - low) / (high - low))[0]
     several_values = len({value for _, value in comparable(study)[0]}) > 1
-    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # of one, it is made up
+    look = {"colorscale": SCALE, "reversescale": True, "showscale": several_values}  # one value has no scale
     look["colorbar"] = {"title": {"text": _axis(what)}}
     figure.update_traces(marker=look, selector={"mode": "markers"})
     same = "" if several_values else f"; all have the same {what}"
@@ -71,7 +71,8 @@ def slices(study: optuna.Study | None) -> go.Figure:
     import optuna.visualization as charts
 
     assert study is not None
-    flat = _ours(charts.plot_slice(alike(study)))  # all in one row, which is too narrow for more than three
+    # all in one row, which is too narrow for more than three
+    flat = _with_our_lines(charts.plot_slice(comparable_study(study)))
     rows = math.ceil(len(flat.data) / 2)
     figure = make_subplots(rows=rows, cols=2, shared_yaxes=True, horizontal_spacing=0.05, vertical_spacing=0.32 / rows)
     for i, trace in enumerate(flat.data):
@@ -105,22 +106,22 @@ def contour(study: optuna.Study | None, names: Sequence[str] | None = None) -> g
 
     assert study is not None
     ranked = list(shares_of(study)) or list(varied(study))
-    chosen = list(names or ranked[:2])
-    if len(chosen) < 2 or not set(chosen) <= set(varied(study)):
+    pair = list(names or ranked[:2])
+    if len(pair) < 2 or not set(pair) <= set(varied(study)):
         return nothing(title, f"a pair needs two hyperparameters that vary, but there is {', '.join(ranked) or 'none'}")
-    figure = _ours(charts.plot_contour(alike(study), params=chosen, target_name=_axis(what)))
+    figure = _with_our_lines(charts.plot_contour(comparable_study(study), params=pair, target_name=_axis(what)))
     figure.update_traces(colorscale=SCALE, reversescale=False, selector={"type": "contour"})
     figure.update_traces(
         marker={"color": COLOURS[1], "line": {"color": "white", "width": 1}, "size": 7}, selector={"type": "scatter"}
     )
     text = f"{described(study)} (points); what lies between points is interpolated"
-    return finish(figure, f"{what[:1].upper()}{what[1:]} over {' and '.join(chosen)}", text, height=440)
+    return finish(figure, f"{what[:1].upper()}{what[1:]} over {' and '.join(pair)}", text, height=440)
 
 
-def importance(study: optuna.Study | None, found: Importance | None = None) -> go.Figure:
+def importance(study: optuna.Study | None, result: Importance | None = None) -> go.Figure:
     """What share of the objective's variance each hyperparameter explains by itself: fANOVA, by Optuna's evaluator.
 
-    found: what `mattered` found of this study, if it is known already.
+    result: what `mattered` returned for this study, if it was called before.
 
     >>> from fedtune.analysis import plots
     >>> figure = plots.importance(plots.study("runs/NAME"))
@@ -131,7 +132,7 @@ def importance(study: optuna.Study | None, found: Importance | None = None) -> g
     if why := lacks(study, "importance"):
         return nothing(title, why)
     assert study is not None
-    shares = found.shares if found else shares_of(study)
+    shares = result.shares if result else shares_of(study)
     if not shares:
         return nothing(title, f"all trials have the same {what} or the same hyperparameters")
     names = list(shares)[::-1]  # the largest on top
@@ -140,11 +141,11 @@ def importance(study: optuna.Study | None, found: Importance | None = None) -> g
     bars = go.Bar(x=values, y=names, orientation="h", text=figures, textposition="outside", cliponaxis=False)
     figure = go.Figure(bars).update_traces(marker_color=COLOURS[0], hovertemplate="%{y}: %{x:.4f}<extra></extra>")
     figure.update_xaxes(title="share of variance", range=[0, 1.2 * max(values)])  # room for the figure
-    text = found.note if found else note(study)
+    text = result.note if result else note(study)
     return finish(figure, title, text, height=110 + 34 * len(varied(study)))
 
 
-def _ours(figure: go.Figure) -> go.Figure:
+def _with_our_lines(figure: go.Figure) -> go.Figure:
     """Optuna's figure, whose texts have lines as ours do."""
     for trace in figure.data:
         for name in ("text", "hovertext"):

@@ -23,7 +23,7 @@ DARK: dict[str, Any] = {"ink": "#E6E6E6", "note": "#B0B0B0", "axis": "#8C8C8C", 
 SCALE = "Cividis"  # for quantities: even in lightness, for all eyes
 RENDERER = "plotly_mimetype+notebook"  # of notebooks: what draws figures beside cells, and what a page has of them
 PARTIAL = ("plotly_mimetype", "vscode", "jupyterlab", "nteract")  # the first of these alone
-TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # of a trace
+TEXTS = ("name", "x", "y", "text", "hovertext", "customdata", "labels")  # entries of a trace that hold text
 WIDTH = {"title": 43, "note": 58}  # letters of a line, so that a telephone's width holds it
 
 TEMPLATE = go.layout.Template(
@@ -103,8 +103,8 @@ def nothing(title: str, why: str) -> go.Figure:
 def _as_written(figure: go.Figure) -> None:
     """Texts of data and axes, which Plotly would take for mark-up: a class named <b>, a price of $5 and $6."""
     for trace in figure.data:
-        found = {name: trace[name] for name in TEXTS if name in trace and trace[name] is not None}
-        trace.update({name: shown for name, value in found.items() if (shown := _literal(value)) is not value})
+        texts = {name: trace[name] for name in TEXTS if name in trace and trace[name] is not None}
+        trace.update({name: shown for name, value in texts.items() if (shown := _literal(value)) is not value})
     for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
         axis.update({n: _literal(axis[n]) for n in ("ticktext", "categoryarray") if axis[n] is not None})
         if axis.title.text:

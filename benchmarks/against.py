@@ -44,7 +44,7 @@ MOVED = {  # where the names that a side needs can be, because modules were move
 
 
 def _from_this_commit(name: str) -> Any:
-    """By the file and not by trying: an editable installation would fill in from this tree what the other lacks."""
+    """Looks for the file, as an import would find in this tree what the other lacks (editable installation)."""
     for place in MOVED[name]:
         module, _, name_there = place.rpartition(".")
         if Path(*module.split(".")).with_suffix(".py").is_file():
@@ -88,9 +88,9 @@ class Side:
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit("one side ended early; its output is above")
-        found = json.loads(answer)
-        self.cpu.append(found["cpu"])
-        self.rows += found["rows"]
+        figures = json.loads(answer)
+        self.cpu.append(figures["cpu"])
+        self.rows += figures["rows"]
 
     def end(self) -> None:
         assert self.process.stdin
@@ -103,10 +103,10 @@ class Side:
         return score / (train + score)
 
 
-def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+def differences(rows: list[dict[str, Any]], other_rows: list[dict[str, Any]]) -> str:
     """The figures of both sides that differ, and the largest difference of each."""
     difference: dict[str, float] = {}
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(rows, other_rows, strict=True):
         for name in a.keys() & b.keys() - set(TIMES):
             same = a[name] == b[name] or a[name] is None or b[name] is None or math.isnan(a[name] + b[name])
             difference[name] = max(difference.get(name, 0.0), 0.0 if same else abs(a[name] - b[name]))
@@ -120,7 +120,7 @@ def compare(
     name: str, case: tuple[str, str, dict[str, Any]], other: Path, rounds: int, turns: int, test_every: int
 ) -> dict[str, Any]:
     """One case, trained by both sides in turns."""
-    sides = ours, theirs = [Side(tree, case, rounds * turns, test_every) for tree in (ROOT, other)]
+    sides = this_side, other_side = [Side(tree, case, rounds * turns, test_every) for tree in (ROOT, other)]
     for turn in range(turns):
         for side in sides if turn % 2 else reversed(sides):
             side.turn(rounds)
@@ -134,10 +134,10 @@ def compare(
         "ours": a,
         "theirs": b,
         "ratio": b / a,
-        "ratio_of_total": sum(theirs.cpu) / sum(ours.cpu),
-        "scoring": ours.scoring(),
-        "their_scoring": theirs.scoring(),
-        "numbers": differences(ours.rows, theirs.rows),
+        "ratio_of_total": sum(other_side.cpu) / sum(this_side.cpu),
+        "scoring": this_side.scoring(),
+        "their_scoring": other_side.scoring(),
+        "numbers": differences(this_side.rows, other_side.rows),
     }
 
 
@@ -181,18 +181,18 @@ def main() -> int:
         cases = {args.algo: (args.algo, args.scenario, given)}
     heads = f"{'theirs ms':>10} {'ours ms':>9} {'ratio':>6} {'total':>6}"
     print(f"{'case':10} {'scenario':20} {heads}   scoring, theirs and ours")
-    found = []
+    rows = []
     with worktree(args.commit) as tree:
         for name, case in cases.items():
             row = compare(name, case, tree, args.rounds, args.turns, args.test_every)
-            found.append(row)
+            rows.append(row)
             print(
                 f"{name:10} {case[1]:20} {row['theirs'] * 1e3:10.1f} {row['ours'] * 1e3:9.1f} {row['ratio']:6.2f} "
                 f"{row['ratio_of_total']:6.2f}   {row['their_scoring']:.0%}, {row['scoring']:.0%}; {row['numbers']}",
                 flush=True,
             )
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

@@ -90,10 +90,10 @@ def main(argv: list[str] | None = None) -> int:
     scenario = scenarios.find(args.scenario)
     given = {n: json.loads(v) for n, v in parsed(",".join(args.set)).items()}
     algorithms = ["fedavg", *re.findall(r"\w+(?:\([^)]*\))?", args.algos)]
-    found = measure(scenario.override(**given), algorithms, args.rounds, args.turns)
+    times = measure(scenario.override(**given), algorithms, args.rounds, args.turns)
     print(f"{'algorithm':30} {'ms a round':>10} {'ratio':>6} {'work':>6} {'stack':>6}")
-    for name, (stack, loop, many) in zip(algorithms, found, strict=True):
-        ratios = stack / found[0][0], many / found[0][2], loop / stack
+    for name, (stack, loop, many) in zip(algorithms, times, strict=True):
+        ratios = stack / times[0][0], many / times[0][2], loop / stack
         print(f"{name:30} {stack * 1e3:10.1f}", *(f"{ratio:6.2f}" for ratio in ratios))
     return 0
 

@@ -72,10 +72,10 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
     return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}
 
 
-def line(name: str, got: dict[str, float]) -> str:
+def line(name: str, figures: dict[str, float]) -> str:
     return (
-        f"{name}: {got['saves']} checkpoints took {got['spent']:.2f} of {got['seconds']:.1f} s, "
-        f"{got['spent'] / got['seconds']:.1%} (target: below 3 %)"
+        f"{name}: {figures['saves']} checkpoints took {figures['spent']:.2f} of {figures['seconds']:.1f} s, "
+        f"{figures['spent'] / figures['seconds']:.1%} (target: below 3 %)"
     )
 
 

@@ -85,7 +85,7 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     start = {int(k): (g, i) for g in sim.state.groups for i, k in enumerate(g.ids)}
 
     def eager() -> list[dict[str, torch.Tensor]]:
-        left = []
+        trained = []
         for k in range(20):
             net, (g, i) = forms[k % len(forms)], start[k]
             net.load_state_dict({n: t[i] for n, t in g.tensors.items()})
@@ -96,14 +96,14 @@ def mixed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(net(f.x[rows]), f.y[rows]).backward()
                 optimizer.step()
-            left.append({n: t.clone() for n, t in net.state_dict().items()})
-        return left
+            trained.append({n: t.clone() for n, t in net.state_dict().items()})
+        return trained
 
-    ours, theirs = engine.run_round(sim.setup, sim.state)[0], eager()
-    for g in ours.groups:
+    stacked, looped = engine.run_round(sim.setup, sim.state)[0], eager()
+    for g in stacked.groups:
         for i, k in enumerate(g.ids.tolist()):
             for n, t in g.tensors.items():
-                torch.testing.assert_close(t[i], theirs[k][n], rtol=0, atol=1e-4)  # the same work, in float32
+                torch.testing.assert_close(t[i], looped[k][n], rtol=0, atol=1e-4)  # the same work, in float32
     fast, slow = best_of([lambda: engine.run_round(sim.setup, sim.state), eager], repeats)
     return {"data": dataset, "model": model, "per_second": 1 / fast, "eager": 1 / slow, "ratio": slow / fast}
 
@@ -112,12 +112,12 @@ def skewed_row(dataset: str, model: str, repeats: int) -> dict[str, Any]:
     sim = simulation("local", dataset, model, 20, 4000, 20)
     counts = torch.linspace(200, 4000, 20).long()
     split = Split(sim.setup.federation.val.rows, counts[torch.randperm(20, generator=randomness.stream(0))])
-    setting = sim.setup._replace(federation=sim.setup.federation._replace(val=split))
+    setup = sim.setup._replace(federation=sim.setup.federation._replace(val=split))
 
     def scored(at_once: int) -> dict[str, float]:
         before, chunks.ROWS_AT_ONCE = chunks.ROWS_AT_ONCE, at_once
         try:
-            return evaluation.evaluate(setting, sim.state, ("val",))
+            return evaluation.evaluate(setup, sim.state, ("val",))
         finally:
             chunks.ROWS_AT_ONCE = before
 
@@ -145,8 +145,8 @@ def many_here(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
 
 def many_row(algorithm: str, clients: int, repeats: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.clients", "--many", f"{algorithm},{clients}"]
-    found: dict[str, Any] = json.loads(subprocess.check_output([*command, "--repeats", str(repeats)], text=True))
-    return found
+    row: dict[str, Any] = json.loads(subprocess.check_output([*command, "--repeats", str(repeats)], text=True))
+    return row
 
 
 def assigned_rows(how: str, repeats: int) -> list[dict[str, Any]]:

@@ -40,14 +40,14 @@ class Idle(tune.Trainable):
         self.rounds, self.at = rounds, config["lr"]
 
     def step(self) -> dict[str, Any]:
-        t, done = self.iteration + 1, self.iteration + 1 >= self.rounds
+        t, over = self.iteration + 1, self.iteration + 1 >= self.rounds
         value = 1 - math.exp(-t * (1 + abs(math.log(self.at)))) / 2
         return dict.fromkeys(METRICS, 1.0) | {
             "round": t,
             "val_acc": value,
             "comm_mb": float(t),
-            "done": done,
-            "complete": done,
+            "done": over,
+            "complete": over,
         }
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
@@ -142,12 +142,12 @@ def measure(trials: int = 200, rounds: int = 9, repeats: int = 3) -> dict[str, d
     return {which: min(times, key=lambda f: f["seconds"]) for which, times in turns.items()}
 
 
-def line(got: dict[str, dict[str, float]]) -> str:
-    ours, plain = got["fedtune"], got["tune"]
+def line(figures: dict[str, dict[str, float]]) -> str:
+    fedtune, plain = figures["fedtune"], figures["tune"]
     return (
-        f"driver: {ours['trials']:.1f} trials and {ours['results']:.0f} results a second, "
-        f"{ours['grown']:.0f} MB more per 1,000 trials; Tune alone {plain['trials']:.1f}, {plain['results']:.0f}, "
-        f"{plain['grown']:.0f} MB; ratio of trials a second {ours['trials'] / plain['trials']:.2f} "
+        f"driver: {fedtune['trials']:.1f} trials and {fedtune['results']:.0f} results a second, "
+        f"{fedtune['grown']:.0f} MB more per 1,000 trials; Tune alone {plain['trials']:.1f}, {plain['results']:.0f}, "
+        f"{plain['grown']:.0f} MB; ratio of trials a second {fedtune['trials'] / plain['trials']:.2f} "
         "(target: at least 0.9)"
     )
 

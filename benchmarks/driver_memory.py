@@ -38,7 +38,7 @@ class Memory(scale.Blocks):
     total = 0
 
     def __init__(self, every: int, slots: int) -> None:
-        """As scale's."""
+        """Take the arguments of `scale.Blocks`."""
         super().__init__(every, slots)
         tracemalloc.start(DEPTH)
 

@@ -88,7 +88,7 @@ def measure() -> dict[str, float]:
     """Milliseconds for all 80 fits, mean log-likelihood of each way (nats per row), and the ratios of the times."""
     x = relu_features()
     problems = x.flatten(0, 1)
-    theirs = {
+    jobs = {
         "same_start": partial(fit_sklearn, x, "random", fit_ours(x, iterations=0)),
         "plusplus": partial(fit_sklearn, x, "k-means++"),
         "default": partial(fit_sklearn, x, "kmeans"),
@@ -103,7 +103,7 @@ def measure() -> dict[str, float]:
                 "ours_ms": 1e3 * seconds(partial(fit_ours, x), 20),
                 "ours_nats": log_likelihood(fit_ours(x), problems).mean().item(),
             }
-            for name, job in theirs.items():
+            for name, job in jobs.items():
                 out[f"{name}_ms"] = 1e3 * seconds(job, 3)
                 out[f"{name}_ratio"] = out[f"{name}_ms"] / out["ours_ms"]
                 out[f"{name}_nats"] = float(np.mean([g.score(r) for g, r in zip(job(), problems.numpy(), strict=True)]))

@@ -80,8 +80,8 @@ def training_row(
     else:
         x = torch.randn(clients * rows, *shape, generator=seed).to(device)
     y = torch.randint(10, (clients * rows,), generator=seed).to(device)
-    held = torch.arange(clients * rows, device=device).view(clients, rows)
-    pool = batches.Pool(x, y, held, torch.full((clients,), rows, device=device))
+    numbers = torch.arange(clients * rows, device=device).view(clients, rows)
+    pool = batches.Pool(x, y, numbers, torch.full((clients,), rows, device=device))
     tensors = {n: t.to(device).expand(clients, *t.shape) for n, t in net.state_dict().items()}
     phase = Phase(find("local")().loss)
 
@@ -104,9 +104,9 @@ def training_row(
             nets.append(own)
         return nets
 
-    ours, theirs = engine(), eager()
-    plain = {n: torch.stack([m.get_parameter(n).detach() for m in theirs]) for n, _ in net.named_parameters()}
-    difference = max((ours[n] - t).abs().max().item() for n, t in plain.items())
+    stacked, looped = engine(), eager()
+    plain = {n: torch.stack([m.get_parameter(n).detach() for m in looped]) for n, _ in net.named_parameters()}
+    difference = max((stacked[n] - t).abs().max().item() for n, t in plain.items())
     assert difference < 2e-3 or device != "cpu", difference  # the same work, in float32
     fast, slow = best_of([engine, eager], repeats, device)
     steps = clients * -(-rows // batch)
@@ -129,17 +129,17 @@ def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
     head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'target':>6} "
     head += f"{'difference':>10}"
     print(head + "   (a client-step)", flush=True)
-    found = []
+    rows = []
     for *case, target in CASES:
         row = training_row(*case, repeats, device) | {"target": target if device == "cpu" else 0.0}
-        found.append(row)
+        rows.append(row)
         print(
             f"{row['model']:14} {row['batch']:4} {row['executor']:>8} {row['eager_ms']:9.3f} "
             f"{row['engine_ms']:9.3f} {row['ratio']:6.2f} {row['target']:6.2f} {row['difference']:10.1e}"
             f"{'' if row['ratio'] >= row['target'] else '  below'}",
             flush=True,
         )
-    return found
+    return rows
 
 
 def main() -> int:

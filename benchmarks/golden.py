@@ -61,7 +61,7 @@ def options(case: Case) -> dict[str, Any]:
 
 
 def trained(case: Case) -> Tables:
-    """By Python."""
+    """One configuration, trained by Python."""
     import fedtune
 
     return {"rows": fedtune.train(case["algorithm"], case["scenario"], case["configuration"], **options(case))}
@@ -74,13 +74,13 @@ def command(case: Case, *words: str) -> None:
     for name, value in case["configuration"].items():
         words += "--set", f"{name}={value}"
     words += ("--scenario", case["scenario"]) if case["scenario"] else ()
-    done = subprocess.run([sys.executable, "-m", "fedtune", *words], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"status {done.returncode} of fedtune {' '.join(words)}\n{done.stdout}{done.stderr}")
+    result = subprocess.run([sys.executable, "-m", "fedtune", *words], capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"status {result.returncode} of fedtune {' '.join(words)}\n{result.stdout}{result.stderr}")
 
 
 def run(case: Case) -> Tables:
-    """By the command for one configuration."""
+    """One configuration, trained by the command."""
     import pandas as pd
 
     file = Path(tempfile.mkdtemp(dir=".")) / "rows.jsonl"
@@ -99,19 +99,19 @@ def search(case: Case) -> Tables:
         ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     given = {"set": case["configuration"], "max_concurrent": 1, "storage_path": tempfile.mkdtemp(dir=".")}
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        found = fedtune.Search(case["algorithm"], case["scenario"], **given, **options(case)).run()
-    best = {"best": pd.DataFrame([found.best["hyperparameters"]])} if (found.path / "best.yaml").exists() else {}
-    return tables(found.path) | best
+        result = fedtune.Search(case["algorithm"], case["scenario"], **given, **options(case)).run()
+    best = {"best": pd.DataFrame([result.best["hyperparameters"]])} if (result.path / "best.yaml").exists() else {}
+    return tables(result.path) | best
 
 
 def compare(case: Case) -> Tables:
     """A comparison by its command."""
-    where = tempfile.mkdtemp(dir=".")
-    at = ("--algos", case["algorithm"], "--max-concurrent", "1", "--storage-path", where, "--name", "it")
+    folder = tempfile.mkdtemp(dir=".")
+    at = ("--algos", case["algorithm"], "--max-concurrent", "1", "--storage-path", folder, "--name", "it")
     command(case, "compare", *at)
-    searches = sorted(file.parent.name for file in Path(where, "it").glob("*/trials.parquet"))
-    found = {f"{name}: trials": tables(Path(where, "it", name))["trials"] for name in searches}
-    return tables(Path(where, "it")) | found
+    searches = sorted(file.parent.name for file in Path(folder, "it").glob("*/trials.parquet"))
+    trials = {f"{name}: trials": tables(Path(folder, "it", name))["trials"] for name in searches}
+    return tables(Path(folder, "it")) | trials
 
 
 def tables(folder: Path) -> Tables:
@@ -120,13 +120,13 @@ def tables(folder: Path) -> Tables:
 
     files = [folder / file for file in TABLES if (folder / file).exists()]
     read = {".parquet": pd.read_parquet, ".csv": lambda f: pd.read_csv(f, dtype=str, keep_default_na=False).map(number)}
-    found = {file.stem: read[file.suffix](file) for file in files}
-    if "trials" in found:
-        order = {trial: i for i, trial in enumerate(found["trials"]["trial"])}
-        for name in {"rounds", "front"} & found.keys():
-            found[name].insert(0, "number", found[name]["trial"].map(order))
-            found[name] = found[name].sort_values(["number", "round"], kind="stable")
-    return found
+    by_name = {file.stem: read[file.suffix](file) for file in files}
+    if "trials" in by_name:
+        order = {trial: i for i, trial in enumerate(by_name["trials"]["trial"])}
+        for name in {"rounds", "front"} & by_name.keys():
+            by_name[name].insert(0, "number", by_name[name]["trial"].map(order))
+            by_name[name] = by_name[name].sort_values(["number", "round"], kind="stable")
+    return by_name
 
 
 def number(text: str) -> Any:
@@ -179,12 +179,12 @@ def differences(was: Tables, now: Tables, same: Callable[[Any, Any], bool]) -> I
 
 
 def equal(a: Any, b: Any) -> bool:
-    """The same bits."""
+    """Whether two numbers have the same bits."""
     return a == b
 
 
 def close(a: Any, b: Any, to: float = CLOSE) -> bool:
-    """The same to a millionth, or as a case says."""
+    """Whether two numbers are the same to a millionth, or as a case says."""
     numbers = all(isinstance(v, int | float) for v in (a, b))
     return a == b or (numbers and abs(a - b) <= to * max(1.0, abs(a), abs(b)))
 
@@ -220,9 +220,9 @@ def verify(group: str, cases: list[Case], made: dict[str, str]) -> int:
     return wrong
 
 
-def write(file: Path, content: dict[str, Any], chosen: list[Case]) -> None:
+def write(file: Path, content: dict[str, Any], cases: list[Case]) -> None:
     """Train the chosen cases, and write the group's file with what they give."""
-    for case in chosen:
+    for case in cases:
         first, *others = (gives(case, how) for how in case["how"])
         for more in others:
             if differ := list(differences(first, more, equal)):
@@ -230,7 +230,7 @@ def write(file: Path, content: dict[str, Any], chosen: list[Case]) -> None:
         case["tables"] = first
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in content["cases"])
     file.write_text(f'{{"made": {json.dumps(machine())},\n"cases": [\n{lines}\n]}}\n')
-    print(f"{file.name}: {len(chosen)} of {len(content['cases'])} cases written", flush=True)
+    print(f"{file.name}: {len(cases)} of {len(content['cases'])} cases written", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -247,12 +247,12 @@ def main(argv: list[str] | None = None) -> int:
             content = json.loads(file.read_text())
             names = {case["name"]: f"{file.stem}/{case['name']}" for case in content["cases"]}
             wanted = {n for n, full in names.items() if any(fnmatch.fnmatch(full, p) for p in args.only)}
-            chosen = [case for case in content["cases"] if case["name"] in wanted]
-            seen += len(chosen)
-            if chosen and args.what == "write":
-                write(file, content, chosen)
-            elif chosen:
-                wrong += verify(file.stem, chosen, content["made"])
+            cases = [case for case in content["cases"] if case["name"] in wanted]
+            seen += len(cases)
+            if cases and args.what == "write":
+                write(file, content, cases)
+            elif cases:
+                wrong += verify(file.stem, cases, content["made"])
     print(f"{seen} cases, {wrong} differ" if args.what == "verify" else f"{seen} cases")
     return int(wrong > 0 or seen == 0)
 

@@ -67,15 +67,15 @@ def memory(device: str) -> int:
     from fedtune.experiment import partitioning, scenarios
     from fedtune.experiment.experiment import Experiment
 
-    for name, setting in MEMORY:
-        scenario = scenarios.find(setting)
+    for name, where in MEMORY:
+        scenario = scenarios.find(where)
         data = [partitioning.make(scenario, 0)]
         experiment = Experiment(algorithm=name, scenario=scenario, device=device)
         gpu_share.measure(experiment, data)  # what is made once
-        found = gpu_share.measure(experiment, data)
-        share = gpu_share.share(found.peak, found.total, 1000)
+        cost = gpu_share.measure(experiment, data)
+        share = gpu_share.share(cost.peak, cost.total, 1000)
         print(
-            f"{name:8} {setting:18} {found.seconds:6.2f} s {found.peak / 1e9:6.2f} GB of {found.total / 1e9:.0f} GB, "
+            f"{name:8} {where:18} {cost.seconds:6.2f} s {cost.peak / 1e9:6.2f} GB of {cost.total / 1e9:.0f} GB, "
             f"{int(1 / share)} trials fit",
             flush=True,
         )
@@ -93,10 +93,10 @@ def twice(device: str) -> int:
     nets = ("resnet8-bn", "resnet8-gn", "vit", "mcmahan-cnn")
     cases = [(net, "fedavg", images.override(model=net)) for net in nets]
     cases += [(name, name, digits) for name in registry.names()]
-    for label, name, setting in cases:
-        data = partitioning.make(setting, 0)
+    for label, name, scenario in cases:
+        data = partitioning.make(scenario, 0)
         for executor in ("stack", "loop") if name in ("fedavg", "fedproto", "fedpa") else ("stack",):
-            experiment = Experiment(algorithm=name, scenario=setting, device=device, executor=executor)
+            experiment = Experiment(algorithm=name, scenario=scenario, device=device, executor=executor)
             one, other = ([*simulation.train(experiment, {}, data)] for _ in range(2))
             differ = sorted({n for a, b in zip(one, other, strict=True) for n in a if n not in CLOCK and a[n] != b[n]})
             print(
@@ -109,20 +109,21 @@ def twice(device: str) -> int:
 
 def compare(cpu: Path, gpu: Path) -> int:
     """Print how much the rows of two runs differ; 1 if final accuracies are not close."""
-    ours, theirs = ([json.loads(line) for line in file.read_text().splitlines()] for file in (cpu, gpu))
-    if len(ours) != len(theirs):
-        print(f"{len(ours)} rounds on the CPU, {len(theirs)} on the GPU")
+    cpu_rows, gpu_rows = ([json.loads(line) for line in file.read_text().splitlines()] for file in (cpu, gpu))
+    if len(cpu_rows) != len(gpu_rows):
+        print(f"{len(cpu_rows)} rounds on the CPU, {len(gpu_rows)} on the GPU")
         return 1
-    print(f"after {len(ours)} rounds {'CPU':>12} {'GPU':>12} {'round 1':>9} {'largest':>9}")
-    for name, value in ours[-1].items():
+    print(f"after {len(cpu_rows)} rounds {'CPU':>12} {'GPU':>12} {'round 1':>9} {'largest':>9}")
+    for name, value in cpu_rows[-1].items():
         if name in CLOCK or not isinstance(value, float):
             continue
-        differences = [abs(a[name] - b[name]) for a, b in zip(ours, theirs, strict=True) if a.get(name) is not None]
-        print(f"{name:22} {value:12.6f} {theirs[-1][name]:12.6f} {differences[0]:9.1e} {max(differences):9.1e}")
+        pairs = [(a[name], b[name]) for a, b in zip(cpu_rows, gpu_rows, strict=True) if a.get(name) is not None]
+        differences = [abs(a - b) for a, b in pairs]
+        print(f"{name:22} {value:12.6f} {gpu_rows[-1][name]:12.6f} {differences[0]:9.1e} {max(differences):9.1e}")
     for name in CLOCK:
-        total = [sum(row[name] for row in rows) for rows in (ours, theirs)]
+        total = [sum(row[name] for row in rows) for rows in (cpu_rows, gpu_rows)]
         print(f"{name:22} {total[0]:12.1f} {total[1]:12.1f}")
-    same = all(abs(ours[-1][n] - theirs[-1][n]) <= CLOSE for n in ("val_acc", "test_acc"))
+    same = all(abs(cpu_rows[-1][n] - gpu_rows[-1][n]) <= CLOSE for n in ("val_acc", "test_acc"))
     print(f"final accuracies are {'' if same else 'NOT '}within {CLOSE}")
     return 0 if same else 1
 

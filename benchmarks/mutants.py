@@ -34,7 +34,7 @@ from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 
 SKIPPED = ("NoOp", "RemoveDecorator", "ExceptionReplacer", "VariableReplacer", "VariableInserter")
-ALIKE = 0.72  # of two lines, the least at which one is taken for the other
+LEAST_LIKENESS = 0.72  # of two lines, at which one is taken for the other
 SECONDS = 150  # of processor time, of one mutant's tests
 
 
@@ -178,20 +178,20 @@ def _named(folder: Path, names: Sequence[str]) -> list[Path]:
 def draw(root: Path, name: str, count: int, seed: int) -> Iterator[Mutant]:
     """Mutants of a target: places at random, and at each an operator at random."""
     rng = random.Random(f"{seed} {name}")
-    where: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
+    by_place: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     codes = {str(f.relative_to(root)): f.read_text() for f in files(root, TARGETS[name])}
-    known = operators()
+    by_name = operators()
     for file, code in codes.items():
-        for label, operator in known.items():
+        for label, operator in by_name.items():
             for i, (line, column) in enumerate(positions(code, operator)):
-                where.setdefault((file, line, column), []).append((label, i))
-    places = sorted(where)
+                by_place.setdefault((file, line, column), []).append((label, i))
+    places = sorted(by_place)
     rng.shuffle(places)
     drawn = 0
     for place in places:
-        label, i = rng.choice(where[place])
+        label, i = rng.choice(by_place[place])
         code = codes[place[0]]
-        mutated = mutate_code(code, known[label], i)
+        mutated = mutate_code(code, by_name[label], i)
         if mutated is None or _bare(mutated) in ("", _bare(code)):
             continue
         before, after = changed(code, mutated)
@@ -201,19 +201,19 @@ def draw(root: Path, name: str, count: int, seed: int) -> Iterator[Mutant]:
             return
 
 
-def find(root: Path, mutant: Mutant, known: dict[str, Any]) -> Mutant | None:
+def find(root: Path, mutant: Mutant, by_name: dict[str, Any]) -> Mutant | None:
     """The same mutant in a tree where its line may have moved or been renamed; None if no line is like it."""
-    best, score = None, 2 * ALIKE
+    best, score = None, 2 * LEAST_LIKENESS
     for path in files(root, TARGETS[mutant.target]):
         file, code = str(path.relative_to(root)), path.read_text()
         lines = code.splitlines()
-        for i, (line, _) in enumerate(positions(code, known[mutant.operator])):
+        for i, (line, _) in enumerate(positions(code, by_name[mutant.operator])):
             if _ratio(mutant.before.split("\n")[0], lines[line - 1].strip()) + 1 < score:
                 continue
-            before, after = changed(code, mutate_code(code, known[mutant.operator], i) or code)
-            alike = _ratio(mutant.before, before) + _ratio(mutant.after, after) + (i == mutant.occurrence) * 1e-6
-            if alike >= score:
-                best, score = mutant._replace(file=file, occurrence=i, before=before, after=after), alike
+            before, after = changed(code, mutate_code(code, by_name[mutant.operator], i) or code)
+            likeness = _ratio(mutant.before, before) + _ratio(mutant.after, after) + (i == mutant.occurrence) * 1e-6
+            if likeness >= score:
+                best, score = mutant._replace(file=file, occurrence=i, before=before, after=after), likeness
     return best
 
 
@@ -273,7 +273,7 @@ def _child(root: Path, mutant: Mutant | None, target: Target) -> None:
 
 
 def run(root: Path, jobs: Sequence[tuple[Mutant | None, Target]], workers: int) -> Iterator[tuple[int, str]]:
-    """Which job ended how: found or survived."""
+    """Yields each job's number and how it ended: found or survived."""
     waiting, running = list(enumerate(jobs))[::-1], dict[int, int]()
     while waiting or running:
         while waiting and len(running) < workers:
@@ -314,12 +314,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.how == "sample":
         mutants = [m for name in names for m in draw(root, name, args.count, args.seed)]
     else:
-        known = operators()
+        by_name = operators()
         before = [Mutant(**json.loads(line)) for line in args.file.read_text().splitlines()]
         before = [m for m in before if m.target in names]
-        there = [find(root, m, known) for m in before]
-        mutants = [m for m in there if m]
-        for m, t in zip(before, there, strict=True):
+        same = [find(root, m, by_name) for m in before]
+        mutants = [m for m in same if m]
+        for m, t in zip(before, same, strict=True):
             if t is None:
                 print(f"no line like it is left: {m.target}: {m.before}", flush=True)
     preload()

@@ -44,15 +44,15 @@ class Process(NamedTuple):
 
 def look() -> dict[int, Process]:
     """Every process of the machine that can be seen."""
-    found = {}
+    processes = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(") ")[2].split()
             except OSError:  # it has ended
                 continue
-            found[int(folder.name)] = Process(int(fields[1]), int(fields[19]), sum(map(int, fields[11:13])) / TICKS)
-    return found
+            processes[int(folder.name)] = Process(int(fields[1]), int(fields[19]), sum(map(int, fields[11:13])) / TICKS)
+    return processes
 
 
 def descendants(of: int, processes: dict[int, Process]) -> list[int]:
@@ -152,15 +152,15 @@ def main() -> int:
         return [{n: statistics.median(turn[i][n] for turn in turns) for n in turns[0][0]} for i in range(len(trees))]
 
     if not args.commit:
-        (ours,) = measured(ROOT)
-        for name, value in ours.items():
+        (here,) = measured(ROOT)
+        for name, value in here.items():
             print(f"{name:18} {value:7.1f}")
         return 0
     with worktree(args.commit) as tree:
-        ours, theirs = measured(ROOT, tree)
+        here, there = measured(ROOT, tree)
     print(f"{'':18} {'now':>7} {args.commit[:7]:>7} {'ratio':>6}")
-    for name, value in ours.items():
-        print(f"{name:18} {value:7.1f} {theirs[name]:7.1f} {theirs[name] / value:6.2f}")
+    for name, value in here.items():
+        print(f"{name:18} {value:7.1f} {there[name]:7.1f} {there[name] / value:6.2f}")
     return 0
 
 

@@ -65,20 +65,20 @@ def rows(way: str, rounds: int) -> dict[str, float]:
     return {"row_ms": 1e3 * used / rounds, "clock_ms": 1e3 * took / rounds, "asked_ms": ROW_MS}
 
 
-def whole(runs: int) -> dict[str, float]:
+def run_times(runs: int) -> dict[str, float]:
     """Seconds of a run and of its command alone, in turns, so that a busy machine hits both alike."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         made = program(folder, PATTERN, "print('acc: 0.5 loss: 1.5')", 1)
-        ours, alone = [], []
+        with_fedtune, alone = [], []
         for i in range(runs):
             began = time.perf_counter()
             ProgramRun(program=made, config={}, seed=0, folder=folder / f"trial-{i}").step()
             middle = time.perf_counter()
             subprocess.run([sys.executable, "own.py", place], cwd=folder, capture_output=True, check=True)
-            ours.append(middle - began)
+            with_fedtune.append(middle - began)
             alone.append(time.perf_counter() - middle)
-    run_s, alone_s = statistics.median(ours), statistics.median(alone)
+    run_s, alone_s = statistics.median(with_fedtune), statistics.median(alone)
     return {"run_s": run_s, "alone_s": alone_s, "beside_s": run_s - alone_s, "asked_s": RUN_S}
 
 
@@ -91,18 +91,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--runs", type=int, default=15)
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for way in WAYS:
-        row = found[way] = rows(way, args.rounds)
+        row = figures[way] = rows(way, args.rounds)
         late = "" if max(row["row_ms"], row["clock_ms"]) <= ROW_MS else "  above"
         print(f"{way:9} {row['row_ms']:7.3f} ms of processor, {row['clock_ms']:7.3f} ms a row; asked {ROW_MS}{late}")
-    run = found["run"] = whole(args.runs)
+    run = figures["run"] = run_times(args.runs)
     late = "" if run["beside_s"] <= RUN_S else "  above"
     print(
         f"a run {run['run_s']:.3f} s, alone {run['alone_s']:.3f} s: {run['beside_s']:.3f} s more; asked {RUN_S}{late}"
     )
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 
 

@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-def least(job: Callable[[], object], repeats: int) -> float:
+def fastest(job: Callable[[], object], repeats: int) -> float:
     """The least milliseconds of a job, in this thread."""
     times = []
     for _ in range(repeats):
@@ -97,9 +97,9 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
     moving = [i for i, t in enumerate(fixed) if t.requires_grad]
     with torch.inference_mode():
         replay = Tape(recorder=recorder, fixed=len(fixed), fresh=2, moving=moving, results=results).bind(fixed)
-        kernels = sum(least(lambda c=call: c[0](*c[1], **c[2]), repeats) for call in calls)
-        tape = least(lambda: replay(x, y), repeats)
-    eager, plain = least(stacked, repeats), least(loop, repeats)
+        kernels = sum(fastest(lambda c=call: c[0](*c[1], **c[2]), repeats) for call in calls)
+        tape = fastest(lambda: replay(x, y), repeats)
+    eager, plain = fastest(stacked, repeats), fastest(loop, repeats)
     return {
         "model": model,
         "batch": batch,
@@ -115,9 +115,9 @@ def row(model: str, shape: architectures.Shape, batch: int, clients: int, repeat
 
 def _computes(recorder: OperationRecorder, line: Any, slot: int) -> bool:
     """Whether a line does more than look at the memory of its operands."""
-    mine = recorder.tensors[slot].untyped_storage().data_ptr()
+    memory = recorder.tensors[slot].untyped_storage().data_ptr()
     given = [t for t in recorder.filled((*line.args, *line.kwargs.values())) if isinstance(t, Tensor)]
-    return bool(line.writes) or all(t.untyped_storage().data_ptr() != mine for t in given)
+    return bool(line.writes) or all(t.untyped_storage().data_ptr() != memory for t in given)
 
 
 class Kernels(TorchDispatchMode):
@@ -141,16 +141,16 @@ def rounds(case: str, turns: int) -> dict[str, Any]:
         algorithm=algorithm, scenario=find(scenario).override(rounds=2 * turns), test_every=2 * turns
     )
     rows = train(experiment, config, data_dir=os.environ.get("FEDTUNE_DATA_DIR"))
-    took, inside = [], []
+    round_times, operation_times = [], []
     for _ in range(turns):
         began = time.thread_time()
         next(rows)
-        took.append(time.thread_time() - began)
+        round_times.append(time.thread_time() - began)
         with Kernels() as kernels:
             next(rows)
-        inside.append(kernels.seconds)
-    whole, of_it = (1e3 * statistics.median(seconds[1:]) for seconds in (took, inside))
-    return {"case": case, "round_ms": whole, "kernels_ms": of_it, "share": of_it / whole}
+        operation_times.append(kernels.seconds)
+    round_ms, kernels_ms = (1e3 * statistics.median(seconds[1:]) for seconds in (round_times, operation_times))
+    return {"case": case, "round_ms": round_ms, "kernels_ms": kernels_ms, "share": kernels_ms / round_ms}
 
 
 def main() -> int:
@@ -176,8 +176,8 @@ def of_rounds(turns: int) -> list[dict[str, Any]]:
     print(f"{'case':10} {'round ms':>9} {'kernels':>8} {'share':>6}", flush=True)
     rows = []
     for case in ROUNDS:
-        rows.append(found := rounds(case, turns))
-        print(f"{case:10} {found['round_ms']:9.1f} {found['kernels_ms']:8.1f} {found['share']:6.0%}", flush=True)
+        rows.append(figures := rounds(case, turns))
+        print(f"{case:10} {figures['round_ms']:9.1f} {figures['kernels_ms']:8.1f} {figures['share']:6.0%}", flush=True)
     return rows
 
 

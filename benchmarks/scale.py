@@ -151,14 +151,14 @@ class Actors(RayActorManager):
         config, before = self._work[actor]
         t = before + 1
         self._work[actor] = config, t
-        value, done = 1 - math.exp(-t * (1 + abs(math.log(config["lr"])))) / 2, t >= ROUNDS["n"]
+        value, over = 1 - math.exp(-t * (1 + abs(math.log(config["lr"])))) / 2, t >= ROUNDS["n"]
         row = {name: 1 / (t + i) for i, name in enumerate(METRICS)}
         return row | {
             "round": t,
             "val_acc": value,
             "comm_mb": float(t),
-            "done": done,
-            "complete": done,
+            "done": over,
+            "complete": over,
             "timestamp": time.time(),
             "training_iteration": t,
             "time_total_s": t * ROUNDS["seconds"],

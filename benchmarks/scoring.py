@@ -1,9 +1,9 @@
-"""The share of evaluation in the CPU time of a run, setting by setting.
+"""The share of evaluation in the CPU time of a run, case by case.
 
     python -m benchmarks.scoring [--test-every 1,10] [--only shards,w4-5,…] [--turns 3] [--all-classes 200]
                                  [--json FILE]
 
-A row is a run of its setting: all rounds on the digits, some rounds elsewhere, without the first ones, which fill
+A row is a run of its case: all rounds on the digits, some rounds elsewhere, without the first ones, which fill
 caches.  It shows CPU seconds of one thread per round, for training and exchange and for evaluation, and the share of
 evaluation.  The schedules of --test-every take turns, and the median turn of each is shown.  The share of the default
 schedule should be at most TARGET.  --all-classes: rows of all classes on which every client is tested, in place of the
@@ -55,9 +55,9 @@ def scoring_timed(spent: list[float]) -> Iterator[None]:
 
     def timed(*args: Any, **options: Any) -> Any:
         began = time.process_time()
-        found = plain(*args, **options)
+        scores = plain(*args, **options)
         spent.append(time.process_time() - began)
-        return found
+        return scores
 
     evaluation.score_all = timed
     try:
@@ -75,25 +75,25 @@ def share(simulation: Simulation, rounds: int) -> dict[str, float]:
     with scoring_timed(spent):
         for _ in range(rounds):
             simulation.step()
-    whole, scoring = time.process_time() - began, sum(spent)
-    return {"training": (whole - scoring) / rounds, "scoring": scoring / rounds, "share": scoring / whole}
+    seconds, scoring = time.process_time() - began, sum(spent)
+    return {"training": (seconds - scoring) / rounds, "scoring": scoring / rounds, "share": scoring / seconds}
 
 
 def row(
     name: str, schedules: list[int], turns: int, all_classes: int | None, data_dir: str | None
 ) -> list[dict[str, Any]]:
-    """One setting under every schedule: the turn with the median share."""
+    """One case under every schedule: the turn with the median share."""
     algorithm, scenario, changed, rounds = CASES[name]
-    setting = find(scenario).override(**changed, **({} if all_classes is None else {"all_classes": all_classes}))
-    data = partitioning.make(setting, 0, data_dir)
-    found: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
+    built = find(scenario).override(**changed, **({} if all_classes is None else {"all_classes": all_classes}))
+    data = partitioning.make(built, 0, data_dir)
+    turns_of: dict[int, list[dict[str, float]]] = {every: [] for every in schedules}
     for _ in range(turns):
-        for every, turn in found.items():
+        for every, turn in turns_of.items():
             turn.append(
-                share(Simulation(Experiment(algorithm=algorithm, scenario=setting, test_every=every), {}, data), rounds)
+                share(Simulation(Experiment(algorithm=algorithm, scenario=built, test_every=every), {}, data), rounds)
             )
     out = []
-    for every, turn in found.items():
+    for every, turn in turns_of.items():
         middle = statistics.median_low(one["share"] for one in turn)
         out.append({"setting": name, "test_every": every} | next(one for one in turn if one["share"] == middle))
     return out
@@ -115,7 +115,7 @@ def main() -> int:
         parser.error(f"--only takes {', '.join(CASES)}, but got {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     memory.keep_freed_memory()
-    found = []
+    rows = []
     print(
         f"{'setting':10} {'test-every':>10} {'training ms':>12} {'scoring ms':>11} {'share':>7}   "
         f"(a round; target: at most {TARGET:.0%} by default)",
@@ -124,14 +124,14 @@ def main() -> int:
     for name in args.only.split(","):
         schedules = [int(n) for n in args.test_every.split(",")]
         for one in row(name, schedules, args.turns, args.all_classes, args.data_dir):
-            found.append(one)
+            rows.append(one)
             print(
                 f"{name:10} {one['test_every']:10} {1e3 * one['training']:12.1f} {1e3 * one['scoring']:11.1f} "
                 f"{one['share']:7.1%}",
                 flush=True,
             )
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

@@ -63,8 +63,8 @@ def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: 
         difference = max(
             [difference, *(_difference(one[i][t], many[t][i]) for i in range(seeds) for t in range(rounds))]
         )
-    found = {way: statistics.median(times[1:]) for way, times in spent.items()}
-    return found | {"ratio": found["alone"] / found["together"], "difference": difference}
+    medians = {way: statistics.median(times[1:]) for way, times in spent.items()}
+    return medians | {"ratio": medians["alone"] / medians["together"], "difference": difference}
 
 
 def _difference(row: dict[str, Any], other: dict[str, Any] | Diverged) -> float:
@@ -92,7 +92,7 @@ def main() -> int:
     memory.keep_freed_memory()
     given = {n: json.loads(v) for n, _, v in (pair.partition("=") for pair in args.set)}
     print(f"{'configuration':24} {'alone s':>8} {'stacked s':>9} {'ratio':>6} {'difference':>10}", flush=True)
-    scenario, found = scenarios.find(args.scenario), []
+    scenario, rows = scenarios.find(args.scenario), []
     for algo in list(TUNED) if args.candidates else args.algos.split(","):
         for config, times in ((given, 1), (TUNED.get(algo, {}) | given, 2))[: 1 + args.candidates]:
             case = Experiment(
@@ -100,16 +100,16 @@ def main() -> int:
             )  # as the commands do
             row = {"algorithm": algo, "config": config, "times": times}
             row |= measure(case, config, args.seeds, args.rounds, args.turns)
-            found.append(row)
+            rows.append(row)
             name = f"{algo}{', tuned' if times > 1 else ''}"
             print(
                 f"{name:24} {row['alone']:8.3f} {row['together']:9.3f} {row['ratio']:6.2f} {row['difference']:10.1e}",
                 flush=True,
             )
-    alone, together = (sum(row[way] * row["times"] for row in found) for way in ("alone", "together"))
+    alone, together = (sum(row[way] * row["times"] for row in rows) for way in ("alone", "together"))
     print(f"{'all':24} {alone:8.3f} {together:9.3f} {alone / together:6.2f}")
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

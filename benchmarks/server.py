@@ -58,8 +58,8 @@ class Generator(nn.Module):
 
     def put(self, net: dict[str, Tensor]) -> Generator:
         """Take over the values of a net of nn/generators.py."""
-        mine = {n.replace("in.", "lin.", 1): t for n, t in net.items()}
-        self.to(net["in.weight"].dtype).load_state_dict(mine, strict=False)  # all but BatchNorm's counter
+        values = {n.replace("in.", "lin.", 1): t for n, t in net.items()}
+        self.to(net["in.weight"].dtype).load_state_dict(values, strict=False)  # all but BatchNorm's counter
         return self
 
     def values(self) -> dict[str, Tensor]:
@@ -105,8 +105,8 @@ def plain_fedpa(alg: FedPA, server: dict, up: dict, task: Task) -> list[dict[str
         far = (row_distance(h, protos[y], "l2") * seen[y]).mean()
         apart = (h[:, None] - h).abs().mean(2) * (eps[:, None] - eps).square().mean(2)
         pairs = (y[:, None] == y) & ~torch.eye(len(y), dtype=torch.bool)
-        alike = (-(apart * pairs).sum() / pairs.sum().clamp(min=1)).exp()
-        loss = alg.gamma_fid * agree / clients + alg.gamma_div * alike
+        diversity = (-(apart * pairs).sum() / pairs.sum().clamp(min=1)).exp()
+        loss = alg.gamma_fid * agree / clients + alg.gamma_div * diversity
         (loss - alg.gamma_ad * far.clamp(max=cap)).backward()
         optimizer.step()
     return [generator.values()]
@@ -151,12 +151,12 @@ CASES: list[tuple[str, Generative, int, Callable[..., list[dict[str, Tensor]]], 
 
 def ratio_row(name: str, alg: Any, clients: int, plain: Callable[..., Any], repeats: int) -> dict[str, Any]:
     server, up, task = situation(alg, clients, clients, torch.float64)
-    ours, loop = alg.aggregate(server, up, task)["nets"], plain(alg, server, up, task)
+    stacked_nets, loop = alg.aggregate(server, up, task)["nets"], plain(alg, server, up, task)
     difference = 0.0
     for n in ("in.weight", "norm.weight", "norm.bias", "norm.running_var", "out.weight", "out.bias"):
-        stacked = torch.stack([net[n] for net in loop]).view_as(ours[n])
-        torch.testing.assert_close(ours[n], stacked, rtol=0, atol=1e-9)  # the same work
-        difference = max(difference, (ours[n] - stacked).abs().max().item())
+        stacked = torch.stack([net[n] for net in loop]).view_as(stacked_nets[n])
+        torch.testing.assert_close(stacked_nets[n], stacked, rtol=0, atol=1e-9)  # the same work
+        difference = max(difference, (stacked_nets[n] - stacked).abs().max().item())
     given = situation(alg, clients, clients, torch.float32)
     fast, slow = best_of([lambda: alg.aggregate(*given), lambda: plain(alg, *given)], repeats)
     nets = len(loop)
@@ -196,8 +196,8 @@ def scale_here(clients: int, active: int) -> dict[str, Any]:
 def scale_row(clients: int, active: int, repeats: int) -> dict[str, Any]:
     """The fastest of several fresh processes, with the largest of their peaks."""
     command = [sys.executable, "-m", "benchmarks.server", "--scale", f"{clients},{active}"]
-    found = [json.loads(subprocess.check_output(command, text=True)) for _ in range(repeats)]
-    return min(found, key=lambda r: r["seconds"]) | {"peak_extra_mib": max(r["peak_extra_mib"] for r in found)}
+    rows = [json.loads(subprocess.check_output(command, text=True)) for _ in range(repeats)]
+    return min(rows, key=lambda r: r["seconds"]) | {"peak_extra_mib": max(r["peak_extra_mib"] for r in rows)}
 
 
 def slope(rows: list[dict[str, Any]], key: str) -> float:

@@ -28,7 +28,7 @@ from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning import space
 
-# algorithm, setting, rounds
+# algorithm, scenario, rounds
 CASES = [
     ("gfpl", "digits-shards", 6),
     ("fedpa", "digits-shards", 6),
@@ -63,30 +63,30 @@ def trained(
 
 
 def _figures(experiment: Experiment, config: dict[str, Any], data: Federation, rounds: int) -> list[dict[str, Any]]:
-    simulation, found = Simulation(experiment, config, data), []
+    simulation, rows = Simulation(experiment, config, data), []
     try:
         for _ in range(rounds):
-            found.append({n: v for n, v in simulation.step().items() if n not in CLOCK})
+            rows.append({n: v for n, v in simulation.step().items() if n not in CLOCK})
     except Diverged:
         pass
-    return found
+    return rows
 
 
-def case(algorithm: str, setting: str, rounds: int, trials: int, turns: int) -> dict[str, Any]:
+def case(algorithm: str, name: str, rounds: int, trials: int, turns: int) -> dict[str, Any]:
     """One case: both ways in turns, checked to be the same."""
-    scenario = scenarios.find(setting)
+    scenario = scenarios.find(name)
     experiment = Experiment(algorithm=algorithm, scenario=scenario, executor="stack", test_every=rounds)
     data, configs = partitioning.make(scenario, 0), drawn(experiment, trials + 1)
     trained(experiment, configs[:2], data, 2, share=False)  # a process's first rounds take longer
-    took = [0.0, 0.0]
+    seconds = [0.0, 0.0]
     for _ in range(turns):
         alone, shared = (trained(experiment, configs, data, rounds, share) for share in (False, True))
         assert alone[1] == shared[1], algorithm
-        took = [took[0] + alone[0], took[1] + shared[0]]
-    each = [1e3 * t / (trials * turns) for t in took]
+        seconds = [seconds[0] + alone[0], seconds[1] + shared[0]]
+    each = [1e3 * t / (trials * turns) for t in seconds]
     return {
         "algorithm": algorithm,
-        "setting": setting,
+        "setting": name,
         "rounds": rounds,
         "trials": trials,
         "alone_ms": each[0],
@@ -106,14 +106,14 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed_memory()
-    found = []
+    rows = []
     print(f"{'algorithm':10} {'setting':16} {'rounds':>6} {'alone ms':>9} {'shared ms':>9} {'ratio':>6}", flush=True)
-    for algorithm, setting, rounds in CASES:
-        found.append(row := case(algorithm, setting, rounds, args.trials, args.turns))
+    for algorithm, scenario, rounds in CASES:
+        rows.append(row := case(algorithm, scenario, rounds, args.trials, args.turns))
         times = f"{row['alone_ms']:9.1f} {row['shared_ms']:9.1f} {row['ratio']:6.2f}"
-        print(f"{algorithm:10} {setting:16} {rounds:6d} {times}", flush=True)
+        print(f"{algorithm:10} {scenario:16} {rounds:6d} {times}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

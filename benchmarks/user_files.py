@@ -77,43 +77,43 @@ def case(
         ]
         times: list[list[float]] = []
         for t in range(rounds):
-            took, rows = [0.0] * 3, [{}] * 3
+            seconds, rows = [0.0] * 3, [{}] * 3
             for i in ORDERS[t % len(ORDERS)]:
                 began = time.process_time()
                 row = runs[i].step()
-                took[i] = time.process_time() - began
+                seconds[i] = time.process_time() - began
                 rows[i] = {k: v for k, v in row.items() if k not in CLOCK}
             assert rows[0] == rows[1] == rows[2], (algorithm, model, t)
-            times.append(took)
-    ours, user, again = zip(*times[2:], strict=True)  # the first rounds fill caches
+            times.append(seconds)
+    built_in, user, control = zip(*times[2:], strict=True)  # the first rounds fill caches
     return {
         "algorithm": algorithm,
         "model": model,
         "executor": executor,
         "rounds": rounds,
-        "built_in_ms": 1e3 * statistics.median(ours),
+        "built_in_ms": 1e3 * statistics.median(built_in),
         "user_ms": 1e3 * statistics.median(user),
-        "ratio": statistics.median(a / b for a, b in zip(ours, user, strict=True)),
-        "control": statistics.median(a / b for a, b in zip(ours, again, strict=True)),
+        "ratio": statistics.median(a / b for a, b in zip(built_in, user, strict=True)),
+        "control": statistics.median(a / b for a, b in zip(built_in, control, strict=True)),
         "target": TARGET,
     }
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
     """All cases, printed as they are found."""
-    scenario, found = Scenario(), []
+    scenario, rows = Scenario(), []
     data = partitioning.make(scenario, 0)
     head = f"{'algorithm':10} {'model':6} {'executor':>8} {'built-in ms':>11} {'user ms':>8}"
     print(f"{head} {'ratio':>6} {'control':>7} {'target':>6}", flush=True)
     for algorithm, model, executor in CASES:
         row = case(algorithm, model, executor, rounds, data, scenario)
-        found.append(row)
+        rows.append(row)
         print(
             f"{algorithm:10} {model:6} {executor:>8} {row['built_in_ms']:11.2f} {row['user_ms']:8.2f} "
             f"{row['ratio']:6.3f} {row['control']:7.3f} {TARGET:6.2f}{'' if row['ratio'] >= TARGET else '  below'}",
             flush=True,
         )
-    return found
+    return rows
 
 
 def main() -> int:
@@ -126,9 +126,9 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     memory.keep_freed_memory()
-    found = measure(args.rounds)
+    rows = measure(args.rounds)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

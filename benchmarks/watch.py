@@ -80,7 +80,7 @@ def made(run: Path, trials: int, rounds: int, goes_on: bool, seed: int) -> None:
     files.write(
         state, **RECORD, trials=trials, scenario=scenario, budget=budget, rungs=rungs, status={"stopped": trials}
     )
-    states, told = [], []
+    states, ended_trials = [], []
     for i in range(trials):
         trial, config = f"{seed:02x}{i:06x}", {name: float(rng.random()) for name in RANGES}
 
@@ -92,7 +92,7 @@ def made(run: Path, trials: int, rounds: int, goes_on: bool, seed: int) -> None:
         if not running:
             state = TrialState.COMPLETE if played == rounds else TrialState.PRUNED
             attributes = {"trial": trial, "rounds": played}
-            told.append(
+            ended_trials.append(
                 optuna.create_trial(
                     state=state,
                     params=config,
@@ -106,7 +106,7 @@ def made(run: Path, trials: int, rounds: int, goes_on: bool, seed: int) -> None:
     write_json(run / "experiment_state-2026.json", {"trial_data": states})
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = JournalStorage(JournalFileBackend(str(files.study_file)))
-    optuna.create_study(storage=storage, study_name=run.name, direction="maximize").add_trials(told)
+    optuna.create_study(storage=storage, study_name=run.name, direction="maximize").add_trials(ended_trials)
 
 
 def grow(run: Path, over: threading.Event) -> None:
@@ -138,11 +138,11 @@ def watched(storage: Path) -> Iterator[tuple[str, psutil.Process]]:
 
 def memory(process: psutil.Process) -> tuple[float, float]:
     """Megabytes of the server, and of the process that draws, by what the kernel has each answer for (PSS)."""
-    found = [process.memory_full_info().pss]
+    shares = [process.memory_full_info().pss]
     for child in process.children(recursive=True):
         with suppress(psutil.Error):  # it may end meanwhile
-            found.append(child.memory_full_info().pss)
-    return found[0] / 1e6, sum(found[1:]) / 1e6
+            shares.append(child.memory_full_info().pss)
+    return shares[0] / 1e6, sum(shares[1:]) / 1e6
 
 
 def paints(base: str) -> dict[str, float]:
@@ -153,7 +153,7 @@ def paints(base: str) -> dict[str, float]:
     place = Path(__file__).parents[1] / "tests"
     sys.path.insert(0, str(place))
     chromium = importlib.import_module("support.chromium").chromium
-    found = {}
+    times = {}
     with chromium() as browser:
         browser.do("url", url=f"{base}/static/watch.css?token={TOKEN}")  # for the cookie alone
         for name, path in {"the history": "/", "a search that goes on": "/run/search-00"}.items():
@@ -161,8 +161,8 @@ def paints(base: str) -> dict[str, float]:
             look = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
             while not (at := browser.script(look)):
                 time.sleep(0.1)
-            found[name] = at
-    return found
+            times[name] = at
+    return times
 
 
 DRIVER = """
@@ -194,11 +194,11 @@ def what_it_takes(seen: Path, unseen: Path, turns: int) -> None:
     Its processor's time is compared between blocks of rounds that lie milliseconds apart, in turns.
     """
     words = [sys.executable, "-c", DRIVER, str(seen), str(unseen), str(turns)]
-    told = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
-    blocks = np.array([line.split() for line in told.splitlines()], float).reshape(turns, 4, -1)
+    printed = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    blocks = np.array([line.split() for line in printed.splitlines()], float).reshape(turns, 4, -1)
     of = {watched: blocks[blocks[..., 0] == watched].reshape(turns, 2, -1).sum(1)[:, 1:] for watched in (1, 0)}
-    found = statistics.mean(np.log(of[1][:, 0] / of[0][:, 0]))
-    low, middle, high = (100 * math.expm1(found.mean + k * found.half) for k in (-1, 0, 1))
+    cost = statistics.mean(np.log(of[1][:, 0] / of[0][:, 0]))
+    low, middle, high = (100 * math.expm1(cost.mean + k * cost.half) for k in (-1, 0, 1))
     ms = 1e3 * of[0][:, 0].mean() / (2 * BLOCK)
     print(f"a driver's round: {ms:.3f} ms of processor time where nobody looks", end="; ")
     print(f"{middle:+.2f} % (95 % interval {low:+.2f} to {high:+.2f}) where the page does")
@@ -231,15 +231,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of following a search")
     parser.add_argument("--turns", type=int, default=1000, help="of a driver")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         storage, over = Path(folder), threading.Event()
         runs = [storage / f"search-{i:02}" for i in range(args.searches)]
         for i, run in enumerate(runs):
             made(run, args.trials, args.rounds, i % 2 == 0, i)
         growing = [threading.Thread(target=grow, args=(run, over)) for run in runs[::2]]
-        held.callback(over.set)
+        stack.callback(over.set)
         for run, thread in zip(runs[::2], growing, strict=True):
-            held.enter_context(RunFiles(run).lock())
+            stack.enter_context(RunFiles(run).lock())
             thread.start()
         print(f"{args.searches} searches of {args.trials} trials, half of them going on, load {os.getloadavg()[0]:.1f}")
         with watched(storage) as (base, process):
@@ -254,9 +254,9 @@ def main() -> int:
                 time.sleep(0.5)
                 seen.append(memory(process))
             share = (sum(process.cpu_times()[:2]) - used) / args.seconds
-            most, together = [max(part) for part in zip(*seen, strict=True)], sorted(map(sum, seen))
-            print(f"following a search: server at most {most[0]:.0f} MB and {100 * share:.1f} % of a processor")
-            print(f"while its figures are drawn: another process of at most {most[1]:.0f} MB, at the lowest priority")
+            peaks, together = [max(part) for part in zip(*seen, strict=True)], sorted(map(sum, seen))
+            print(f"following a search: server at most {peaks[0]:.0f} MB and {100 * share:.1f} % of a processor")
+            print(f"while its figures are drawn: another process of at most {peaks[1]:.0f} MB, at the lowest priority")
             half, below = median(together), sum(m <= LIMIT for m in together) / len(together)
             print(f"together: {half:.0f} MB half of the time, {together[-1]:.0f} MB at most", end="")
             print(f"; {100 * below:.0f} % of the time {LIMIT} MB or less")

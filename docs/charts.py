@@ -15,7 +15,7 @@ import pandas as pd
 from drawing import Picture
 from scipy import stats
 
-from fedtune.analysis.papers.twins import of_their_own
+from fedtune.analysis.twins import of_their_own
 from fedtune.core import statistics
 
 ROOT = Path(__file__).parents[1]

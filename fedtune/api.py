@@ -196,7 +196,7 @@ def tunable(
         workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
-    trainable.known = frozenset(workload.hyperparameters())
+    trainable.declared_names = frozenset(workload.hyperparameters())
     return known_as_itself(trainable), dict(domains.domains)
 
 

@@ -19,7 +19,7 @@ from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions, flag
 
-OF_FLOWER = ("flower", "metric", "space", "python")  # options of a search
+OF_FLOWER = ("flower", "metric", "space", "python")  # options that `fedtune search` has, too
 
 
 def parser() -> argparse.ArgumentParser:

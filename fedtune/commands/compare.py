@@ -39,5 +39,5 @@ class _Refused(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         name = self.option_strings[0]
-        ours = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
-        parser.error(f"a comparison sets {name} of each search itself, but it was given; give {ours}")
+        instead = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
+        parser.error(f"a comparison sets {name} of each search itself, but it was given; give {instead}")

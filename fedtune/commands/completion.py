@@ -49,12 +49,12 @@ def parser(commands: Mapping[str, str], words: list[str]) -> Parser:
     for name, what in commands.items():
         each.add_parser(name, help=what)
     if (typed := words[1] if len(words) > 1 else "") in commands:
-        mine = importlib.import_module(f"fedtune.commands.{typed.replace('-', '_')}").parser()
-        known = completers()
-        for action in mine._actions:
-            if found := known.get(action.dest):
-                action.completer = found
-        each.choices[typed] = mine
+        command = importlib.import_module(f"fedtune.commands.{typed.replace('-', '_')}").parser()
+        by_option = completers()
+        for action in command._actions:
+            if completer := by_option.get(action.dest):
+                action.completer = completer
+        each.choices[typed] = command
     return top
 
 
@@ -112,9 +112,9 @@ def _runs(prefix: str, **_: Any) -> list[str]:
     typed = prefix or "runs/"
     folder = Path(typed if typed.endswith("/") else os.path.dirname(typed) or ".").expanduser()
     try:
-        found = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
+        folders = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
     except OSError:
-        found = []
+        folders = []
     start = typed if typed.endswith("/") else f"{os.path.dirname(typed)}/" if "/" in typed else ""
-    newest = sorted(found, key=lambda p: -p.stat().st_mtime)
+    newest = sorted(folders, key=lambda p: -p.stat().st_mtime)
     return [f"{start}{p.name}" + "/" * (kind_of(p) is None) for p in newest if f"{start}{p.name}".startswith(typed)]

@@ -86,12 +86,12 @@ def _algorithm(console: Console, name: str) -> None:
     for preset, values in cls.presets.items():
         line = ", ".join(f"{n}={v}" for n, v in values.items())
         console.print(f"  --preset {preset}: {line}")
-    if left := beside_text(cls):
-        console.print(f"  {left}")
+    if presets_text := beside_text(cls):
+        console.print(f"  {presets_text}")
     for space in spaces.names(name):
-        found = spaces.load(space, Experiment(algorithm=name, scenario=Scenario()))
-        what = f"{terminal.several(len(found.points), 'point')}: " if found.is_grid else ""
-        line = ", ".join(f"{n} {t}" for n, t in found.text().items())
+        loaded = spaces.load(space, Experiment(algorithm=name, scenario=Scenario()))
+        what = f"{terminal.several(len(loaded.points), 'point')}: " if loaded.is_grid else ""
+        line = ", ".join(f"{n} {t}" for n, t in loaded.text().items())
         console.print(f"  space {space}: {what}{line}")
 
 
@@ -101,18 +101,18 @@ def _spaces(pair: str, scenario: str) -> Table:
     from fedtune.tuning import shared
     from fedtune.tuning import space as spaces
 
-    chosen = [typed.partition(":") for typed in pair.split(",")]
-    if len(chosen) != 2:
+    pairs = [typed.partition(":") for typed in pair.split(",")]
+    if len(pairs) != 2:
         raise UserError(f"--spaces compares two spaces, but got {pair!r}; for instance fedbabu,fedavgft:wide")
     chosen_scenario = scenarios.find(scenario)
     texts = []
-    for name, _, space in chosen:
+    for name, _, space in pairs:
         registry.find(name)
         texts.append(spaces.load(space or "default", Experiment(algorithm=name, scenario=chosen_scenario)).text())
     table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
     both = dict.fromkeys([*texts[0], *texts[1]])
-    alike = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
-    for n in (*alike, *(n for n in both if n not in alike)):
+    shared_names = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
+    for n in (*shared_names, *(n for n in both if n not in shared_names)):
         cells = [text.get(n, "-") for text in texts]
         table.add_row("*" if cells[0] != cells[1] else "", n, *cells)
     return table

@@ -50,7 +50,7 @@ def _list() -> None:
     for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
         table.add_column(column, overflow="fold", no_wrap=column == "table")
     for name, grid in GRIDS.items():
-        cells = [(r.algorithm, c.setting().dataset) for p in grid.panels for c in p.columns for r in rows_of(p, c)]
+        cells = [(r.algorithm, c.to_scenario().dataset) for p in grid.panels for c in p.columns for r in rows_of(p, c)]
         rows, data = (", ".join(dict.fromkeys(names)) for names in zip(*cells, strict=True))
         table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells)))
     console.print(table)

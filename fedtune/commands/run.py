@@ -77,8 +77,8 @@ def _next(config: str | None, given: dict[str, Any]) -> str:
         folder = Path(config).parent
         return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
     share = {"gpus_per_trial": 1} if given.get("device") == "cuda" else {}
-    kept = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
-    return f"search: {command_line('search', *arguments.words(kept | share, SearchOptions))}"
+    options = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
+    return f"search: {command_line('search', *arguments.words(options | share, SearchOptions))}"
 
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -86,14 +86,14 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     algo, fields = user_files.reference(config["algorithm"]), given.get("fields", {})
     base: dict[str, Any] = {"algo": algo, "scenario": config["scenario"], "seed": config.get("seed", 0)}
     if config["scenario"] not in SCENARIOS and "dataset" in fields and "scenario" not in given:
-        del base["scenario"]  # it was named by other data
+        del base["scenario"]  # it is the name of the other data set
     base |= {n: user_files.reference(config[n]) for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
     overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
     same = _canonical(given.get("algo", algo)) == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
     if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:
-        base["executor"] = config["executor"]  # as it was found for this code
+        base["executor"] = config["executor"]  # the one that was chosen for this code
     return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
 
 

@@ -115,25 +115,25 @@ def main(argv: list[str] | None = None) -> int:
     every = pd.concat(parts)
     if file:
         every.to_csv(file, index=False)
-    whole = {t.name: search_regret.of_whole_grid(t) for t in tables}
-    _show(search_regret.summary(every), args.searches, whole)
+    of_grids = {t.name: search_regret.of_whole_grid(t) for t in tables}
+    _show(search_regret.summary(every), args.searches, of_grids)
     return 0
 
 
 def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
-    """Play comparisons on tables of one setting, or list the configurations that they need on fresh seeds."""
+    """Play comparisons on tables of one scenario, or list the configurations that they need on fresh seeds."""
     import pandas as pd
 
     from fedtune.studies.simulation import against_itself, search_regret, tabulated
 
-    alone = len(tables) == 1
-    if bool(args.fresh) == bool(args.chosen) or (args.chosen and not alone) or len(args.fresh) not in (0, len(tables)):
+    is_one = len(tables) == 1
+    if bool(args.fresh) == bool(args.chosen) or (args.chosen and not is_one) or len(args.fresh) not in (0, len(tables)):
         raise UserError(
             "--against-itself takes a file of --fresh for each table, or one table and --chosen to list what needs "
             f"fresh seeds, but got {several(len(tables), 'table')}, {several(len(args.fresh), 'file')} of fresh seeds "
             f"and {'a' if args.chosen else 'no'} --chosen"
         )
-    if alone and args.margin:
+    if is_one and args.margin:
         raise UserError("--margin is of the verdicts on several tables, but got one table; leave it out")
     margin = args.margin or MARGIN
     require_new("--chosen", args.chosen, ".py")
@@ -147,7 +147,7 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
         _numbers("--choose-seeds", args.choose_seeds, 1, seeds),
     )
     procedures = against_itself.procedures(
-        _numbers("--compare-searches", args.compare_searches, 1 if alone else 2, 100),
+        _numbers("--compare-searches", args.compare_searches, 1 if is_one else 2, 100),
         _numbers("--fresh-seeds", args.fresh_seeds, 1, 1000),
     )
     shifts = [x / 100 for x in _parsed("--shift", args.shift, above_zero)]
@@ -164,23 +164,23 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
     ]
     if args.chosen:
         return _list(args.chosen, tables[0], {p for (of,) in pools for turn in of.places for p in turn if p})
-    found, names = [], ", ".join(table.name for table in tables)
+    frames, names = [], ", ".join(table.name for table in tables)
     for strategy, of in zip(plans, pools, strict=True):
-        name = f"{strategy.on(tables[0])}" if alone else f"{strategy}"
+        name = f"{strategy.on(tables[0])}" if is_one else f"{strategy}"
         title = f"{names}, {name}, {several(args.budget, 'trial')} a search"
-        if alone:
+        if is_one:
             judged = against_itself.judge(of[0], procedures, shifts, args.budget)
             _show_judged(judged, title)
         else:
             judged = against_itself.judge_equals(of, procedures, shifts, margin / 100)
             _show_equals(judged, title, margin)
-        found.append(judged.assign(table=names, strategy=name))
+        frames.append(judged.assign(table=names, strategy=name))
     if args.output:
-        pd.concat(found).to_csv(args.output, index=False)
+        pd.concat(frames).to_csv(args.output, index=False)
     return 0
 
 
-def _show_equals(found: pd.DataFrame, name: str, margin: float) -> None:
+def _show_equals(rates: pd.DataFrame, name: str, margin: float) -> None:
     """How often algorithms that are equal on average are called different, as a table."""
     from rich.table import Table
 
@@ -188,18 +188,18 @@ def _show_equals(found: pd.DataFrame, name: str, margin: float) -> None:
 
     title = f"{name}: of {PLAYED:,} comparisons of these algorithms, made equal on average"
     table = Table(title=title, title_justify="left", box=None)
-    shifts = [c for c in found if str(c).startswith("found ")]
+    shifts = [c for c in rates if str(c).startswith("found ")]
     better = [f"first {100 * float(str(c).removeprefix('found ')):g} better, found" for c in shifts]
     wrong = f"pairs with p < {LEVEL:.0%}", "any pair, after Holm", f"any larger than {margin:g}"
     for column in ("searches", "fresh seeds each", "no verdict", *wrong, *better):
         table.add_column(column, overflow="fold", justify="right")
-    for row in found.to_dict("records"):
+    for row in rates.to_dict("records"):
         cells = (f"{row[c]:.1%}" for c in ("none", "each", "any", "larger", *shifts))
         table.add_row(f"{row['searches']}", f"{row['seeds']}", *cells)
     terminal.console().print(table)
 
 
-def _show_judged(found: pd.DataFrame, name: str) -> None:
+def _show_judged(rates: pd.DataFrame, name: str) -> None:
     """How often differences are called significant, as a table."""
     from rich.table import Table
 
@@ -207,15 +207,15 @@ def _show_judged(found: pd.DataFrame, name: str) -> None:
 
     title = f"{name}: of {PLAYED:,} comparisons of the algorithm with itself, called different at {LEVEL:.0%}"
     table = Table(title=title, title_justify="left", box=None)
-    shifts = [c for c in found if str(c).startswith("found ")]
+    shifts = [c for c in rates if str(c).startswith("found ")]
     better = [f"{100 * float(str(c).removeprefix('found ')):g} better" for c in shifts]
     for column in ("searches", "fresh seeds each", "cost", "spread", "no verdict", "as it is", *better[1:]):
         table.add_column(column, overflow="fold", justify="right")
-    for row in found.to_dict("records"):
+    for row in rates.to_dict("records"):
         cells = [f"{row['searches']}", f"{row['seeds']}", f"{row['cost']:g}", f"{100 * row['spread']:.2f}"]
         table.add_row(*cells, *(f"{row[c]:.1%}" for c in ("none", *shifts)))
     terminal.console().print(table)
-    reached, diverged = found[["reached", "diverged"]].iloc[0]
+    reached, diverged = rates[["reached", "diverged"]].iloc[0]
     say(f"what searches choose reaches {100 * reached:.2f} % on fresh seeds; {diverged:.1%} of its runs diverge")
 
 
@@ -243,15 +243,15 @@ def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:
         raise UserError(f"{flag} {error}") from None
 
 
-def _show(found: pd.DataFrame, searches: int, whole: dict[str, float]) -> None:
+def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None:
     """The regrets as a table."""
     from rich.table import Table
 
     from fedtune.core.statistics import interval
 
-    budgets = [str(c).removeprefix("regret ") for c in found if str(c).startswith("regret")]
-    for name, of in found.groupby("table", sort=False):
-        mean, of_grid = f"mean of {several(searches, 'search')}", f"of the whole grid {100 * whole[name]:.2f}"
+    budgets = [str(c).removeprefix("regret ") for c in regrets if str(c).startswith("regret")]
+    for name, of in regrets.groupby("table", sort=False):
+        mean, of_grid = f"mean of {several(searches, 'search')}", f"of the whole grid {100 * grids[name]:.2f}"
         table = Table(title=f"{name}: regret in points, {mean}; {of_grid}", title_justify="left", box=None)
         afters = [f"after {b} trial{'s' * (b != 1)}' training" for b in budgets]
         for column in ("strategy", "trials begun", *afters, "standard deviation"):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
 
 SCALARS = (bool, int, float, str, type(None))  # types of hyperparameter values: those that records and tables can hold
 NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparameter that a trial did not have
-OLD_NAME, NEW_NAME = "body_pace", "body_lr_scale"  # a hyperparameter's name in folders that were made before, and now
 
 
 @dataclass(frozen=True, kw_only=True)

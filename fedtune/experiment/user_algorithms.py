@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import NEW_NAME, OLD_NAME, hyperparameters
+from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
 from fedtune.user_code.references import PICKLED
@@ -141,8 +141,6 @@ def _require_sound(cls: type[Algorithm]) -> None:
         raise _refused(cls, f"{loose[0]} is no hyperparameter yet: write @dataclass(frozen=True) above the class")
     if bare := [f.name for f in fields(cls) if f.name not in hyperparameters(cls)]:
         raise _refused(cls, f"a field is a hyperparameter, but {bare[0]} is not declared with hyper(…)")
-    if OLD_NAME in hyperparameters(cls):  # where a folder is read, it would be taken for that of the setting
-        raise _refused(cls, f"{OLD_NAME} is the earlier name of {NEW_NAME}: give the hyperparameter another name")
     for name, method in vars(Algorithm).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             _require_signature(cls, name, method)

@@ -26,11 +26,11 @@ from fedtune.studies.comparison.tables import LEVEL, UNTOLD
 from fedtune.tuning import ranges, schedulers
 
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
-MANY = 1000  # seeds: beyond any
+MANY = 1000  # stands for more seeds than anybody trains
 SEEDS_AT_MOST = 10  # seeds per trial; two configurations that need more to be told apart are as good as each other
 SHOWN = 4  # hyperparameters whose shares are written out
 SEARCHES_AT_MOST = 20  # of an algorithm in a comparison
-OTHER_SEEDS = 100_000  # further on than any seed of a comparison lies
+OTHER_SEEDS = 100_000  # beyond every seed of a comparison
 
 
 class Advice(NamedTuple):
@@ -49,9 +49,9 @@ def of_search(f: Findings, importance: Importance | None) -> list[Advice]:
     return [*wider_ranges(f, fixed), *seeds_or_trials(f), *what_mattered(f, importance)]
 
 
-def matters_little(f: Findings, found: Importance | None) -> list[str]:
+def matters_little(f: Findings, importance: Importance | None) -> list[str]:
     """The hyperparameters that surely made little difference: to be fixed, wherever in its range the best lies."""
-    return [n for n, (_, high) in found.ranges.items() if high < LITTLE and n in f.config] if found else []
+    return [n for n, (_, high) in importance.ranges.items() if high < LITTLE and n in f.config] if importance else []
 
 
 def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
@@ -60,7 +60,7 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
     fixed: hyperparameters to be fixed, whose ranges are left alone.
     """
     hps, space = findings.hyperparameters(f.record), f.record.get("space") or {}
-    new, stuck = {}, []
+    new, at_limit = {}, []
     for name in (n for n in f.searched if n not in fixed):
         if not (end := ranges.edge(f.config.get(name), space.get(name, ""))):
             continue
@@ -68,10 +68,10 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
         old = ranges.of_text(str(space[name]), hp) if hp else None
         further = ranges.wider(old, hp, frozenset({end})) if old and hp else None
         if further is None:
-            stuck.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
+            at_limit.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
         else:
             new[name] = (end, further)
-    found = []
+    advice = []
     if new:
         ends = "; ".join(
             f"{n} = {short(f.config[n])} is at the {end} end of {space[n]}, and may be better beyond it"
@@ -79,11 +79,11 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
         )
         texts = " and ".join(f"{n} to {further.text()}" for n, (_, further) in new.items())
         given = {n: further.named(n) for n, (_, further) in new.items()}
-        found.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, given))))
-    if stuck:
-        why = f"{'; '.join(stuck)}. That is all that is declared for it, or the program's own range."
-        found.append(Advice("Look beyond the declared range", why))
-    return found
+        advice.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, given))))
+    if at_limit:
+        why = f"{'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
+        advice.append(Advice("Look beyond the declared range", why))
+    return advice
 
 
 def seeds_or_trials(f: Findings) -> list[Advice]:
@@ -95,46 +95,46 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     """
     assert f.best is not None
     ranked = tables.best_trials(f.trials, str((f.record.get("budget") or {}).get("unit", "rounds")), f.goal)
-    stand, lost = _chosen_among(f)
-    ranked = ranked[~ranked["trial"].isin(lost)]  # then the best comes first, unless further seeds decided
+    stand, unsound = _chosen_among(f)
+    ranked = ranked[~ranked["trial"].isin(unsound)]  # then the best comes first, unless further seeds decided
     values = f.goal.first.sign * ranked[f.goal.first.column].to_numpy(float)
     if len(values) < 2:
         return [Advice("Give more trials", "There is only one trial to choose from.", _more(f))]
     seeds, option = int(f.record.get("seeds_per_trial") or 1), "--seeds-per-trial"
-    (gap, runner_up), alone = (values[0] - values[1], ranked.iloc[1]["trial"]), _of_chance(f)
+    (gap, runner_up), one_seed = (values[0] - values[1], ranked.iloc[1]["trial"]), _of_chance(f)
     if len(stand) > 1:
         (best, _), (second, runner_up) = stand[:2]
         gap, seeds, option = best - second, seeds + int(f.record["choose_seeds"]) - 1, "--choose-seeds"
     behind = f"The runner-up (trial {runner_up}) is {number(gap, '.4f')} behind"
-    if alone is None:
+    if one_seed is None:
         why = f"{behind}. Whether that is more than chance cannot be told"
         if f.check and f.check.seeds > 1:
             return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
         why = f"{why} without a check on two or more fresh seeds."
         return [Advice("Check on fresh seeds", why, _words(f.record, "--final-seeds", "5"))]
-    half, found = alone / math.sqrt(seeds), []
+    half, advice = one_seed / math.sqrt(seeds), []
     chance = f"as much as {number(half, '.4f')} can be chance"
     if gap < half:
-        needed = math.ceil(min((alone / gap) ** 2, MANY)) if gap > 0 else MANY
+        needed = math.ceil(min((one_seed / gap) ** 2, MANY)) if gap > 0 else MANY
         behind = f"{behind}, and {chance} on {several(seeds, 'seed')}"
         if needed > SEEDS_AT_MOST:
-            found.append(Advice("Take either of the best two", f"{behind}: no affordable number of seeds would tell."))
+            advice.append(Advice("Take either of the best two", f"{behind}: no affordable number of seeds would tell."))
         else:
-            said = several(needed, "seed")
-            why = f"{behind}: about {said} per trial would tell them apart."
-            todo = f"Judge each trial on {said}" if len(stand) < 2 else f"Choose among the best on {said}"
-            found.append(Advice(todo, why, _words(f.record, option, str(needed))))
+            seed_count = several(needed, "seed")
+            why = f"{behind}: about {seed_count} per trial would tell them apart."
+            todo = f"Judge each trial on {seed_count}" if len(stand) < 2 else f"Choose among the best on {seed_count}"
+            advice.append(Advice(todo, why, _words(f.record, option, str(needed))))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     count = several(len(f.trials), "trial")
     if gain > half:
         why = f"The best of {count} is {number(gain, '.4f')} better than half as many can be expected to find"
         why = f"{why}, where {chance}: twice as many may bring as much again."
-        found.append(Advice("Give more trials", why, _more(f)))
-    if not found:
+        advice.append(Advice("Give more trials", why, _more(f)))
+    if not advice:
         why = f"{behind}, and {chance}. The second half of {count} brought {number(gain, '.4f')}, not more than chance."
-        found.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
-    return found
+        advice.append(Advice("Neither more seeds nor more trials are needed in these ranges", why))
+    return advice
 
 
 def _chosen_among(f: Findings) -> tuple[list[tuple[float, str]], list[str]]:
@@ -158,19 +158,20 @@ def last_doubling(values: Sequence[float] | np.ndarray) -> float:
     return float(ordered[0] - chances @ ordered)
 
 
-def what_mattered(f: Findings, found: Importance | None) -> list[Advice]:
+def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
     """Which hyperparameters to search more closely, and which to fix: only where resampling the trials agrees."""
-    if found is None:
+    if importance is None:
         return [Advice("Importance cannot be told", "Too few trials can be compared, or all have the same score.")]
     shown = "; ".join(
-        f"{name} {100 * found.shares[name]:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
-        for name, (low, high) in [*found.ranges.items()][:SHOWN]
+        f"{name} {100 * importance.shares[name]:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
+        for name, (low, high) in [*importance.ranges.items()][:SHOWN]
     )
-    first, count = next(iter(found.shares)), several(found.trials, "trial")
+    first, count = next(iter(importance.shares)), several(importance.trials, "trial")
     why = f"Shares of the variance between {count}: {shown}. In brackets: 90 % of {RESAMPLES} resamples of the trials."
-    todo = f"Search {first} most closely" if surely_first(found) else "Which hyperparameter matters most cannot be told"
-    advice = [Advice(todo, f"{why} {first} ranks first in {found.first} of {RESAMPLES}.")]
-    if small := matters_little(f, found):
+    unsure = "Which hyperparameter matters most cannot be told"
+    todo = f"Search {first} most closely" if surely_first(importance) else unsure
+    advice = [Advice(todo, f"{why} {first} ranks first in {importance.first} of {RESAMPLES}.")]
+    if small := matters_little(f, importance):
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
         why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
         advice.append(
@@ -262,13 +263,13 @@ def _more(f: Findings) -> str:
 def _words(record: Mapping[str, Any], *words: str) -> str:
     """The run's command with these words; an option that it has already is replaced, unless it may be repeated."""
     flags = {word for word in words if word.startswith("--")} - {"--set"}
-    kept, rest = [], iter(shlex.split(provenance.again(dict(record))))
+    words_left, rest = [], iter(shlex.split(provenance.command_again(dict(record))))
     for word in rest:
         if word in flags:
             next(rest, None)
         elif word.partition("=")[0] not in flags:
-            kept.append(word)
-    return shlex.join([*kept, *words])
+            words_left.append(word)
+    return shlex.join([*words_left, *words])
 
 
 def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> str:

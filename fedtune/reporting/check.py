@@ -50,14 +50,14 @@ class FinalCheck:
         column = column or self.column
         return self.runs[self.runs["configuration"] == name].set_index("seed")[column].astype(float).sort_index()
 
-    def lost(self, *names: str) -> str:
+    def loss_word(self, *names: str) -> str:
         """In a word how these configurations' runs without a figure ended."""
-        return trial_states.lost(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
+        return trial_states.loss_word(self.runs.loc[self.runs["configuration"].isin(names), "reason"])
 
     def ends(self, *names: str) -> pd.Series:
-        """The same for each seed."""
+        """That word for each seed."""
         some = self.runs[self.runs["configuration"].isin(names)]
-        return some.groupby("seed")["reason"].agg(trial_states.lost).sort_index()
+        return some.groupby("seed")["reason"].agg(trial_states.loss_word).sort_index()
 
     @property
     def names(self) -> list[str]:
@@ -74,7 +74,7 @@ class FinalCheck:
         """Best minus default on each seed; not a number where either diverged."""
         return self.of("best") - self.of("default").reindex(self.of("best").index)
 
-    def said(self, name: str, column: str = "") -> str:
+    def text(self, name: str, column: str = "") -> str:
         """The mean with its interval, in words."""
         return interval(*statistics.mean(self.of(name, column)), ".4f", within=limits(column or self.column))
 
@@ -97,21 +97,21 @@ class FinalCheck:
         return "seed" if self.repeatable else "repetition"
 
     @property
-    def where(self) -> str:
+    def where_text(self) -> str:
         """Where its figures were found, in words."""
         return "on fresh seeds" if self.repeatable else "when repeated"
 
     @property
     def on_all(self) -> str:
-        """The same with how many there are."""
+        """The word with the number of runs."""
         return (
             f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
         )
 
     def spread(self) -> list[tuple[str, list[str]]]:
         """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
-        known = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
-        return [(n, [number(self.of(n, c).mean(), ".4f") for c in known]) for n in self.names] if known else []
+        columns = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
+        return [(n, [number(self.of(n, c).mean(), ".4f") for c in columns]) for n in self.names] if columns else []
 
     @property
     def spread_columns(self) -> list[str]:
@@ -128,10 +128,10 @@ class FinalCheck:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.said(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
+        rows = [(n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
-                (f"{n}: test accuracy", self.said(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
+                (f"{n}: test accuracy", self.text(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
                 for n in self.names
             ]
         if len(self.names) > 1:

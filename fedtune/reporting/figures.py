@@ -115,24 +115,24 @@ def _beats(objective: Objective) -> str:
     )
 
 
-def _hyperparameters(f: Findings, study: Study | None, found: plots.Importance | None) -> list[Shown]:
+def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance | None) -> list[Shown]:
     """Which values worked well, from the search's Optuna study."""
-    some = sampling.of_study(study, f)
+    sample = sampling.of_study(study, f)
     of_study = [
         drawn(
             "Slices",
-            lambda: plots.slices(some),
+            lambda: plots.slices(sample),
             "A slope or a hump shows where good values lie. In a flat cloud the value matters little.",
         ),
         drawn(
             "Parallel coordinates",
-            lambda: plots.parallel(some),
+            lambda: plots.parallel(sample),
             "Where the lines of the best trials run close together, the value matters.",
         ),
     ]
     importance = drawn(
         "Importance",
-        lambda: plots.importance(study, found),
+        lambda: plots.importance(study, shares),
         "A hyperparameter with a low share made little difference between these trials. With few trials this "
         "is a rough guess.",
     )
@@ -163,21 +163,21 @@ def of_comparison(
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
-    found = [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
+    figures = [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
     if by_budget is not None:
         sentence = (
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
             "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
         )
-        found.append(drawn("Against budget", lambda: plots.by_budget(by_budget, objective, margin), sentence))
-    return found
+        figures.append(drawn("Against budget", lambda: plots.by_budget(by_budget, objective, margin), sentence))
+    return figures
 
 
 def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     """The figure with its title outside, where it wraps; or why it could not be drawn, as the report goes on."""
     try:
         figure = make()
-        title, note = _apart(figure.layout.title.text or "")
+        title, note = _title_and_note(figure.layout.title.text or "")
         if not figure.data:
             return Shown(title, note, sentence, "", _plain(" ".join(a.text for a in figure.layout.annotations)))
         height, top = figure.layout.height or 450, figure.layout.margin.t or 100
@@ -190,7 +190,7 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
     return Shown(title, note, sentence, embedded(spec), "")
 
 
-def _apart(text: str) -> tuple[str, str]:
+def _title_and_note(text: str) -> tuple[str, str]:
     """Split a figure's title from the note in smaller letters that follows it."""
     title, _, note = text.partition("<span")
     return _plain(title), _plain("<span" + note) if note else ""

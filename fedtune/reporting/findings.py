@@ -29,7 +29,7 @@ from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import caveats, schedulers, verdict
 from fedtune.tuning.options.options import SearchOptions
 
-OPEN = ("running", "abandoned")  # states of what has not ended
+OPEN = ("running", "abandoned")  # states of a study that has not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class Findings:
     record: dict[str, Any]
     trials: pd.DataFrame
     rounds: pd.DataFrame
-    state: str  # as `state` says
+    state: str  # from `state`
     best: pd.Series | None  # a row of trials
-    config: dict[str, Any]  # the best one's values of what was searched
+    config: dict[str, Any]  # the best trial's searched values
     yaml: str  # best.yaml's text, "" before there is one
     scenario: str  # its name where that is known, else its data set
     default: dict[str, Any]  # every hyperparameter's default here; {} if this fedtune cannot tell
@@ -62,8 +62,8 @@ class Findings:
         who = name if name.endswith(AGAIN) else who  # the control
         if "scenario" not in self.record:
             return f"{who} (a program){which}"
-        where = in_words(self.scenario, self.record["scenario"], given(self.record))
-        return f"{who} on {where}{which}"
+        scenario = in_words(self.scenario, self.record["scenario"], given(self.record))
+        return f"{who} on {scenario}{which}"
 
     @property
     def goal(self) -> Goal:
@@ -71,7 +71,7 @@ class Findings:
         return Goal.from_record(self.record)
 
     @property
-    def ended(self) -> float:
+    def score(self) -> float:
         """The best trial's objective in its last round; not a number without a best one."""
         return math.nan if self.best is None else float(self.best[self.goal.first.column])
 
@@ -99,19 +99,19 @@ class Findings:
     def counts(self) -> str:
         """How the trials ended, in words."""
         numbers = self.trials["status"].value_counts()
-        said = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
+        by_status = ", ".join(f"{numbers[s]} {s}" for s in frames.STATUSES if numbers[s])
         planned = self.record.get("trials")
         trials = several(len(self.trials), "trial")
         if isinstance(planned, int) and planned > len(self.trials):
             trials = f"{len(self.trials)} of {several(planned, 'trial')}"
-        return trials + (f": {said}" if said else "")
+        return trials + (f": {by_status}" if by_status else "")
 
     def answer(self) -> list[tuple[str, str, str, str, str]]:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
-        space, known = self.record.get("space") or {}, hyperparameters(self.record)
+        space, declared = self.record.get("space") or {}, hyperparameters(self.record)
         rows = []
         for n in self.searched:
-            hp = known.get(n)
+            hp = declared.get(n)
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
             best = short(self.config[n]) if n in self.config else "–"
@@ -122,18 +122,18 @@ class Findings:
     def nothing(self) -> str:
         """Why there is no best trial."""
         unit = (self.record.get("budget") or {}).get("unit", "rounds")
-        known = self.record.get("reason") if self.state == "nothing found" else ""
-        return str(known or verdict.nothing(self.goal, unit, self.trials))
+        reason = self.record.get("reason") if self.state == "nothing found" else ""
+        return str(reason or verdict.nothing(self.goal, unit, self.trials))
 
     @property
-    def test_said(self) -> str:
+    def test_text(self) -> str:
         """The best trial's figure of test rows that matches the objective, in words; "" without one."""
-        found = {} if self.best is None else tables.tested(self.best, self.goal.first)
-        if not found:
+        figures = {} if self.best is None else tables.tested(self.best, self.goal.first)
+        if not figures:
             return ""
-        name, value = next(iter(found.items()))
+        name, value = next(iter(figures.items()))
         used = "reported and never used" if name not in self.goal.names else "which has selected it"
-        at = f" in round {found['test_round']}" if "test_round" in found else ""
+        at = f" in round {figures['test_round']}" if "test_round" in figures else ""
         return f"{_in_words(name)} {value:.4f}{at}, {used}"
 
     def gap(self) -> float:
@@ -141,19 +141,19 @@ class Findings:
         name = self.goal.first.name
         if self.best is None or not self.check or name not in self.check.runs:
             return math.nan
-        return self.ended - statistics.mean(self.check.of("best", name)).mean
+        return self.score - statistics.mean(self.check.of("best", name)).mean
 
-    def again(self) -> str:
+    def run_command(self) -> str:
         """The command that trains the best configuration again."""
         try:
             data = SearchOptions.from_record(self.record).data_dir
         except UserError:
             data = None
-        where = ["--data-dir", data] if data else []
+        data_option = ["--data-dir", data] if data else []
         if "program" in self.record:
             best = _read_best(RunFiles(self.run).best_file)
             return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}"
-        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *where])
+        return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *data_option])
 
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
@@ -197,7 +197,7 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
 
 def hyperparameters(record: dict[str, Any]) -> dict[str, Hyperparameter]:
     """The hyperparameters that were searched, as they were declared then."""
-    return {name: Hyperparameter.from_record(name, kept) for name, kept in (record.get("declared") or {}).items()}
+    return {name: Hyperparameter.from_record(name, content) for name, content in (record.get("declared") or {}).items()}
 
 
 def _in_words(metric: str) -> str:
@@ -213,21 +213,21 @@ def given(record: dict[str, Any]) -> Collection[str]:
 
 def state(run: Path, record: dict[str, Any]) -> str:
     """Finished, interrupted, failed, nothing found, running, or abandoned (not finished, and its driver is gone)."""
-    said = str(record.get("state", "unknown"))
-    return "abandoned" if said == "running" and not RunFiles(run).driven else said
+    recorded = str(record.get("state", "unknown"))
+    return "abandoned" if recorded == "running" and not RunFiles(run).driven else recorded
 
 
 def of_state(run: Path, now: str, record: dict[str, Any]) -> list[str]:
     """The caveats of a search or comparison that is not over, or did not end normally."""
     resume = f"{shlex.join(['fedtune', 'resume', str(run)])} resumes it"
     why = f" ({record['reason']})" if record.get("reason") else ""
-    said = {
+    by_state = {
         "running": "It is still running, so everything here may change.",
         "abandoned": f"It did not finish, and its driver is gone; {resume}.",
         "interrupted": f"It was interrupted{why}; {resume}.",
         "failed": f"It failed{why}; {resume} once that is fixed.",
     }
-    return [said[now]] if now in said else []
+    return [by_state[now]] if now in by_state else []
 
 
 def _read_best(file: Path) -> dict[str, Any]:
@@ -253,17 +253,17 @@ def _of_check(f: Findings) -> list[str]:
             "amount, because it "
             "is the best of many."
         ]
-    found = []
+    sentences = []
     if f.check.seeds == 1:
         what, vary = ("fresh seed", "vary between seeds") if f.check.repeatable else ("repetition", "vary")
-        found.append(f"The check used one {what} only, so how much results {vary} is unknown.")
+        sentences.append(f"The check used one {what} only, so how much results {vary} is unknown.")
     for name in f.check.names:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
             runs = several(len(values), "run")
-            how = f.check.lost(name)
-            found.append(sentence(f"{f.check.where} the {name} configuration {how} in {bad} of {runs}"))
-    return found
+            how = f.check.loss_word(name)
+            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {how} in {bad} of {runs}"))
+    return sentences
 
 
 def _of_trials(f: Findings) -> list[str]:
@@ -282,9 +282,9 @@ def _of_trials(f: Findings) -> list[str]:
             "figure."
         )
     if len(f.goal.objectives) > 1:
-        most = "highest" if f.goal.first.sign > 0 else "lowest"
+        extreme = "highest" if f.goal.first.sign > 0 else "lowest"
         warnings.append(
-            f"The best is the finished trial with the {most} {f.in_words}; it need not be on the Pareto front of "
+            f"The best is the finished trial with the {extreme} {f.in_words}; it need not be on the Pareto front of "
             f"{' and '.join(map(str, f.goal.objectives))}."
         )
     if f.goal.constraints and f.best is not None:
@@ -304,12 +304,12 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 
 def _of_constraints(f: Findings) -> str:
     """How many trials satisfied the constraints, and whether the best did on fresh seeds."""
-    there = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
-    kept = f"{len(tables.keeping(there, f.goal))} of {several(len(there), 'eligible trial')}"
-    text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {kept} do"
+    eligible = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
+    satisfying = f"{len(tables.keeping(eligible, f.goal))} of {several(len(eligible), 'eligible trial')}"
+    text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {satisfying} do"
     for c in f.goal.constraints:
         if f.check and c.name in f.check.runs:
             values = f.check.of("best", c.name)
             on_fresh, runs = int((values.map(c.excess) <= 0).sum()), several(len(values), "run")
-            text += f"; {f.check.where} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
+            text += f"; {f.check.where_text} {on_fresh} of {runs} satisfy {c}" if values.notna().any() else ""
     return text + "."

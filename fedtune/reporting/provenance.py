@@ -24,7 +24,7 @@ class Provenance:
 def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     """A run's record of where its numbers come from; f: the findings, if it is a search."""
     hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
-    said = {
+    entries = {
         "folder": f.name if f else "",
         "command": _command(r),
         "started": r.get("started"),
@@ -54,12 +54,12 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     }
     scenario = r.get("scenario")
     return Provenance(
-        [(n, str(v)) for n, v in said.items() if v not in (None, "")],
+        [(n, str(v)) for n, v in entries.items() if v not in (None, "")],
         list(scenario.items()) if isinstance(scenario, dict) else [],
     )
 
 
-def again(r: dict[str, Any]) -> str:
+def command_again(r: dict[str, Any]) -> str:
     """The command, without the folder's name: that folder is there by now."""
     command = iter(map(str, r.get("command") or []))
     without_name = []
@@ -75,13 +75,14 @@ def _command(r: dict[str, Any]) -> str:
     return shlex.join(map(str, r.get("command") or []))
 
 
-def _program(said: dict[str, Any]) -> str:
+def _program(program: dict[str, Any]) -> str:
     """A program's command, folder and commit."""
-    if not said:
+    if not program:
         return ""
-    command = said.get("command")
+    command = program.get("command")
     words = shlex.join(map(str, command)) if isinstance(command, list) else str(command or "")
-    return f"{words}, in {said.get('folder')}" + (f", commit {_commit(said['commit'])}" if said.get("commit") else "")
+    commit = f", commit {_commit(program['commit'])}" if program.get("commit") else ""
+    return f"{words}, in {program.get('folder')}{commit}"
 
 
 def _times(r: dict[str, Any]) -> str:

@@ -19,9 +19,9 @@ def drawn(f: Findings) -> Findings:
     if len(f.trials) <= DRAWN:
         return f
     best = _best_first(f, DRAWN // 2)
-    others = f.trials.drop(best.index).sample(DRAWN - len(best), random_state=0)
-    chosen = f.trials.loc[sorted([*best.index, *others.index])]
-    return dataclasses.replace(f, trials=chosen, rounds=f.rounds[f.rounds["trial"].isin(set(chosen["trial"]))])
+    rest = f.trials.drop(best.index).sample(DRAWN - len(best), random_state=0)
+    sample = f.trials.loc[sorted([*best.index, *rest.index])]
+    return dataclasses.replace(f, trials=sample, rounds=f.rounds[f.rounds["trial"].isin(set(sample["trial"]))])
 
 
 def listed(f: Findings) -> pd.DataFrame:

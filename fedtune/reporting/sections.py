@@ -60,55 +60,55 @@ class SearchSection:
     """A search's part of the page."""
 
     anchor: str
-    found: Findings
+    findings: Findings
     figures: list[Shown]
     table: str  # JSON of its trials
     provenance: Provenance
-    mattered: str  # which hyperparameter did, and how sure that is; "" where nothing can be said
+    mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
     is_comparison: bool = False
 
     @property
     def lead(self) -> str:
         """What tuning gained, what mattered, and how sure both are, in a sentence."""
-        if self.found.best is None:
-            return f"Nothing was found: {self.found.nothing}."
+        if self.findings.best is None:
+            return f"Nothing was found: {self.findings.nothing}."
         more = f", {self.mattered}" if self.mattered else ""
-        if self.found.check:
-            return f"{self.found.check.verdict()}{more}."
+        if self.findings.check:
+            return f"{self.findings.check.verdict()}{more}."
         return (
-            f"Best so far in the search: {self.found.in_words} {self.found.ended:.4f} after "
-            f"{several(self.found.best['rounds'], 'round')}{more}. It has not been checked on other seeds."
+            f"Best so far in the search: {self.findings.in_words} {self.findings.score:.4f} after "
+            f"{several(self.findings.best['rounds'], 'round')}{more}. It has not been checked on other seeds."
         )
 
     @property
     def choice(self) -> TextTable | None:
         """The trials that were trained on more seeds before one was named; None without any."""
-        rows = self.found.record.get("choice") or []
+        rows = self.findings.record.get("choice") or []
         if not rows:
             return None
-        first = self.found.goal.first.name
-        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *self.found.goal.names)]
+        first = self.findings.goal.first.name
+        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *self.findings.goal.names)]
         figures = [OWN, *each, first]
         names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
         text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
         columns = [TextColumn(n, 0 < i <= len(figures)) for i, n in enumerate(names)]
-        return TextTable(f"The best finished trials on more seeds: {self.found.in_words}, last round", columns, text)
+        return TextTable(f"The best finished trials on more seeds: {self.findings.in_words}, last round", columns, text)
 
     @property
     def name(self) -> str:
         """The name of the study's folder."""
-        return self.found.name
+        return self.findings.name
 
     @property
     def title(self) -> str:
         """The algorithm and its scenario, in words."""
-        return self.found.title
+        return self.findings.title
 
     @property
     def state(self) -> str:
         """How the search stands: finished, running, interrupted, …"""
-        return self.found.state
+        return self.findings.state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Comparison:
     is_comparison: bool = True
 
 
-Mattered = Callable[[Any], plots.Importance | None]  # what a study says of its hyperparameters
+Mattered = Callable[[Any], plots.Importance | None]  # the importance of a study's hyperparameters
 
 
 def read(
@@ -145,10 +145,10 @@ def read(
     """
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
-    return _search(found(run), anchor, mattered)
+    return _search(read_findings(run), anchor, mattered)
 
 
-def found(run: Path) -> Findings:
+def read_findings(run: Path) -> Findings:
     """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
     evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
@@ -160,7 +160,7 @@ def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> Se
     importance = mattered(study)
     return SearchSection(
         anchor=anchor,
-        found=f,
+        findings=f,
         figures=report_figures.of_search(f, study, importance),
         table=_trials(f),
         provenance=provenance.of(f.record, f),
@@ -225,9 +225,9 @@ def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
     for part in parts:
         row = [part.name, part.title, part.state]
         if isinstance(part, SearchSection):
-            f = part.found
-            best = "" if f.best is None else f"{f.goal.first.name} {f.ended:.4f}"
-            fresh = [f.check.said(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
+            f = part.findings
+            best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
+            fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
             row += [str(len(f.trials)), best, *fresh]
         else:
             row += ["", "", *part.best]
@@ -242,9 +242,9 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     record = files.record_with("algorithms")
     try:
         algorithms, scenario = [str(a) for a in record["algorithms"]], record.get("scenario")
-        where = "their own data"
+        place = "their own data"
         if scenario:
-            where = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
+            place = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
         searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise files.damaged(error) from error
@@ -252,12 +252,12 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     first, budget = Goal.from_record(record).first, _by_budget(run)
     leading = "" if budget is None else comparison_text.by_budget(budget, first, margin)
     twice = list(record.get("control", []))
-    said_first = [_outcome(run, twice), leading] if state == "finished" else []
-    lead = " ".join(filter(None, [*said_first, _lead(record, state, evaluations is not None)]))
+    first_lines = [_outcome(run, twice), leading] if state == "finished" else []
+    lead = " ".join(filter(None, [*first_lines, _lead(record, state, evaluations is not None)]))
     numbers = range(searches)
     begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
     folders = {search: of[-1] for search, of in begun.items() if of}
-    there = {a for a, _ in folders}
+    searched = {a for a, _ in folders}
     of_searches = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
     own = [f for f, (a, _) in zip(of_searches, folders, strict=True) if a not in twice[1:]]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
@@ -266,20 +266,20 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
         records: dict[str, Any] = {}
         for f in of_searches:
             records.setdefault(f.record["algorithm"], f.record)
-        said = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        said += comparison_text.unlike(record.get("unlike") or [], (record.get("options") or {}).get("preset"))
-        said += comparison_text.control(pair)
-        said += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
-        warnings += [findings.sentence(line, algorithms) for line in said]
-    if lacking := [a for a in algorithms if a not in there]:
+        lines = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
+        lines += comparison_text.unlike(record.get("unlike") or [], (record.get("options") or {}).get("preset"))
+        lines += comparison_text.control(pair)
+        lines += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
+        warnings += [findings.sentence(line, algorithms) for line in lines]
+    if lacking := [a for a in algorithms if a not in searched]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
-        title=f"{comparison_text.who(reading.compared_in(record))} on {where}",
+        title=f"{comparison_text.who(reading.compared_in(record))} on {place}",
         state=state,
         lead=lead,
-        command=provenance.again(record),
+        command=provenance.command_again(record),
         warnings=warnings,
         tables=[*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
         best=_winner(run, twice),
@@ -321,9 +321,9 @@ def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> lis
     if evaluations is None:
         return []
     names = {"top 1": "best", DEFAULT: "default"}
-    mine = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
-    mine = mine[mine[SEARCH] == number + 1] if SEARCH in mine else mine
-    return mine.assign(configuration=mine["configuration"].map(names)).to_dict("records")
+    rows = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
+    rows = rows[rows[SEARCH] == number + 1] if SEARCH in rows else rows
+    return rows.assign(configuration=rows["configuration"].map(names)).to_dict("records")
 
 
 def _tables(
@@ -345,12 +345,12 @@ def _tables(
     ):
         if file.exists():
             of_pairs = file in (files.pairs_file, files.against_file)
-            whole = comparison_files.pairs(file) if of_pairs else _table(file, control)
-            part = readable(whole)
-            some = f" (those with {whole['algorithm'].iloc[0]}, of {len(whole)})" if len(part) < len(whole) else ""
-            if "metric" in whole and len(whole):
-                caption = caption.replace("Test accuracy", whole["metric"].iloc[0])
-                caption = caption if comparison_text.in_percent(whole) else caption.replace(" in %", "")
+            frame = comparison_files.pairs(file) if of_pairs else _table(file, control)
+            part = readable(frame)
+            some = f" (those with {frame['algorithm'].iloc[0]}, of {len(frame)})" if len(part) < len(frame) else ""
+            if "metric" in frame and len(frame):
+                caption = caption.replace("Test accuracy", frame["metric"].iloc[0])
+                caption = caption if comparison_text.in_percent(frame) else caption.replace(" in %", "")
             shown.append(_plain(caption + some, part))
     if budget is not None:
         of = comparison_text.of_budget(budget)
@@ -415,8 +415,8 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
     searches = record.get("searches", 1)
     if state != "finished":
         earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"
-        done = earlier if evaluated else missing
-        return f"{names} will be tuned, and trained again on fresh seeds together with the defaults{done}."
+        end = earlier if evaluated else missing
+        return f"{names} will be tuned, and trained again on fresh seeds together with the defaults{end}."
     if record.get("unequal"):
         budget = "each tuned, but with unequal budgets"
     else:

@@ -17,11 +17,11 @@ def search_settings(record: dict[str, Any]) -> str:
     """Trial length, searcher, scheduler and rungs, in words."""
     budget = record.get("budget") or {}
     unit = {"mb": "MB", "seconds": "s"}.get(str(budget.get("unit")))
-    most = f"up to {several(rounds_of(record), 'round')}"
-    most += f" or {short(budget['limit'])} {unit}" if unit else ""
+    length = f"up to {several(rounds_of(record), 'round')}"
+    length += f" or {short(budget['limit'])} {unit}" if unit else ""
     rungs = ", ".join(short(x) for x in record.get("rungs") or [])
     scheduler = str(record.get("scheduler", "")) + (f" with rungs at {rungs}" if rungs else "")
-    parts = [most, str(record.get("searcher", "")), scheduler]
+    parts = [length, str(record.get("searcher", "")), scheduler]
     if (goal := Goal.from_record(record)) != BY_ACCURACY:
         parts.append(f"for {goal.in_words}")
     if (chosen_by := record.get("choose_seeds") or 1) > 1:
@@ -29,17 +29,17 @@ def search_settings(record: dict[str, Any]) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def surely_first(found: Importance) -> bool:
+def surely_first(importance: Importance) -> bool:
     """Whether it can be told which hyperparameter mattered most."""
-    return found.first >= SURE * RESAMPLES
+    return importance.first >= SURE * RESAMPLES
 
 
-def mattered(found: Importance | None) -> str:
+def mattered(importance: Importance | None) -> str:
     """Which hyperparameter mattered most among the trials, and how sure that is; "" where it cannot be told."""
-    if not found or not surely_first(found):
+    if not importance or not surely_first(importance):
         return ""
-    name, share = next(iter(found.shares.items()))
+    name, share = next(iter(importance.shares.items()))
     return (
-        f"and {name} mattered most: {100 * share:.0f} % of the variance between {several(found.trials, 'trial')} "
-        f"(fANOVA; it ranks first in {found.first} of {RESAMPLES} resamples of the trials)"
+        f"and {name} mattered most: {100 * share:.0f} % of the variance between {several(importance.trials, 'trial')} "
+        f"(fANOVA; it ranks first in {importance.first} of {RESAMPLES} resamples of the trials)"
     )

@@ -1,4 +1,4 @@
-"""Which of a search's finished trials is named, where the best ones are trained on more seeds before.
+"""Which of its finished trials a search names, after the best were trained on more seeds.
 
 Real searches and simulated ones choose by this rule.
 """
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fedtune.core import bounded
 
-CHOOSE_SEEDS = 1  # by so many a search chooses if nothing is said: a trial's own
+CHOOSE_SEEDS = 1  # seeds that a search chooses by, if no option says it: those of a trial itself
 TOP = 3  # trials that are trained on more seeds at a time
 OWN = "own"  # the entry with a trial's objective on its own seeds
 
@@ -21,19 +21,19 @@ Trial = TypeVar("Trial")
 
 
 def standing(ranked: Sequence[Trial], worth: Callable[[Sequence[Trial]], Sequence[float]]) -> Trial | None:
-    """The best three finished trials decide it by their means over all seeds; ties go to the one ranked first.
+    """Of the best three finished trials the one with the best mean over all seeds; of equals the one ranked first.
 
-    Where none of the three can be chosen the next three decide, and so on; None if no trial can be.
+    If none of the three can be chosen it is one of the next three, and so on; None if no trial can be.
 
     ranked   finished trials, the best first by their own seeds
-    worth    trains some of them on more seeds, and tells the mean of each over all, the higher the better; not a
-             number for a trial that cannot be chosen, because it diverged on one of them
+    worth    trains some of them on more seeds and returns the mean of each, the higher the better; NaN for a trial that
+             diverged on one of them
     """
     for start in range(0, len(ranked), TOP):
         some = ranked[start : start + TOP]
-        known = [(mean, -i) for i, mean in enumerate(worth(some)) if not math.isnan(mean)]
-        if known:
-            return some[-max(known)[1]]
+        means = [(mean, -i) for i, mean in enumerate(worth(some)) if not math.isnan(mean)]
+        if means:
+            return some[-max(means)[1]]
     return None
 
 

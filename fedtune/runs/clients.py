@@ -42,12 +42,12 @@ def table(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]])
     """
     import pandas as pd
 
-    parts = [pd.DataFrame(columns).assign(**whose) for whose, scored in runs for columns in scored]
+    parts = [pd.DataFrame(columns).assign(**run) for run, scored in runs for columns in scored]
     if not parts:
         return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
-    whole = pd.concat(parts, ignore_index=True)
-    first = [name for name in CLIENTS if name in whole]
-    return whole[first + [name for name in whole if name not in first]]
+    all_rows = pd.concat(parts, ignore_index=True)
+    first = [name for name in CLIENTS if name in all_rows]
+    return all_rows[first + [name for name in all_rows if name not in first]]
 
 
 def columns(scored: str, round: int, clients: Mapping[str, Any], owner: Callable[[int], str]) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def columns(scored: str, round: int, clients: Mapping[str, Any], owner: Callable
 
     scored: last or best.  clients: tensors from an evaluation.  owner: returns a client's owner by name.
     """
-    found = {name: values.tolist() for name, values in clients.items()}
-    return {"scored": scored, "round": round, "owner": [owner(k) for k in found["client"]]} | found
+    by_name = {name: values.tolist() for name, values in clients.items()}
+    return {"scored": scored, "round": round, "owner": [owner(k) for k in by_name["client"]]} | by_name
 
 
 def load(*runs: str | Path) -> pd.DataFrame:
@@ -74,6 +74,6 @@ def load(*runs: str | Path) -> pd.DataFrame:
         tables.append(reading.table(file, kinds=KINDS).assign(run=run.absolute().name))
     if not tables:
         raise UserError("there must be at least one study's folder, but none was given")
-    whole = pd.concat(tables, ignore_index=True)
-    whole = whole.reindex(columns=[*CLIENTS, *(c for c in whole if c not in CLIENTS)])
-    return whole.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)
+    all_rows = pd.concat(tables, ignore_index=True)
+    all_rows = all_rows.reindex(columns=[*CLIENTS, *(c for c in all_rows if c not in CLIENTS)])
+    return all_rows.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)

@@ -29,11 +29,11 @@ EVERY = 2.0  # seconds between checks
 
 def require_room(storage: Path) -> None:
     """UserError unless the disk has room to start a search."""
-    there = next(p for p in (storage, *storage.absolute().parents) if p.exists())
-    free = shutil.disk_usage(there).free
+    folder = next(p for p in (storage, *storage.absolute().parents) if p.exists())
+    free = shutil.disk_usage(folder).free
     if free < 2 * RESERVE:
         raise UserError(
-            f"a search needs at least {_mb(2 * RESERVE)} on the disk of its folder, but {there} has {_mb(free)} left; "
+            f"a search needs at least {_mb(2 * RESERVE)} on the disk of its folder, but {folder} has {_mb(free)} left; "
             "make room, or give another --storage-path"
         )
 
@@ -41,12 +41,12 @@ def require_room(storage: Path) -> None:
 @contextmanager
 def reserved(run: Path) -> Iterator[None]:
     """Reserve room on the run's disk by a file, which is deleted when the search ends or the disk is full."""
-    held = RunFiles(run).reserve_file
+    reserve = RunFiles(run).reserve_file
     try:
-        held.write_bytes(os.urandom(RESERVE))  # random, because zeros take no room on a compressing file system
+        reserve.write_bytes(os.urandom(RESERVE))  # random, because zeros take no room on a compressing file system
         yield
     finally:
-        _drop(held)
+        _drop(reserve)
 
 
 def unfit(run: Path) -> str:
@@ -75,32 +75,32 @@ class DiskWatch(Callback):
 
     def __init__(self, run: Path) -> None:
         """Watch the disk that holds this study's folder."""
-        self.run, self.found, self._next = run, "", 0.0
-        self._said: set[tuple[str, str]] = set()
+        self.run, self.fault, self._next = run, "", 0.0
+        self._reported: set[tuple[str, str]] = set()
         self.resumed = False  # whether Ray should restore trials from a state in the folder
 
     def on_step_begin(self, iteration: int, trials: list, **info: Any) -> None:
         """Check the folder from time to time."""
         if self.resumed and not trials:  # Ray logs why, and would start the search from scratch
-            self.found = "holds a state that Ray cannot resume from"
-            raise RuntimeError(self.found)
+            self.fault = "holds a state that Ray cannot resume from"
+            raise RuntimeError(self.fault)
         self.resumed = False
-        if not self.found and time.monotonic() >= self._next:
+        if not self.fault and time.monotonic() >= self._next:
             self._next = time.monotonic() + EVERY
             if self.look():
-                os.kill(os.getpid(), signal.SIGINT)  # Tune's way to end with its state saved
+                os.kill(os.getpid(), signal.SIGINT)  # on this signal Tune saves its state and ends
 
     def look(self) -> bool:
         """Whether the folder is unusable; if so, the reserve is released."""
-        self.found = self.found or unfit(self.run)
-        if self.found:
+        self.fault = self.fault or unfit(self.run)
+        if self.fault:
             _drop(RunFiles(self.run).reserve_file)
-        return bool(self.found)
+        return bool(self.fault)
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """A trial has reported a round."""
-        if TROUBLE in result and (trial.trial_id, result[TROUBLE]) not in self._said:
-            self._said.add((trial.trial_id, result[TROUBLE]))
+        if TROUBLE in result and (trial.trial_id, result[TROUBLE]) not in self._reported:
+            self._reported.add((trial.trial_id, result[TROUBLE]))
             say(f"note: trial {trial.trial_id}: {result[TROUBLE]}")
 
     def on_trial_recover(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -114,7 +114,7 @@ class DiskWatch(Callback):
     def error(self, shown: Path) -> UserError:
         """The error about the folder.  shown: its path as a person would type it."""
         return UserError(
-            f"a search needs its folder, but {shown} {self.found}; the search was ended, its rounds can be read with "
+            f"a search needs its folder, but {shown} {self.fault}; the search was ended, its rounds can be read with "
             f"{command_line('status', shown)}, and {command_line('resume', shown)} continues it once that is fixed"
         )
 

@@ -60,8 +60,8 @@ class RunFiles:
     outputs_folder = _File("outputs")  # what programs printed, a folder for each trial and fresh-seed run
     lost_folder = _File("lost")  # trials that are missing from Ray's state
     evaluations_folder = _File("evaluations")  # a comparison's fresh-seed runs, a file each
-    evaluations_file = _File("evaluations.parquet")  # their last rounds
-    evaluation_rounds_file = _File("evaluation_rounds.parquet")  # all their rounds
+    evaluations_file = _File("evaluations.parquet")  # the last round of each of these runs
+    evaluation_rounds_file = _File("evaluation_rounds.parquet")  # every round of these runs
     runs_folder = _File("runs")  # a reproduction's runs, a file each
     table_file = _File("table.csv")  # a comparison's or reproduction's table
     markdown_file = _File("table.md")
@@ -71,7 +71,7 @@ class RunFiles:
     references_file = _File("references.bib")
     pairs_file = _File("pairs.csv")  # a comparison's algorithms, pairwise
     against_file = _File("against.csv")  # each algorithm against the baselines
-    budget_file = _File("budget.csv")  # what the searches had found after so many trials
+    budget_file = _File("budget.csv")  # the best of each search after 1, 2, … trials
 
     def __init__(self, path: str | Path, record_name: str = SEARCH) -> None:
         """record_name: SEARCH, COMPARISON or REPRODUCTION."""
@@ -120,15 +120,15 @@ class RunFiles:
     def of_another_kind(self, kind: str) -> UserError:
         """The error for a folder whose record is another kind's."""
         goes_on = "; repeat the command that started it to continue it" if kind == REPRODUCTION else ""
-        mine = KINDS[self.record_file.name]
-        return UserError(f"this takes the folder of {mine}, but {near(self.path)} is {KINDS[kind]}'s{goes_on}")
+        own_kind = KINDS[self.record_file.name]
+        return UserError(f"this takes the folder of {own_kind}, but {near(self.path)} is {KINDS[kind]}'s{goes_on}")
 
     def add(self, **more: Any) -> None:
         """Add entries for the next time that the record is written."""
         self._added |= more
 
     @property
-    def noted(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, Any]:
         """The entries that the record will have besides the state."""
         return self._added
 
@@ -149,8 +149,8 @@ class RunFiles:
         """Create the folder, or reuse that of a driver which died before it began; UserError if another run has it."""
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.fresh:
-            where = near(self.path)
-            raise UserError(f"a run needs a new folder, but another run just created {where}; give another --name")
+            folder = near(self.path)
+            raise UserError(f"a run needs a new folder, but another run just created {folder}; give another --name")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -222,8 +222,8 @@ def append_line(path: Path, line: str) -> None:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
-        whole = not end or file.read(1) == b"\n"
-        file.write(("" if whole else "\n").encode() + line.encode() + b"\n")
+        complete = not end or file.read(1) == b"\n"
+        file.write(("" if complete else "\n").encode() + line.encode() + b"\n")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from fedtune.runs import logs, reading, tables
 from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
 from fedtune.runs.reading import rounds_of
-from fedtune.runs.trial_states import ended
+from fedtune.runs.trial_states import trial_statuses
 
 CONFIG = tables.CONFIG
 __all__ = ["CONFIG", "ROUNDS", "STATUSES", "TRIALS", "clients", "hyperparameters", "load", "record"]
@@ -140,7 +140,7 @@ def _kinds(columns: dict[str, str]) -> dict[str, str]:
 def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tune's logs so far, for a search that is running or whose driver died."""
     logged = logs.logged(run)
-    how, rounds = ended(run, logged), tables.rounds_frame(logged)
+    how, rounds = trial_statuses(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
     rows = []
     for trial in how:

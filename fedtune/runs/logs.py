@@ -13,7 +13,7 @@ from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
 Row = dict[str, Any]
-END = 64  # bytes before the place up to which a log was read, which tell whether it was written anew since
+END = 64  # a log was written anew if the last bytes that were read of it have changed; so many are compared
 
 
 def logged(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -31,18 +31,18 @@ def _compact(row: Row) -> Row:
 
 
 class _Read(NamedTuple):
-    """A log as far as it was read."""
+    """What was read of a log, and up to where."""
 
-    start: int  # the byte to go on from
-    end: bytes  # the last bytes before it
-    rows: dict[str, list[Row]]  # by trial: those that are kept
+    start: int  # the first byte that was not read yet
+    end: bytes  # the last bytes before `start`
+    rows: dict[str, list[Row]]  # the few rows that are kept of each trial
 
 
 class Followed:
     """The logs of a search, read again and again while they grow: each byte once, and few of their rows are kept.
 
-    Kept of a trial: the first round that reached each rung, the last one with test figures, the last one that was
-    trained, and the last one.  That is what a search's status is made of.
+    A search's status needs of a trial the first round at each rung, the last with test metrics, the last that was
+    trained, and the last.
     """
 
     def __init__(self, run: Path, attribute: str, rungs: Sequence[float]) -> None:
@@ -61,31 +61,31 @@ class Followed:
         return results
 
     def _read(self, file: Path) -> _Read:
-        known = self._files.get(file, _Read(0, b"", {}))
+        log = self._files.get(file, _Read(0, b"", {}))
         if not file.is_file():
-            return known
+            return log
         try:
             size = file.stat().st_size
-            if size == known.start:
-                return known
-            if size < known.start or _end(file, known.start) != known.end:
-                known = _Read(0, b"", {})  # population based training writes a trial's log anew
-            new, start = reading.new_rows(file, known.start)
-            rows = {trial: list(of) for trial, of in known.rows.items()}
+            if size == log.start:
+                return log
+            if size < log.start or _end(file, log.start) != log.end:
+                log = _Read(0, b"", {})  # population based training writes a trial's log anew
+            new, start = reading.new_rows(file, log.start)
+            rows = {trial: list(old_rows) for trial, old_rows in log.rows.items()}
             for row in new:
                 rows.setdefault(row["trial_id"], []).append(row)
-            return _Read(start, _end(file, start), {trial: self._few(of) for trial, of in rows.items()})
+            return _Read(start, _end(file, start), {trial: self._few(old_rows) for trial, old_rows in rows.items()})
         except bounded.Unfit as error:
             raise reading.damaged(file, error) from error
         except OSError:
-            return known  # it vanished
+            return log  # it vanished
 
     def _few(self, rows: list[Row]) -> list[Row]:
         trained = [i for i, row in enumerate(rows) if not row.get("diverged")]
-        kept = {len(rows) - 1, *trained[-1:], *[i for i in trained if "test_acc" in rows[i]][-1:]}
+        numbers = {len(rows) - 1, *trained[-1:], *[i for i in trained if "test_acc" in rows[i]][-1:]}
         for rung in self._rungs:
-            kept |= {*[i for i in trained if rows[i].get(self._attribute, 0) >= rung][:1]}
-        return [_compact(rows[i]) for i in sorted(kept)]
+            numbers |= {*[i for i in trained if rows[i].get(self._attribute, 0) >= rung][:1]}
+        return [_compact(rows[i]) for i in sorted(numbers)]
 
 
 def _end(file: Path, start: int) -> bytes:

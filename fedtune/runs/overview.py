@@ -19,7 +19,7 @@ from fedtune.runs.choice import usual_runs
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of, searches_of
 from fedtune.runs.logs import Followed, Row
 from fedtune.runs.reading import compared_in, rounds_of
-from fedtune.runs.trial_states import ALIVE, ended, trained
+from fedtune.runs.trial_states import ALIVE, trained, trial_statuses
 from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
@@ -59,13 +59,13 @@ class BestTrials(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A process that trains: the machine and the process, if a round has told, its trial, and how far it is."""
+    """A process that trains: its trial, round, and machine and process id, if a round of the trial has ended."""
 
     trial: str
     where: str
     round: int
     pace: float | None  # seconds of the last round
-    since: float | None  # when that ended, in seconds of the clock
+    since: float | None  # the time when that round ended, in seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,13 @@ class SearchStatus(Status):
     own: list[str]  # the user's files
     started: str
     planned: int  # trials
-    rounds: int  # of a whole trial
-    counts: dict[str, int]  # of trials, by how they stand
+    rounds: int  # of a complete trial
+    counts: dict[str, int]  # of trials, by status
     rungs: list[RungCount]
     best: BestTrials | None
     workers: list[Worker]
-    says: dict[str, str]  # what programs of trials printed last
-    choice: str = ""  # how far the choice by more seeds is; empty before and after it
+    says: dict[str, str]  # by trial: the last line that its program printed
+    choice: str = ""  # progress of the choice by more seeds; empty before and after it
 
     @property
     def begun(self) -> int:
@@ -182,7 +182,7 @@ class ReproductionStatus(Status):
 
 
 class Reader:
-    """Reads how runs stand, again and again: what has been read of their logs is not read again."""
+    """Reads the status of runs repeatedly; reads only what is new in their logs."""
 
     def __init__(self) -> None:
         """Nothing has been read."""
@@ -200,10 +200,10 @@ class Reader:
         names = record["algorithms"]
         state, over = state_of(files, record)
         folders = inner_searches(files.path, record)
-        found = [self.search(folder) for folder in folders]
+        searches = [self.search(folder) for folder in folders]
         evaluated = len(list(files.evaluations_folder.glob("*.json")))
         planned = len(names) * int(record.get("searches", 1)) * (1 + ("widened" in record))
-        rest = [search.left for search in found if not search.over]
+        rest = [search.left for search in searches if not search.over]
         left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
         return ComparisonStatus(
             run=files.path,
@@ -213,7 +213,7 @@ class Reader:
             algorithms=compared_in(record),
             planned=planned,
             evaluated=evaluated,
-            searches=found,
+            searches=searches,
         )
 
     def search(self, run: Path) -> SearchStatus:
@@ -226,13 +226,13 @@ class Reader:
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
         (state, over), rows = state_of(files, record), self._rows(run, budget.attribute, rungs)
-        how = ended(run, rows)
+        how = trial_statuses(run, rows)
         rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
         if over:  # states when the driver stopped; resume continues from there if the search was not over
             left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
             how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
             self._followed.pop(run, None)
-        tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program need not report it
+        tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
         return SearchStatus(
             run=run,
             state=state,
@@ -246,7 +246,7 @@ class Reader:
             rounds=rounds,
             counts=dict(Counter(how.values()))
             if how or not over
-            else record.get("status", {}),  # its tables alone may be kept
+            else record.get("status", {}),  # the trials' logs may be gone
             rungs=[_rung(rung, budget, rows, how) for rung in rungs],
             best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
             workers=_workers(rows, how),
@@ -255,9 +255,9 @@ class Reader:
         )
 
     def _rows(self, run: Path, attribute: str, rungs: Sequence[float]) -> Logged:
-        """What is kept of a search's logs."""
-        kept, followed = self._followed.get(run, (None, None))
-        if followed is None or kept != (attribute, rungs):
+        """The rows of a search's logs that its status needs."""
+        key, followed = self._followed.get(run, (None, None))
+        if followed is None or key != (attribute, rungs):
             followed = Followed(run, attribute, rungs)
             self._followed[run] = (attribute, rungs), followed
         return followed.rows()
@@ -269,12 +269,12 @@ def read(run: Path) -> Status:
 
 
 def rungs(searches: Iterable[Path]) -> list[RungCount]:
-    """How many trials of several searches, which are judged alike, reached each rung and went on."""
-    found: dict[str, RungCount] = {}
+    """How many trials of several searches with the same rungs reached each of them and went on."""
+    counts: dict[str, RungCount] = {}
     for rung in (rung for run in searches for rung in Reader().search(run).rungs):
-        before = found.get(rung.where, RungCount(rung.where, 0, 0))
-        found[rung.where] = RungCount(rung.where, before.reached + rung.reached, before.went_on + rung.went_on)
-    return list(found.values())
+        before = counts.get(rung.where, RungCount(rung.where, 0, 0))
+        counts[rung.where] = RungCount(rung.where, before.reached + rung.reached, before.went_on + rung.went_on)
+    return list(counts.values())
 
 
 def inner_searches(comparison: Path, record: Mapping[str, Any]) -> list[Path]:
@@ -310,20 +310,20 @@ def _reproduction(files: RunFiles) -> ReproductionStatus:
 
 
 def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
-    """What each process that trains does, as the last round of its trial told."""
-    found = []
+    """Each process that trains, as of the last round of its trial."""
+    workers = []
     for trial, state in how.items():
         if state != "running":
             continue
         last = rows[trial][-1] if trial in rows else {}
         where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
-        done = reached([last]) if last else 0
-        found.append(Worker(trial, where, done, last.get("time_this_iter_s"), last.get("timestamp")))
-    return found
+        rounds = last_round([last]) if last else 0
+        workers.append(Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp")))
+    return workers
 
 
 def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
-    """How far the choice by more seeds is; "" before and after it, and where there is none."""
+    """The progress of the choice by more seeds; "" before and after it, and if there is none."""
     if not files.choice_folder.exists() or files.final_folder.exists():
         return ""
     done = len(list(files.choice_folder.glob("*.json")))
@@ -332,20 +332,20 @@ def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
 
 
 def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
-    """What the programs of trials that have not ended printed last, by trial; Ray's list of what runs may be old."""
+    """The last printed line of each program whose trial has not ended; Ray's list of running trials may be old."""
     logs = {
         trial: sorted(files.outputs_folder.glob(f"{trial}*/{LOG}")) for trial, h in how.items() if h in ALIVE.values()
     }
-    found = {trial: last_line(of[-1]) for trial, of in logs.items() if of}
-    return {trial: line for trial, line in found.items() if line}
+    lines = {trial: last_line(of[-1]) for trial, of in logs.items() if of}
+    return {trial: line for trial, line in lines.items() if line}
 
 
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
     """How many trials reached a rung, and how many of them went on."""
-    there = {t: at for t, of in rows.items() if (at := first_at(of, budget.attribute, rung)) is not None}
-    on = sum(reached(rows[t]) > at or how[t] in ("running", "finished") for t, at in there.items())
+    rounds = {t: at_rung for t, of in rows.items() if (at_rung := first_at(of, budget.attribute, rung)) is not None}
+    on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
-    return RungCount(where, len(there), on)
+    return RungCount(where, len(rounds), on)
 
 
 def _best(
@@ -355,31 +355,31 @@ def _best(
 
     Trials that break a constraint, or would at their end, come after the others, and diverged ones last.
     """
-    objective, said = goal.first, "".join(f", {c}" for c in goal.constraints)
+    objective, constraints = goal.first, "".join(f", {c}" for c in goal.constraints)
     key, best = objective.attribute, {"max": "highest", "min": "lowest"}[objective.mode]
     decide = {o.name: o.attribute for o in goal.objectives} | {c.name: c.attribute for c in goal.constraints}
     names = sorted({n for of in rows.values() for n in of[-1].get("config", {})} & space)
-    known = any(objective.tested in row for of in rows.values() for row in of)
-    reported = dict.fromkeys([*[objective.tested] * known, *["test_acc"] * tested])
-    columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(said), *names]
+    has_tested = any(objective.tested in row for of in rows.values() for row in of)
+    reported = dict.fromkeys([*[objective.tested] * has_tested, *["test_acc"] * tested])
+    columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(constraints), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, WORST)) < WORST}
 
     def place(trial: str) -> tuple[bool, bool, float, float]:
         row = last[trial]
-        return how.get(trial) == "diverged", not _kept(row), -objective.sign * row[key], _loss(row)
+        return how.get(trial) == "diverged", not _within_constraints(row), -objective.sign * row[key], _loss(row)
 
     lines = []
     for trial in sorted(last, key=place)[:SHOWN]:
         row = last[trial]
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
-        kept = [["no", "yes"][_kept(row)]] * bool(said)
+        kept = [["no", "yes"][_within_constraints(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
-        lines.append([trial, how.get(trial, ""), f"{reached([row])}/{rounds}", *figures, *of_test, *kept, *values])
-    return BestTrials(f"{best} last {objective.name}{said}", columns, lines) if last else None
+        lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
+    return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
 
 
-def _kept(row: Row) -> bool:
+def _within_constraints(row: Row) -> bool:
     """Whether a trial keeps the constraints; for a running trial, whether it would at its end."""
     return not any(excess > 0 for excess in row.get(EXCESSES) or ())
 
@@ -394,7 +394,7 @@ def _tested(rows: list[Row], name: str) -> str:
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""
-    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {reached([last])})")
+    return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {last_round([last])})")
 
 
 def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
@@ -402,6 +402,6 @@ def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
     return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 
-def reached(rows: list[Row]) -> int:
+def last_round(rows: list[Row]) -> int:
     """The last round of a trial."""
     return int(rows[-1]["training_iteration"])

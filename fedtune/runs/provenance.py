@@ -1,4 +1,4 @@
-"""The provenance of a run's numbers: command, versions, commit, setting, seeds and hardware."""
+"""The provenance of a run's numbers: command, versions, commit, scenario, seeds and hardware."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ PACKAGES = ("ray", "optuna", "torch", "torchvision", "numpy", "scikit-learn", "p
 
 def of_workload(workload: Workload) -> dict[str, Any]:
     """The provenance entries of a search's record."""
-    return of_setting(workload.to_record())
+    return of_scenario(workload.to_record())
 
 
-def of_setting(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance of a record with a setting, and its own entries: with the version of what dealt the rows."""
-    found, setting = origin() | dict(record), record.get("scenario") or {}
-    if flwr_partitions.is_named(str(setting.get("partition", ""))):
-        found["versions"] = found["versions"] | {PARTITIONERS: version(PARTITIONERS)}
-    return found
+def of_scenario(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a record with a scenario: also the version of the library that made the partition."""
+    entries, scenario = origin() | dict(record), record.get("scenario") or {}
+    if flwr_partitions.is_named(str(scenario.get("partition", ""))):
+        entries["versions"] = entries["versions"] | {PARTITIONERS: version(PARTITIONERS)}
+    return entries
 
 
 def origin() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
     """What a run's numbers, or their last bits, depend on besides its options, as far as its record says."""
     versions, hardware = record.get("versions") or {}, record.get("hardware") or {}
     device = str(record.get("device", ""))
-    found = {
+    causes = {
         "fedtune": versions.get("fedtune"),
         "commit": (record.get("git_commit") or "")[:8],
         "torch": versions.get("torch"),
@@ -69,7 +69,7 @@ def trained_by(record: Mapping[str, Any]) -> dict[str, str]:
         "device": device,
         "gpus": " and ".join(hardware.get("gpus", [])) if device.startswith("cuda") else "",
     }
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in causes.items() if value}
 
 
 def record_for_resume(record: Mapping[str, Any], *more: str) -> dict[str, Any]:
@@ -86,11 +86,11 @@ def provenance_line(record: Mapping[str, Any], commits: Iterable[str | None]) ->
 
 def commit() -> str | None:
     """The commit of the running code if it is a git checkout; "+" marks uncommitted changes."""
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
         return None
     try:
-        git = ["git", "-C", str(here)]
+        git = ["git", "-C", str(root)]
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
         dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import NEW_NAME, OLD_NAME
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +59,7 @@ def rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
-    """The results in a trial's log from this byte on, and the byte after its last whole line: the next start.
+    """The results in a trial's log from this byte on, and the byte after its last complete line: the next start.
 
     A line that its writer has not ended yet is left for the next time.
     """
@@ -69,9 +67,9 @@ def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
 
     with bounded.opened(file, LARGEST_LOG) as opened:
         opened.seek(start)
-        whole, _, _ = opened.read(LARGEST_LOG).rpartition(b"\n")
-    lines = whole.split(b"\n") if whole else []
-    return [row for line in lines if (row := _parsed_line(line, _row_of(schema)))], start + len(whole) + bool(whole)
+        text, _, _ = opened.read(LARGEST_LOG).rpartition(b"\n")
+    lines = text.split(b"\n") if text else []
+    return [row for line in lines if (row := _parsed_line(line, _row_of(schema)))], start + len(text) + bool(text)
 
 
 def suggestions(file: Path) -> Iterator[dict[str, Any]]:
@@ -96,15 +94,14 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             _require_room(file, opened.metadata)
             frame: pd.DataFrame = opened.read().to_pandas()
-            noted = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
-            names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in noted]]
+            fields = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
+            names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in fields]]
             if any(
-                of != list(frame) for of in names
+                stored != list(frame) for stored in names
             ):  # pages have checksums; names have none, but are stored three times
                 raise ValueError("its column names contradict each other")
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
-    frame = frame.rename(columns={f"config/{OLD_NAME}": f"config/{NEW_NAME}"})
     return _with_columns(frame, file, needed, kinds or {})
 
 
@@ -168,17 +165,12 @@ def short(why: object) -> str:
     return (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
 
 
-def _parsed(file: Path, parse: Callable[[str], Any], most: int) -> Any:
+def _parsed(file: Path, parse: Callable[[str], Any], limit: int) -> Any:
     """The parsed content of a file; ValueError also if it is too large or nested too deeply."""
     try:
-        return parse(_renamed(bounded.read(file, most).decode("utf-8")))
+        return parse(bounded.read(file, limit).decode("utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-
-
-def _renamed(text: str) -> str:
-    """The text with the name of today for a hyperparameter that had another in records of this format."""
-    return re.sub(rf"(?<![\w./-]){OLD_NAME}(?![\w./-])", NEW_NAME, text) if OLD_NAME in text else text
 
 
 def _yaml(text: str) -> Any:
@@ -220,7 +212,7 @@ def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[
 def _parsed_line(line: bytes, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
     """A line's content; None for one that was truncated when its writer died, or is no such entry."""
     try:
-        return check(json.loads(_renamed(line.decode(errors="replace"))))
+        return check(json.loads(line.decode(errors="replace")))
     except (ValueError, RecursionError):
         return None
 

@@ -52,7 +52,7 @@ def _kind(value: Any) -> str:
 Text = Annotated[str, AfterValidator(_text)]
 Scalar = Annotated[Any, BeforeValidator(_scalar)]
 Option = Annotated[Any, BeforeValidator(_flat)]
-Whole = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bound = Annotated[float, Field(allow_inf_nan=False)]
@@ -63,7 +63,7 @@ class Hardware(TypedDict, total=False):
     """The machine that a run was started on."""
 
     machine: Text
-    cpus: Whole | None
+    cpus: Count | None
     gpus: list[Text]
     system: Text
 
@@ -114,7 +114,7 @@ class FinalRunRecord(TypedDict, total=False):
     """A run of the final check; its other metrics are also numbers."""
 
     configuration: Required[Literal["best", "default"]]
-    seed: Required[Whole]
+    seed: Required[Count]
     test_acc: float | None
     val_acc: float | None
     reason: Required[Text]
@@ -139,8 +139,8 @@ class GridRecord(TypedDict, total=False):
 class Record(TypedDict, total=False):
     """run.json, compare.json and reproduce.json."""
 
-    format: Whole
-    # where it comes from
+    format: Count
+    # provenance
     command: list[Text]
     options: dict[Text, Option]
     started: Text
@@ -164,14 +164,14 @@ class Record(TypedDict, total=False):
     scored: Text
     start: Text
     start_from: Text
-    seed: Whole
+    seed: Count
     executor: Text
     device: Text
     own: list[Own]
     # the search
     space: dict[Text, Text]
     declared: dict[Text, Declared]  # what is searched
-    trials: Whole
+    trials: Count
     searcher: Text
     scheduler: Text
     objectives: Annotated[list[Text], Field(min_length=1, max_length=2)]
@@ -181,26 +181,26 @@ class Record(TypedDict, total=False):
     budget: BudgetEntry
     grace: Amount
     rungs: list[Amount]
-    concurrent: Whole | None
+    concurrent: Count | None
     time_budget: Amount | None
     # the comparison
     algorithms: Annotated[list[Text], Field(min_length=1)]
     defaults_of: dict[Text, dict[Text, Scalar]]  # for each algorithm
-    seeds: Whole
-    top_k: Whole
+    seeds: Count
+    top_k: Count
     unequal: list[Text]
     unlike: list[Text]
     control: list[Text]
     widened: list[Text]
     # the reproduction
     grid: Annotated[GridRecord, BeforeValidator(_flat)]
-    runs: Whole
-    # how it went
+    runs: Count
+    # the outcome
     state: Text
     reason: Text
     search_seconds: Amount
     seconds: Amount
-    status: dict[Text, Whole]
+    status: dict[Text, Count]
     choice: list[Annotated[CandidateRecord, BeforeValidator(_flat)]]
     final: list[Annotated[FinalRunRecord, BeforeValidator(_flat)]] | None
     extends: Text
@@ -214,7 +214,7 @@ class BestRecord(TypedDict, total=False):
     algorithm: Text
     scenario: Text
     overrides: dict[Text, Scalar]
-    seed: Whole
+    seed: Count
     hyperparameters: dict[Text, Scalar]
     start: Text
     start_from: Text
@@ -228,9 +228,9 @@ class ResultLine(TypedDict, total=False):
     """A line of a trial's result.json; it is a result if it names the trial and round.  Metrics are numbers."""
 
     trial_id: Required[Text]
-    training_iteration: Required[Whole]
+    training_iteration: Required[Count]
     timestamp: float
-    round: Whole
+    round: Count
     time_total_s: float
     config: dict[Text, Scalar]
     reason: Text
@@ -267,7 +267,7 @@ def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:
         adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"][:4])
+        entry = ".".join(str(part) for part in first["loc"][:4])
         text = first["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
-        raise ValueError(f"its {where}: {text[:1].lower()}{text[1:]}") from error
+        raise ValueError(f"its {entry}: {text[:1].lower()}{text[1:]}") from error
     return content

@@ -64,7 +64,7 @@ def commit_states(run: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError):
-        names = []  # damaged later, because it is written atomically
+        names = []  # the list was damaged after it was written, as it is written atomically
     for name in names if isinstance(names, list) else []:
         if STATE.fullmatch(str(name)) and (part := run / (name + PART)).exists():
             part.replace(run / name)

@@ -45,9 +45,9 @@ def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
         frames.append(frame.drop_duplicates("round", keep="last").sort_values("round").assign(trial=trial))
     if not frames:
         return pd.DataFrame(columns=["trial", "round", *METRICS])
-    whole = pd.concat(frames, ignore_index=True)
-    first = ["trial", "round", *(m for m in METRICS if m in whole)]
-    return whole[first + [c for c in whole if c not in first]]
+    all_rows = pd.concat(frames, ignore_index=True)
+    first = ["trial", "round", *(m for m in METRICS if m in all_rows)]
+    return all_rows[first + [c for c in all_rows if c not in first]]
 
 
 def frames(
@@ -67,20 +67,20 @@ def frames(
     if not earlier:
         return rounds, trials_frame(grid, rounds, goal)
     of_earlier = RunFiles(earlier)
-    before, old = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
-    ours = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
-    old = old.drop(columns=CHOICE, errors="ignore")  # it is chosen anew
-    before["trial"] = before["trial"].replace(ours)
+    old_rounds, old_trials = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
+    new_names = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
+    old_trials = old_trials.drop(columns=CHOICE, errors="ignore")  # the choice is made anew
+    old_rounds["trial"] = old_rounds["trial"].replace(new_names)
     # rounds that were trained again may have test metrics in only one of the two
-    rounds = pd.concat([before, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()
+    rounds = pd.concat([old_rounds, rounds], ignore_index=True).groupby(["trial", "round"], as_index=False).last()
     trials = trials_frame(grid, rounds, goal)
     if onward:
-        trials["continues"] = trials["trial"].map({new: name for name, new in ours.items()})
-        old = old[~old["trial"].isin(ours)]
-        short = old["status"] == "finished"
-        old.loc[short, "reason"] = "had finished a shorter run"
-        old.loc[short, "status"] = "stopped"
-    return rounds, pd.concat([old, trials], ignore_index=True)
+        trials["continues"] = trials["trial"].map({new: name for name, new in new_names.items()})
+        old_trials = old_trials[~old_trials["trial"].isin(new_names)]
+        short = old_trials["status"] == "finished"
+        old_trials.loc[short, "reason"] = "had finished a shorter run"
+        old_trials.loc[short, "status"] = "stopped"
+    return rounds, pd.concat([old_trials, trials], ignore_index=True)
 
 
 def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.DataFrame:
@@ -198,23 +198,23 @@ def write_best(
     If trials were not limited by rounds, the rounds are those of the best trial.  how: further entries about how it was
     found.  Returns the values of the searched hyperparameters.
     """
-    chosen = plain({k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)})
-    found = {"trial": best["trial"], "rounds": int(best["rounds"])}
-    found |= {METRIC: float(best[final(METRIC)])} if final(METRIC) in best else {}
-    found |= tested(best, goal.first) | {"run": run.name} | how
-    found |= {name: float(best[final(name)]) for name in goal.names if name != METRIC}
-    content = workload.to_best(scenario, chosen, None if budget.unit == "rounds" else int(best["rounds"]))
-    content |= {"found": found} | ({"own": user_copies.to_record(workload.own)} if workload.own else {})
+    config = plain({k.removeprefix(CONFIG): best[k] for k in best.index if k.startswith(CONFIG)})
+    finding = {"trial": best["trial"], "rounds": int(best["rounds"])}
+    finding |= {METRIC: float(best[final(METRIC)])} if final(METRIC) in best else {}
+    finding |= tested(best, goal.first) | {"run": run.name} | how
+    finding |= {name: float(best[final(name)]) for name in goal.names if name != METRIC}
+    content = workload.to_best(scenario, config, None if budget.unit == "rounds" else int(best["rounds"]))
+    content |= {"found": finding} | ({"own": user_copies.to_record(workload.own)} if workload.own else {})
     write_whole(RunFiles(run).best_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    return {n: v for n, v in workload.configuration(chosen).items() if n in chosen}
+    return {n: v for n, v in workload.configuration(config).items() if n in config}
 
 
 def tested(trial: pd.Series, objective: Objective = ACCURACY) -> dict[str, Any]:
-    """A trial's last figures of test rows: the objective's, accuracy, their round if not the last; {} without any."""
+    """A trial's last test metrics: the objective's and accuracy, with their round if it is not the last; {} without."""
     values = {n: float(trial.get(f"last_{n}", math.nan)) for n in (objective.tested, ACCURACY.tested)}
-    found: dict[str, Any] = {n: v for n, v in values.items() if not math.isnan(v)}
+    figures: dict[str, Any] = {n: v for n, v in values.items() if not math.isnan(v)}
     at, rounds = trial.get("test_round", math.nan), trial["rounds"]
-    return found | ({} if not found or math.isnan(at) or at == rounds else {"test_round": int(at)})
+    return figures | ({} if not figures or math.isnan(at) or at == rounds else {"test_round": int(at)})
 
 
 def _each(grid: ResultGrid) -> list[Any]:

@@ -17,15 +17,15 @@ Logged = Mapping[str, list[dict[str, Any]]]
 
 def of_search(files: RunFiles, record: Mapping[str, Any], logged: Logged, how: Mapping[str, str]) -> float | None:
     """Remaining seconds of a search with its choice and its final check; None before the first trial has ended."""
-    took = {t: rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()}
-    if not took:
+    durations = {t: rows[-1].get("time_total_s", 0.0) for t, rows in logged.items() if how[t] not in ALIVE.values()}
+    if not durations:
         return None
     searched = files.choice_folder.exists() or files.final_folder.exists()
-    trials = 0.0 if searched else _of_trials(record, logged, how, sum(took.values()) / len(took))
+    trials = 0.0 if searched else _of_trials(record, logged, how, sum(durations.values()) / len(durations))
     fresh = (record.get("options") or {}).get("final_seeds") or 0
     more = 0 if files.final_folder.exists() else usual_runs(record.get("choose_seeds") or 1)
-    whole = [seconds for t, seconds in took.items() if how[t] == "finished"] or [max(took.values())]
-    mean = sum(whole) / len(whole)
+    complete = [seconds for t, seconds in durations.items() if how[t] == "finished"] or [max(durations.values())]
+    mean = sum(complete) / len(complete)
     choice = _of_runs(files.choice_folder, more, mean, record)
     return trials + choice + _of_runs(files.final_folder, 2 * fresh, mean, record)
 
@@ -43,19 +43,19 @@ def of_comparison(
 ) -> float | None:
     """Remaining seconds of a comparison's searches and fresh-seed runs; None before the first search is over.
 
-    begun: its searches that have begun.  left: remaining seconds of those that are running.
+    begun: the searches that have begun.  left: the remaining seconds of each running search.
     """
-    over = [found for search in begun if (found := search.record)["state"] != "running" and "seconds" in found]
-    known = [seconds for seconds in left if seconds is not None]
-    if not over or len(known) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
+    over = [r for search in begun if (r := search.record)["state"] != "running" and "seconds" in r]
+    known_seconds = [seconds for seconds in left if seconds is not None]
+    if not over or len(known_seconds) < len(left) or not all(name in record for name in ("top_k", "seeds", "trials")):
         return None
-    mean = sum(float(found["seconds"]) for found in over) / len(over)
-    algorithms = len(record["algorithms"]) * record.get("searches", 1)  # each of which is searched
+    mean = sum(float(r["seconds"]) for r in over) / len(over)
+    algorithms = len(record["algorithms"]) * record.get("searches", 1)  # times its number of searches
     searches = mean * max(algorithms * (1 + ("widened" in record)) - len(begun), 0)
     at_once = over[-1].get("concurrent") or 1
     trial = mean * at_once / max(record["trials"], 1)  # estimates the duration of a run if none has ended
     runs = algorithms * (1 + record["top_k"]) * record["seeds"]
-    return sum(known) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
+    return sum(known_seconds) + searches + _of_runs(files.evaluations_folder, runs, trial, over[-1])
 
 
 def of_reproduction(files: RunFiles, record: Mapping[str, Any]) -> float | None:
@@ -74,11 +74,11 @@ def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) ->
 
 def _seconds(folder: Path) -> list[float]:
     """The durations of the latest runs."""
-    found = []
+    durations = []
     for file in sorted(folder.glob("*.json"), key=lambda f: f.stat().st_mtime)[-READ:]:
         try:
             rounds = json.loads(file.read_text())["rounds"]
-            found.append(sum(row["seconds"] + row["eval_seconds"] for row in rounds))
+            durations.append(sum(row["seconds"] + row["eval_seconds"] for row in rounds))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # for example an incomplete file
-    return found
+    return durations

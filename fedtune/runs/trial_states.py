@@ -28,7 +28,7 @@ def status(result: dict[str, Any]) -> str:
     return "finished" if result.get("complete") else "stopped"
 
 
-def lost(reasons: Iterable[Any]) -> str:
+def loss_word(reasons: Iterable[Any]) -> str:
     """How runs on fresh seeds ended that have no figures, in a word.  reasons: of all runs; "" of those that have."""
     given = [reason for reason in reasons if isinstance(reason, str) and reason]
     kinds = {"failed" if reason.startswith(FAILED) else "diverged" for reason in given}
@@ -49,7 +49,7 @@ def trained(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not row.get("diverged")]
 
 
-def ended(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+def trial_statuses(run: Path, logged: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """How each trial ended, or that it runs or waits: from Ray's last snapshot and the results logged since."""
     states: dict[str, str] = {}
     try:

@@ -87,9 +87,9 @@ class Check:
         """What is checked, in words."""
         parts = [f"algorithm {self.algorithm} ({self._cls.__name__})"] if self._cls else []
         parts += [f"model {self.model}{_called(self.model)}"] if self.model else []
-        return " with ".join(parts) + f": {self._where()}"
+        return " with ".join(parts) + f": {self._data_text()}"
 
-    def _where(self) -> str:
+    def _data_text(self) -> str:
         if not self.base:
             return "small clients of the digits data, three rounds"
         kind = "random" if self._subject else ""
@@ -102,9 +102,9 @@ class Check:
 
 def line(verdict: CheckResult) -> str:
     """One check and its result."""
-    said = str(verdict.violation or "") or (verdict.note if verdict.status == "skipped" else verdict.check.says)
-    more = f" ({verdict.note})" if verdict.status == "passed" and verdict.note else ""
-    return f"{WORDS[verdict.status]}  {verdict.check.name:14}  {said}{more}"
+    text = str(verdict.violation or "") or (verdict.note if verdict.status == "skipped" else verdict.check.says)
+    note = f" ({verdict.note})" if verdict.status == "passed" and verdict.note else ""
+    return f"{WORDS[verdict.status]}  {verdict.check.name:14}  {text}{note}"
 
 
 def summary(verdicts: list[CheckResult]) -> str:
@@ -118,7 +118,7 @@ def summary(verdicts: list[CheckResult]) -> str:
 
 def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     """The algorithm and the model by their canonical names, either of which may be empty."""
-    known = registry.names()
+    algorithms = registry.names()
     if is_program(what):
         raise UserError(f"a program is checked on the command line, by `fedtune check {what}`")
     if model:
@@ -126,11 +126,11 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     if not what:
         if not model:
             raise UserError(
-                f"nothing to check was given; give FILE.py:NAME, --model NAME, or one of {', '.join(known)}"
+                f"nothing to check was given; give FILE.py:NAME, --model NAME, or one of {', '.join(algorithms)}"
             )
         return "", model
-    what = user_files.take_each(what, known)[0]
-    if what not in known and catalogue.called(what)[0] in catalogue.names():
+    what = user_files.take_each(what, algorithms)[0]
+    if what not in algorithms and catalogue.called(what)[0] in catalogue.names():
         what, model = "", what
     elif user_files.is_own(what) and _is_model(what):
         if model:
@@ -141,21 +141,21 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
 
 def _called(model: str) -> str:
     """A description of a user's function, if it is called in an unusual way."""
-    found = user_files.load(model, "model") if user_files.is_own(model) else None
-    if not inspect.isfunction(found):
+    function = user_files.load(model, "model") if user_files.is_own(model) else None
+    if not inspect.isfunction(function):
         return ""
-    taken = [p.name for p in inspect.signature(found).parameters.values() if p.default is p.empty]
-    return "" if taken == ["shape", "classes"] else f" ({found.__name__}({', '.join(taken)}) as (shape, classes))"
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    return "" if needed == ["shape", "classes"] else f" ({function.__name__}({', '.join(needed)}) as (shape, classes))"
 
 
 def _is_model(name: str) -> bool:
     """Whether a name in a user's file is a model function, not an algorithm."""
     if user_files.call_options(name):
         return True
-    found = user_files.load(name, "algorithm or model")
-    if inspect.ismodule(found):
+    value = user_files.load(name, "algorithm or model")
+    if inspect.ismodule(value):
         return False
-    return callable(found) and not (isinstance(found, type) and issubclass(found, Algorithm))
+    return callable(value) and not (isinstance(value, type) and issubclass(value, Algorithm))
 
 
 def _scenario(name: str, fields: dict[str, Any]) -> Scenario:

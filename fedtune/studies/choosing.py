@@ -33,26 +33,26 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
     same on each further one; every metric of the goal, its mean over all of them; reason, why it cannot be chosen, ""
     if it can: it diverged or failed on a seed, or breaks a constraint in the mean.
     """
-    if p.earlier and not p.onward:
+    if p.earlier and not p.continued:
         p.files.choice_folder.mkdir(exist_ok=True)
         for file in RunFiles(p.earlier).choice_folder.glob("*.json"):  # named by all that the outcome depends on
             shutil.copy(file, p.files.choice_folder)
     rows: list[dict[str, Any]] = []
 
     def worth(some: Sequence[Trial]) -> list[float]:
-        found = _trained(p, data, some)
-        rows.extend(found)
+        table = _trained(p, data, some)
+        rows.extend(table)
         first = p.goal.first
-        return [math.nan if row["reason"] else first.sign * row[first.name] for row in found]
+        return [math.nan if row["reason"] else first.sign * row[first.name] for row in table]
 
     ranked = tables.best_trials(trials[trials["status"] == "finished"], p.budget.unit, p.goal)
     best = choice.standing(ranked.to_dict("records"), worth)
-    name, found = best and best["trial"], pd.DataFrame(rows)
-    messages.chosen(p, found, name)
-    stand = found[found["reason"] == ""].set_index("trial")
+    name, table = best and best["trial"], pd.DataFrame(rows)
+    messages.show_choice(p, table, name)
+    stand = table[table["reason"] == ""].set_index("trial")
     trials[tables.CHOICE] = trials["trial"].map(stand[p.goal.first.name]).astype(float)
     reading.write_table(trials, p.files.trials_file)
-    return trials[trials["trial"] == name].iloc[-1] if name else None, found
+    return trials[trials["trial"] == name].iloc[-1] if name else None, table
 
 
 def _trained(p: SearchPlan, data: Mapping[str, Any], some: Sequence[Trial]) -> list[dict[str, Any]]:

@@ -99,8 +99,8 @@ def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
         study = run.study
         if study is None:
             raise FileNotFoundError(f"{run.study_file.name} is missing")
-        ended = {t.user_attrs["trial"] for t in study.trials if t.state.is_finished()}
-        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - ended:
+        finished = {t.user_attrs["trial"] for t in study.trials if t.state.is_finished()}
+        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - finished:
             raise ValueError(f"the study lacks {several(len(lost), 'trial')}")
     except Exception as error:  # whatever reading raises
         raise UserError(
@@ -142,7 +142,7 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.Search
         points=[point for point, _ in moved],
         outside=[outside for _, outside in moved],
         trials=len(onward),
-        onward=onward,
+        continued=onward,
         scheduler="none",
     )
 
@@ -170,9 +170,9 @@ def checkpoint(
     for folder in lineage(run):
         for file in sorted(folder.path.absolute().glob(f"*-{glob.escape(trial)}/checkpoint_*"), reverse=True):
             try:
-                reached = saved_round(file)
+                last_round = saved_round(file)
             except Exception:  # whatever a damaged file raises
                 continue
-            before = of_trial[of_trial["round"] <= reached]
+            before = of_trial[of_trial["round"] <= last_round]
             return str(file), float(before["seconds"].sum() + before["eval_seconds"].sum())
     return None, 0.0

@@ -30,7 +30,7 @@ def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFram
         for seed in p.fresh(p.final_seeds)
         for name, values in candidates.items()
     }
-    found = ray_tasks.run_all(
+    outcomes = ray_tasks.run_all(
         runs=list(runs.values()),
         data=data,
         folder=p.files.final_folder,
@@ -42,12 +42,12 @@ def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFram
         objective=p.goal.first,
         timed="seconds" in p.goal.names,
     )
-    if found:
-        whose = {"algorithm": p.workload.name}
-        scored = [(whose | {"configuration": n, "seed": s}, found[r.label].clients) for (n, s), r in runs.items()]
+    if outcomes:
+        algo = {"algorithm": p.workload.name}
+        scored = [(algo | {"configuration": n, "seed": s}, outcomes[r.label].clients) for (n, s), r in runs.items()]
         reading.write_table(clients.table(scored), p.files.clients_file)
     rows = [
-        {"configuration": n, "seed": s} | last_round(found[run.label], p.goal, p.workload.figures)
+        {"configuration": n, "seed": s} | last_round(outcomes[run.label], p.goal, p.workload.figures)
         for (n, s), run in runs.items()
     ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
@@ -63,8 +63,8 @@ class WorkersAhead(Callback):
     def __init__(self, p: SearchPlan) -> None:
         """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
         self._trials, self._slots = p.trials, p.concurrent or 1
-        most = max(2 * p.final_seeds, choice.TOP * len(p.choosing))
-        self._wanted = 0 if p.address or p.gpus else min(self._slots, most)
+        largest = max(2 * p.final_seeds, choice.TOP * len(p.choosing))
+        self._workers = 0 if p.address or p.gpus else min(self._slots, largest)
         self._started: list[ray.ObjectRef] = []
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -72,7 +72,7 @@ class WorkersAhead(Callback):
         going = sum(t is not trial and not t.is_finished() for t in trials)
         if len(trials) < self._trials:
             return
-        while len(self._started) < min(self._wanted, self._slots - going):
+        while len(self._started) < min(self._workers, self._slots - going):
             self._started.append(ray_tasks.start_worker())
 
     def wait(self) -> None:
@@ -87,8 +87,8 @@ class WorkersAhead(Callback):
 
 def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: fresh_seeds.Figures = figures) -> dict[str, Any]:
     """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
-    there = bool(outcome.rounds) and not outcome.reason
-    row = fresh_seeds.kept(outcome.rounds[-1] if there else {}, goal, figures)
-    if there and "seconds" in row:
+    has_figures = bool(outcome.rounds) and not outcome.reason
+    row = fresh_seeds.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
+    if has_figures and "seconds" in row:
         row["seconds"] = outcome.seconds
     return row | {"reason": outcome.reason}

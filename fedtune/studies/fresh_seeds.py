@@ -19,7 +19,7 @@ from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
-Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of what is kept of a run's last row
+Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of the metrics that are kept of a run's last row
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 
@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
     name: str  # default, or "top 1" for the search's best, "top 2" …
     config: Config
     trial: str = ""
-    score: float = math.nan  # its first objective in the search
+    score: float = math.nan  # the first objective in the search
 
 
 def candidates(p: SearchPlan, top: int) -> list[Candidate]:
@@ -64,8 +64,8 @@ def _best(p: SearchPlan, trials: pd.DataFrame) -> pd.DataFrame:
 def values(p: SearchPlan, row: dict[Any, Any]) -> Config:
     """The searched hyperparameters of a trial, from its row in the table of trials."""
     tried = {k.removeprefix(tables.CONFIG): v for k, v in row.items() if k.startswith(tables.CONFIG)}
-    whole = p.workload.configuration(tables.plain(tried))
-    return {n: v for n, v in whole.items() if n in p.space.names}
+    config = p.workload.configuration(tables.plain(tried))
+    return {n: v for n, v in config.items() if n in p.space.names}
 
 
 def evaluate(
@@ -123,7 +123,7 @@ def evaluate(
         rounds += [whose | row for row in outcome.rounds]
         scored.append((whose, outcome.clients))
     frame = pd.DataFrame(rows)
-    frame.insert(3, "chosen", chosen(frame, first.goal))
+    frame.insert(3, "chosen", is_tuned(frame, first.goal))
     every = pd.DataFrame(rounds, columns=_columns(rounds))
     return frame, every, clients.table(scored), list(outcomes.values())
 
@@ -133,7 +133,7 @@ def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:
     return p.workload.name, json.dumps(c.config, sort_keys=True), seed
 
 
-def kept(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
+def last_metrics(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
     """The values of a run's last row that tables of fresh-seed runs keep; NaN if missing."""
     return {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
 
@@ -143,37 +143,37 @@ def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: F
     rows = outcome.rounds
     length: dict[str, Any] = {"rounds": rows[-1]["round"] if rows else 0, "seconds": outcome.seconds}
     if outcome.reason or not rows:
-        none = kept({}, goal, figures) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
+        none = last_metrics({}, goal, figures) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
-    there = next((r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)), {})
+    near_end = next((r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)), {})
     return (
         length
-        | {n: v for n, v in kept(last, goal, figures).items() if n not in length}
+        | {n: v for n, v in last_metrics(last, goal, figures).items() if n not in length}
         | {
-            "rounds_to_95": there.get("round", math.nan),
-            "mb_to_95": there.get("comm_mb", math.nan),
+            "rounds_to_95": near_end.get("round", math.nan),
+            "mb_to_95": near_end.get("comm_mb", math.nan),
             "mb_per_round": last.get("comm_mb", math.nan) / length["rounds"],
             "reason": "",
         }
     )
 
 
-def chosen(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
+def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     """Which rows belong to the tuned configuration of their search; the default's never do.
 
     Candidates that violate a constraint in the mean rank behind all that satisfy them.  If every candidate diverged on
     some seed, the search's best is kept, and its row says so.
     """
-    whose = [frame["algorithm"], frame.get(SEARCH, pd.Series(1, frame.index, name=SEARCH)), frame["configuration"]]
+    keys = [frame["algorithm"], frame.get(SEARCH, pd.Series(1, frame.index, name=SEARCH)), frame["configuration"]]
     tuned = frame["configuration"] != DEFAULT
-    of = [column[tuned] for column in whose]
+    of = [column[tuned] for column in keys]
     means = frame[tuned].groupby(of, sort=False)[goal.names].agg(lambda v: v.mean(skipna=False))
     scores = goal.first.sign * means[goal.first.name]
     for constraint in goal.constraints:
         scores -= WORST * means[constraint.name].map(constraint.excess).clip(lower=0)
-    best = {found.fillna(-math.inf).idxmax() for _, found in scores.groupby(level=[0, 1], sort=False)}
-    return pd.Series([row in best for row in zip(*whose, strict=True)])
+    best = {group.fillna(-math.inf).idxmax() for _, group in scores.groupby(level=[0, 1], sort=False)}
+    return pd.Series([row in best for row in zip(*keys, strict=True)])
 
 
 def _columns(rounds: list[dict[str, Any]]) -> list[str]:

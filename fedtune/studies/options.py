@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from fedtune.core.errors import UserError
 from fedtune.programs.naming import is_program
@@ -28,11 +28,10 @@ from fedtune.tuning.options.types import (
 )
 from fedtune.user_code import user_files
 
-OURS = "ours"  # the defaults, among presets
-# what decides which runs
+OURS = "ours"  # the name of the defaults among the presets
 BASELINES = "local,fedavgft"
 TOP_K = 3
-CHOSEN_BY = 3  # so many seeds in a comparison; a search alone has its own default
+CHOSEN_BY = 3  # seeds by which a search of a comparison chooses; a single search has another default
 OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds", "seeds", "test_every", "all_classes")
 
 
@@ -40,9 +39,7 @@ OF_GRID = ("table", "dataset", "parts", "algos", "quick", "all_columns", "rounds
 class ComparisonOptions(SearchOptions):
     """A comparison: the options that all its searches share, and how their findings are tested."""
 
-    OLDER: ClassVar[dict[str, Any]] = SearchOptions.OLDER | {"searches": 1}
-
-    algo: str = ""  # each search has its own
+    algo: str = ""  # set for each search
     final_seeds: int = 0  # fresh seeds come after all searches
     algos: str = option(
         "",
@@ -107,7 +104,7 @@ class ComparisonOptions(SearchOptions):
         called: by another name.
         """
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(SearchOptions)}
-        if is_program(algorithm):  # what is said of the setting is for the others
+        if is_program(algorithm):  # the scenario's options are for built-in algorithms
             shared = {name: value for name, value in shared.items() if name not in OF_ENGINE}
             shared["fields"] = {name: value for name, value in self.fields.items() if name == "rounds"}
         name = user_files.plain_name(canonical(algorithm))
@@ -126,9 +123,9 @@ class ComparisonOptions(SearchOptions):
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
         """The options in a compare.json, with its algorithms by name where `all` was asked for."""
-        known, algorithms = super().from_record(content), reading.compared_in(content)
-        known = dataclasses.replace(known, recorded={**known.recorded, "defaults_of": content["defaults_of"]})
-        return known if known.algos != "all" else dataclasses.replace(known, algos=",".join(algorithms))
+        options, algorithms = super().from_record(content), reading.compared_in(content)
+        options = dataclasses.replace(options, recorded={**options.recorded, "defaults_of": content["defaults_of"]})
+        return options if options.algos != "all" else dataclasses.replace(options, algos=",".join(algorithms))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +206,8 @@ class ReproductionOptions:
         given = [f"{n}{name}" for name in ("rounds", "seeds") if (n := getattr(self, name))]
         parts, algos = (text and text.replace(",", "+") for text in (self.parts, self.algos))
         kind = ["quick"] * self.quick + ["all-columns"] * self.all_columns
-        said = filter(None, [self.table, self.dataset, parts, algos, self.preset, *kind, *given])
-        return Path(self.storage_path) / (self.name or "-".join(said))
+        parts_of_name = filter(None, [self.table, self.dataset, parts, algos, self.preset, *kind, *given])
+        return Path(self.storage_path) / (self.name or "-".join(parts_of_name))
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:

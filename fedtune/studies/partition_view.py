@@ -20,7 +20,7 @@ from fedtune.experiment.scenario import USES, Scenario
 
 SPLITS = ("train", "val", "test")
 SHOWN = 20  # clients of the printed table
-WIDTH = 32  # of an owner's name there
+WIDTH = 32  # characters of an owner's name in that table
 
 
 def show(
@@ -63,8 +63,8 @@ def looks(f: Federation) -> np.ndarray | None:
     own = [f.train.rows[k, : f.train.counts[k]] for k in range(f.clients)]
     held = np.array([np.bincount(f.y[rows], minlength=f.classes) > 0 for rows in own])
     common = held.sum(0).argmax()
-    chosen = [rows[(f.y[rows] != common).argmin()] for rows in own]
-    images: np.ndarray = f.x[chosen, 0]
+    rows_shown = [rows[(f.y[rows] != common).argmin()] for rows in own]
+    images: np.ndarray = f.x[rows_shown, 0]
     return images
 
 
@@ -76,7 +76,7 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
     is numbered 0 in the federation.
     """
     names = data.class_names or tuple(map(str, range(data.classes)))
-    clients, owners, found = np.arange(f.clients), [f.owner(k) for k in range(f.clients)], []
+    clients, owners, tables = np.arange(f.clients), [f.owner(k) for k in range(f.clients)], []
     for split in SPLITS:
         table = getattr(f, split)
         real = np.arange(table.rows.shape[1]) < table.counts[:, None]
@@ -84,7 +84,7 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
         number = client * f.classes + f.y[table.rows[real]]
         rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
         for c in range(data.classes - first):
-            found.append(
+            tables.append(
                 pd.DataFrame(
                     {
                         "client": clients,
@@ -95,9 +95,9 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
                     }
                 )
             )
-    whole = pd.concat(found, ignore_index=True)
-    held = whole.groupby("class", sort=False)["rows"].sum()
-    return whole[whole["class"].isin(held[held > 0].index)].reset_index(drop=True)
+    all_rows = pd.concat(tables, ignore_index=True)
+    held = all_rows.groupby("class", sort=False)["rows"].sum()
+    return all_rows[all_rows["class"].isin(held[held > 0].index)].reset_index(drop=True)
 
 
 def label_skew(table: pd.DataFrame) -> pd.Series:
@@ -107,8 +107,8 @@ def label_skew(table: pd.DataFrame) -> pd.Series:
     the earth mover's distance of Zhao et al. 2018, arXiv:1806.00582.
     """
     rows = table.pivot_table(index="client", columns="class", values="rows", aggfunc="sum")
-    own, whole = rows.div(rows.sum(axis=1), axis=0), rows.sum() / rows.to_numpy().sum()
-    return own.sub(whole).abs().sum(axis=1) / 2
+    own, together = rows.div(rows.sum(axis=1), axis=0), rows.sum() / rows.to_numpy().sum()
+    return own.sub(together).abs().sum(axis=1) / 2
 
 
 def summary(table: pd.DataFrame) -> str:

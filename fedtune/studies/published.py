@@ -1,8 +1,8 @@
 """The figures that four papers printed, each with what is known to be wrong with it.
 
 GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
-figures are in published.yaml, copied from the papers' texts.  Illegible figures are left out and listed in `lost()`.
-A figure is a target for our runs only if its scenario is the paper's setting and its defects allow it.
+figures are in published.yaml, copied from the papers' texts.  Illegible ones are left out; `illegible` lists them.
+A figure is a target for our runs only if its scenario is the paper's and its defects allow it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Cell:
     text: str  # the figure as printed
     defects: tuple[Defect, ...]
     scenario: str
-    instead: tuple[tuple[str, str], ...]  # scenarios that stand in, each with what stands for what
-    stands_in: str = ""  # what stood for what in the scenario that it was asked for; empty: the setting is the paper's
+    instead: tuple[tuple[str, str], ...]  # our scenarios on other data, each with its "A for B"
+    stands_in: str = ""  # "A for B" if our data set A replaces the paper's B; empty: the same data
 
 
 def cells() -> pd.DataFrame:
@@ -88,23 +88,23 @@ def cells() -> pd.DataFrame:
 
 
 def of(scenario: str, algorithm: str) -> list[Cell]:
-    """Test accuracies that were published for a scenario's setting; `stands_in` is set where they are of other data."""
-    found = []
+    """Test accuracies that were published for a scenario; `stands_in` is set where they are of other data."""
+    cells = []
     for cell in every():
         if cell.measure == "accuracy" and cell.row == algorithm:
             if scenario and cell.scenario == scenario:
-                found.append(cell)
+                cells.append(cell)
             elif scenario in dict(cell.instead):
-                found.append(replace(cell, stands_in=dict(cell.instead)[scenario]))
-    return found
+                cells.append(replace(cell, stands_in=dict(cell.instead)[scenario]))
+    return cells
 
 
 def note(cell: Cell) -> str:
     """One line on a figure: its paper and table, and its first three defects, the gravest first."""
-    known = [f"not comparable: {cell.stands_in}"] if cell.stands_in else []
-    known += [d.short for d in cell.defects[:3]]
+    defects = [f"not comparable: {cell.stands_in}"] if cell.stands_in else []
+    defects += [d.short for d in cell.defects[:3]]
     more = [f"{len(cell.defects) - 3} more"] if len(cell.defects) > 3 else []
-    return "; ".join([f"{cell.paper}, {cell.table}", *known, *more])
+    return "; ".join([f"{cell.paper}, {cell.table}", *defects, *more])
 
 
 @cache
@@ -114,7 +114,7 @@ def every() -> tuple[Cell, ...]:
     return tuple(cell for table in content["tables"] for cell in _cells(table, content))
 
 
-def lost() -> dict[str, str]:
+def illegible() -> dict[str, str]:
     """The parts of the papers' tables that are illegible or were never printed: where -> what."""
     return {entry["where"]: entry["what"] for entry in _content()["lost"]}
 
@@ -127,16 +127,16 @@ def _content() -> dict[str, Any]:
 
 
 def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
-    ours = content["algorithms"] | table.get("algorithms", {})
+    our_names = content["algorithms"] | table.get("algorithms", {})
     for line in table["rows"].splitlines():
         printed, figures = (part.strip() for part in line.split("|"))
         for column, text in zip(table["columns"], figures.split(), strict=True):
             mean, _, spread = text.partition("±")
-            known = [content["defects"][k["defect"]] for k in table["known"] if _fits(k, printed, column["name"])]
+            defects = [content["defects"][k["defect"]] for k in table["known"] if _fits(k, printed, column["name"])]
             yield Cell(
                 paper=table["paper"],
                 table=table["table"],
-                row=ours.get(printed, printed),
+                row=our_names.get(printed, printed),
                 printed=printed,
                 column=column["name"],
                 dataset=column["dataset"],
@@ -144,13 +144,13 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
                 mean=float(mean.replace(",", "")),
                 spread=float(spread) if spread else None,
                 text=text.replace("±", " ± "),
-                defects=tuple(Defect(**d) for d in known),
+                defects=tuple(Defect(**d) for d in defects),
                 scenario=column.get("scenario", ""),
                 instead=tuple(column.get("instead", {}).items()),
             )
 
 
-def _fits(known: dict[str, Any], row: str, column: str) -> bool:
+def _fits(defect: dict[str, Any], row: str, column: str) -> bool:
     """Whether a defect applies to this row and column of its table."""
-    patterns = ((known.get("rows"), row), (known.get("columns"), column))
+    patterns = ((defect.get("rows"), row), (defect.get("columns"), column))
     return all(not wanted or any(fnmatchcase(name, p) for p in wanted) for wanted, name in patterns)

@@ -86,7 +86,7 @@ def run_all(
     left = [r for r in runs if r.label not in done]
     commit = provenance.commit()
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
-    some = packs(left, min(slots, concurrent or slots), apart=timed or limit.unit == "seconds")
+    some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
     at = Place(folder and RunFiles(folder).outputs_folder, "", cpus, gpus)
     outcomes = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
@@ -152,7 +152,7 @@ def train_seeds(
     budget: Budget,
     objective: Objective | None,
 ) -> list[Outcome]:
-    """The same of several seeds, which train together.  data: as prepared for each."""
+    """The outcomes of several seeds that train together.  data: of each seed."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(at.cpus)))
     trains = trainer(workload)
@@ -207,30 +207,30 @@ class _Course:
 
 
 def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
-    """Whether a round is better than the best before it; of seconds, which add up, the first is."""
-    known = objective.name != "seconds" and objective.name in row
-    return known and objective.better(row[objective.name], best[objective.name])
+    """Whether a round is better than the best so far; seconds add up, so no later round is better by them."""
+    comparable = objective.name != "seconds" and objective.name in row
+    return comparable and objective.better(row[objective.name], best[objective.name])
 
 
-def packs(runs: Sequence[RunTask], slots: int, apart: bool) -> list[list[RunTask]]:
+def packs(runs: Sequence[RunTask], slots: int, one_by_one: bool) -> list[list[RunTask]]:
     """Runs that train as one stack: those of one configuration, as many seeds as a stack should hold.
 
-    slots: tasks that run at once; none is idle for the sake of a larger stack.  apart: each run by itself.
+    slots: tasks that run at once; none is idle for the sake of a larger stack.  one_by_one: each run by itself.
     Packs on the same federations follow each other, so that each is made once.
     """
-    alike: dict[str, list[RunTask]] = {}
+    groups: dict[str, list[RunTask]] = {}
     for run in runs:
         kind = json.dumps([run.workload.with_seed(0).to_plain(), run.config], sort_keys=True)
-        alike.setdefault(kind, []).append(run)
-    found: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
-    for group in alike.values():
-        at_once = 1 if apart else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
-        parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(alike))))
+        groups.setdefault(kind, []).append(run)
+    by_federation: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
+    for group in groups.values():
+        at_once = 1 if one_by_one else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
+        parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(groups))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
-            where = pack[0].workload.source, tuple(run.workload.seed for run in pack)
-            found.setdefault(where, []).append(pack)
-    return [pack for of in found.values() for pack in of]
+            federations = pack[0].workload.source, tuple(run.workload.seed for run in pack)
+            by_federation.setdefault(federations, []).append(pack)
+    return [pack for of in by_federation.values() for pack in of]
 
 
 def _outcomes(

@@ -23,7 +23,7 @@ from fedtune.runs.tables import rounds_frame
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import plan, schedulers
 
-CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns that differ each time
+CLOCK = ["trial", "seconds", "eval_seconds", JUDGED]  # columns whose values differ in every run
 
 
 def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
@@ -60,7 +60,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         )
     planned = dataclasses.replace(
         planned,
-        again=tuple(tried),
+        replayed=tuple(tried),
         trials=len(tried),
         points=[],
         outside=[],
@@ -71,7 +71,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
     )
     status = search_study.run_with_ray(planned, {"replays": run.name})
-    nothing = status == 1 and record["state"] == "nothing found"  # then too
+    nothing = status == 1 and record["state"] == "nothing found"  # the search had found nothing either
     return compare(before, planned, record) if nothing or not status else status
 
 
@@ -81,21 +81,21 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
-    apart: dict[str, pd.Series] = {}
-    if len(names) < len(p.again):
-        say(f"replayed: only {len(names)} of {several(len(p.again), 'trial')}, because it was interrupted")
+    far: dict[str, pd.Series] = {}
+    if len(names) < len(p.replayed):
+        say(f"replayed: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
         return 1
-    for old, new in zip(p.again, names, strict=True):
+    for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
-        tests = [c for c in columns if c.startswith(TEST)]  # of every round now; then perhaps of some
+        tests = [c for c in columns if c.startswith(TEST)]  # the search may have tested in some rounds only
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
-            apart[old.trial] = _distance(one, other)
-    if apart:
-        say(f"replayed: {len(apart)} of {several(len(p.again), 'trial')} have different numbers: {', '.join(apart)}")
-        say(f"replayed: {_how_far(list(apart.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
+            far[old.trial] = _distance(one, other)
+    if far:
+        say(f"replayed: {len(far)} of {several(len(p.replayed), 'trial')} have different numbers: {', '.join(far)}")
+        say(f"replayed: {_how_far(list(far.values()))}{_unlike(record, StudyFolder(p.folder).record)}")
         return 1
-    say(f"replayed: all {several(len(p.again), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
+    say(f"replayed: all {several(len(p.replayed), 'trial')}, {several(len(now), 'round')}, are the same bit for bit")
     return 0
 
 
@@ -112,10 +112,10 @@ def _how_far(distances: Sequence[pd.Series]) -> str:
     """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
     shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
-    said = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
-    said += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
-    said += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
-    return "; ".join(said) or "values that are not numbers differ"
+    text = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
+    text += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
+    text += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
+    return "; ".join(text) or "values that are not numbers differ"
 
 
 def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

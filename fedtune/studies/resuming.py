@@ -43,7 +43,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
             f"a replay of another search cannot be resumed, but {path} is one; "
             f"replay {record['replays']} again, --name OTHER"
         )
-    if run.states_file.exists():  # its driver died on the way
+    if run.states_file.exists():  # the driver died while it replaced them
         with run.lock():
             state_copies.commit_states(path)
     saved_state.require_state(path)
@@ -69,5 +69,5 @@ def record_of(run: StudyFolder, trust: bool, *needed: str) -> dict[str, Any]:
 
 def options_of(run: StudyFolder, changed: Mapping[str, Any]) -> SearchOptions:
     """A search's own options, with the folder's present name and the options with new values."""
-    known, folder = SearchOptions.from_record(run.record), run.path.absolute()
-    return dataclasses.replace(known, name=folder.name, storage_path=str(folder.parent), **changed)
+    options, folder = SearchOptions.from_record(run.record), run.path.absolute()
+    return dataclasses.replace(options, name=folder.name, storage_path=str(folder.parent), **changed)

@@ -31,13 +31,13 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
 
     record: entries of the run's record besides the plan, for instance which run it continues.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if resumed:
-            held.enter_context(p.files.lock())
+            stack.enter_context(p.files.lock())
         data = trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
         prepared = prepare(p, data, p.final_seeds)
         disk.require_room(p.storage)
-        fits = held.enter_context(
+        fits = stack.enter_context(
             ray_start.connected(
                 p.address,
                 cpus=p.cpus,
@@ -82,7 +82,7 @@ def run_search(
     """Run a search with Ray already running and room for `fits` trials; a resuming caller already holds the folder's
     lock.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         p = as_recorded(p)
         p = dataclasses.replace(p, workload=trainer(p.workload).settled(p.workload, p.default(), prepared[0]))
         if p.probe:
@@ -91,17 +91,17 @@ def run_search(
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)
         run = p.files
-        tools = held.enter_context(loggers.opened(p.options.logger, about(p), p.workload.configuration))
+        tools = stack.enter_context(loggers.opened(p.options.logger, about(p), p.workload.configuration))
         run.add(**provenance.of_workload(p.workload) | p.to_record() | record)
         if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
-            held.enter_context(run.lock())
+            stack.enter_context(run.lock())
             user_copies.keep(p.own, p.folder)
         run.write("running")
-        held.enter_context(disk.reserved(p.folder))
+        stack.enter_context(disk.reserved(p.folder))
         watch = disk.DiskWatch(p.folder)
         if not p.options.debug:
-            held.enter_context(ray_start.without_stacks())
+            stack.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
             return search_and_check(
                 p=p, data=data, prepared=prepared, run=run, watch=watch, resumed=resumed, tools=tools
@@ -128,16 +128,16 @@ def search_and_check(
     with _ending_recorded(p, run, watch):
         ahead = final_check.WorkersAhead(p)
         grid, reported = driver.fit(p, prepared, p.concurrent or 1, resumed, watch, tools, also=[ahead])
-    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.onward], p.goal)
+    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.continued], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
     reading.write_table(trials, run.trials_file)
-    if watch.found:
-        run.write("interrupted", reason=f"its folder {watch.found}")
+    if watch.fault:
+        run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(p.shown)
     if len(p.goal.objectives) > 1 and len(rounds):
         messages.front(p, rounds, trials)
-    hopeless = unkeepable.found(p, reported)
+    hopeless = unkeepable.reason(p, reported)
     cut = not hopeless and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.time_budget else _interrupted(p)
@@ -191,25 +191,25 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
         interrupted(type(error).__name__)
         raise
     except BaseException as error:
-        watch.look()  # before the record makes a vanished folder again
+        watch.look()  # first, as writing the record creates a folder that has vanished
         run.write("failed", reason=f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
 def _interrupted(p: SearchPlan) -> str:
     """The message for an interrupted search."""
-    if p.again or p.earlier:
-        return f"interrupted; the same command with another --name {'repeats' if p.again else 'extends'} it again"
+    if p.replayed or p.earlier:
+        return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
     return f"interrupted; {command_line('resume', p.shown)} continues it"
 
 
 def _broken(reported: TrialRows) -> dict[str, list[str]]:
     """Why trials failed with errors that a retry cannot fix, and their stacks."""
-    found: dict[str, list[str]] = {}
+    stacks: dict[str, list[str]] = {}
     for rows in reported.values():
         if rows and rows[-1].get(BROKEN):
-            found.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
-    return found
+            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
+    return stacks
 
 
 def _at_length(stacks: list[str], debug: bool) -> str:
@@ -220,7 +220,7 @@ def _at_length(stacks: list[str], debug: bool) -> str:
 def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
     """Say and record that no finished trial can be chosen; the exit status."""
     why = messages.none_stands(rows)
-    run.best_file.unlink(missing_ok=True)  # of before an interruption
+    run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
     run.write("nothing found", reason=why)
     say(why)
     return 1

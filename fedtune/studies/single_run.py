@@ -37,11 +37,11 @@ def run(
     keep_freed_memory()
     data = partitioning.make(experiment.scenario, experiment.seed, data_dir, download)
     simulation = Simulation(experiment, {}, data)
-    setting, began = simulation.setup, time.perf_counter()
+    setup, began = simulation.setup, time.perf_counter()
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
     say(
-        f"{experiment.algorithm}, {several(setting.task.clients, 'client')}, "
-        f"{several(setting.scenario.rounds, 'round')}, "
+        f"{experiment.algorithm}, {several(setup.task.clients, 'client')}, "
+        f"{several(setup.scenario.rounds, 'round')}, "
         f"seed {experiment.seed}, executor {executor}, {experiment.device}"
     )
     if words := data_in_words(experiment.scenario):
@@ -69,8 +69,8 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
         task = bar.add_task("", total=rounds)
         for _ in range(rounds):
             rows.append(simulation.step())
-            known = {n: v for n in ("val_acc", "train_loss") if (v := rows[-1][n]) is not None}  # if anybody trained
-            shown = "  ".join(f"{n} {v:.4f}" for n, v in known.items())
+            metrics = {n: v for n in ("val_acc", "train_loss") if (v := rows[-1][n]) is not None}  # if anybody trained
+            shown = "  ".join(f"{n} {v:.4f}" for n, v in metrics.items())
             bar.update(task, advance=1, description=shown)
     return rows
 

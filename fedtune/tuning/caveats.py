@@ -19,7 +19,7 @@ def of_search(searcher: str, trials: int, config: Mapping[str, Any], space: Mapp
 
 def on_test_rows(record: Mapping[str, Any]) -> list[str]:
     """What to know of a search that selected by figures of test rows, as --selects-on-test allows it."""
-    splits = {name: dict(said).get("split") for name, said in (record.get("metrics") or {}).items()}
+    splits = {name: dict(entry).get("split") for name, entry in (record.get("metrics") or {}).items()}
     if not (names := [name for name in Goal.from_record(record).names if splits.get(name) == "test"]):
         return []
     return [

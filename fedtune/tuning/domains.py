@@ -12,7 +12,7 @@ from fedtune.core.hyper import Hyperparameter, python_value
 from fedtune.tuning.ranges import Range
 
 FAR = 1e300  # beyond any number that is searched
-POINTS = 10_000  # of a grid, counted before any is made
+POINTS = 10_000  # the most points of a grid, which are counted before any is made
 
 
 def domain_text(domain: Domain) -> str:
@@ -29,11 +29,11 @@ def range_of(domain: Domain) -> Range:
     return Range(low, high, isinstance(sampler_of(domain), LogUniform), isinstance(domain, Integer))
 
 
-def of_range(found: Range) -> Domain:
+def of_range(range_: Range) -> Domain:
     """A range as Ray Tune's."""
-    low, high = found.low, found.high
-    made: Any = Integer(int(low), int(high) + 1) if found.whole else Float(low, high)
-    domain: Domain = made.loguniform() if found.log else made.uniform()
+    low, high = range_.low, range_.high
+    base: Any = Integer(int(low), int(high) + 1) if range_.integer else Float(low, high)
+    domain: Domain = base.loguniform() if range_.log else base.uniform()
     return domain
 
 
@@ -50,10 +50,10 @@ def size(domain: Domain) -> int | None:
     """How many values a domain has; None of a range of real numbers."""
     if isinstance(domain, Categorical):
         return len(domain.categories)
-    if (apart := step(domain)) is None:
+    if (width := step(domain)) is None:
         return None
     low, high = ends("", domain)
-    return int(round((high - low) / apart)) + 1
+    return int(round((high - low) / width)) + 1
 
 
 def values(domain: Domain) -> Iterator[Any]:
@@ -61,8 +61,8 @@ def values(domain: Domain) -> Iterator[Any]:
     if isinstance(domain, Categorical):
         yield from domain.categories
         return
-    (low, high), apart = ends("", domain), step(domain)
-    yield from (min(low + i * apart, high) for i in range(size(domain) or 0))
+    (low, high), width = ends("", domain), step(domain)
+    yield from (min(low + i * width, high) for i in range(size(domain) or 0))
 
 
 def step(domain: Domain) -> Any:
@@ -76,8 +76,8 @@ def nearest(domain: Domain, value: Any) -> Any:
     if isinstance(domain, Categorical):
         return value if value in domain.categories else domain.categories[0]
     low, high = ends("", domain)
-    value, apart = min(max(value, low), high), step(domain)
-    return value if apart is None else min(low + round((value - low) / apart) * apart, high)
+    value, width = min(max(value, low), high), step(domain)
+    return value if width is None else min(low + round((value - low) / width) * width, high)
 
 
 def ends(name: str, domain: Domain) -> list[Any]:
@@ -87,7 +87,7 @@ def ends(name: str, domain: Domain) -> list[Any]:
             raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
         return list(domain.categories)
     assert isinstance(domain, Integer | Float)
-    quantized = isinstance(domain.get_sampler(), Quantized)  # whose upper end is a value, too
+    quantized = isinstance(domain.get_sampler(), Quantized)  # its upper end is a value, too
     low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) and not quantized else domain.upper
     if low > high:
         raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
@@ -115,41 +115,41 @@ def fitted(hp: Hyperparameter, domain: Domain) -> Domain:
 
 
 def _fitted_choice(hp: Hyperparameter, domain: Categorical) -> Domain:
-    found = [hp.check(value) for value in ends(hp.name, domain)]
-    for value in found:
-        if found.count(value) > 1:
+    choices = [hp.check(value) for value in ends(hp.name, domain)]
+    for value in choices:
+        if choices.count(value) > 1:
             raise UserError(
-                f"{hp.name} needs different values, but its choice has {value!r} {found.count(value)} times; "
+                f"{hp.name} needs different values, but its choice has {value!r} {choices.count(value)} times; "
                 "give it once"
             )
         if value is None and hp.default is not None:  # a trial's table could not distinguish it from a missing value
             raise UserError(f"{hp.name} can be searched over text and numbers, but its choice has None; use a word")
-    same = all(map(_alike, found, domain.categories))
-    return domain if same else Categorical(found).uniform()
+    same = all(map(_same, choices, domain.categories))
+    return domain if same else Categorical(choices).uniform()
 
 
 def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
     """The range in normal form: whole numbers below an upper end, or steps between two multiples of the step."""
-    low, high, apart = _numbers(hp.name, domain)
-    whole, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
+    low, high, width = _numbers(hp.name, domain)
+    integer, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
     if hp.choices:
         raise _others(hp, domain, f"one of {hp.range_text()}", "tune.choice")
-    if hp.integer and not whole:
-        if not apart or apart != int(apart):
+    if hp.integer and not integer:
+        if not width or width != int(width):
             raise _others(hp, domain, "whole numbers", "tune.randint or tune.lograndint")
-        whole, high = True, high + (apart == 1)  # Ray excludes the upper end of a qrandint with step 1
-    if whole and apart == 1:
-        apart = None
-    if apart and log:
+        integer, high = True, high + (width == 1)  # Ray excludes the upper end of a qrandint with step 1
+    if integer and width == 1:
+        width = None
+    if width and log:
         raise UserError(
-            f"{hp.name} has steps of {apart:g} on a log scale, which no searcher supports; use "
-            f"tune.{'lograndint' if whole else 'loguniform'}, or tune.choice of the values"
+            f"{hp.name} has steps of {width:g} on a log scale, which no searcher supports; use "
+            f"tune.{'lograndint' if integer else 'loguniform'}, or tune.choice of the values"
         )
-    if apart and whole:
-        low, high = -(-low // apart) * apart, high // apart * apart
-    made: Any = Integer(int(low), int(high)) if whole else Float(float(low), float(high))
+    if width and integer:
+        low, high = -(-low // width) * width, high // width * width
+    made: Any = Integer(int(low), int(high)) if integer else Float(float(low), float(high))
     made = made.loguniform() if log else made.uniform()
-    made = made.quantized(apart) if apart else made
+    made = made.quantized(width) if width else made
     _require_declared(hp, made)
     return made
 
@@ -157,18 +157,18 @@ def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
 def _numbers(name: str, domain: Domain) -> tuple[Any, Any, Any]:
     """The ends of a range as they were written, and its steps, if it has any; UserError unless these are numbers."""
     assert isinstance(domain, Integer | Float)
-    sampler, whole = domain.get_sampler(), isinstance(domain, Integer)
-    found = [python_value(domain.lower), python_value(domain.upper)]
-    found += [python_value(sampler.q)] if isinstance(sampler, Quantized) else []
-    for number in found:
+    sampler, integer = domain.get_sampler(), isinstance(domain, Integer)
+    written = [python_value(domain.lower), python_value(domain.upper)]
+    written += [python_value(sampler.q)] if isinstance(sampler, Quantized) else []
+    for number in written:
         fits = isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < FAR
-        if not fits or (whole and number != int(number)):
-            kind = "whole numbers" if whole else "numbers"
+        if not fits or (integer and number != int(number)):
+            kind = "whole numbers" if integer else "numbers"
             raise UserError(f"{name} needs a range of {kind}, but an end or a step of it is {shown(number)}")
-    low, high, *apart = found
-    if apart and not apart[0] > 0:
-        raise UserError(f"{name} needs steps above 0, but its range has steps of {apart[0]}")
-    return low, high, apart[0] if apart else None
+    low, high, *width = written
+    if width and not width[0] > 0:
+        raise UserError(f"{name} needs steps above 0, but its range has steps of {width[0]}")
+    return low, high, width[0] if width else None
 
 
 def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
@@ -176,19 +176,19 @@ def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
     low, high = map(hp.check, ends(hp.name, domain))
     if hp.low is None or hp.high is None:
         return
-    for end, apart in ((low, step(domain)), (high, step(domain) and -step(domain))):
+    for end, width in ((low, step(domain)), (high, step(domain) and -step(domain))):
         while low < high and low <= end <= high and not hp.low <= end <= hp.high:  # a single value beside the range
             hp.check(end)
-            if not apart:
+            if not width:
                 raise _others(hp, domain, hp.range_text(), "a narrower one, or tune.choice")
-            end += apart
+            end += width
 
 
 def _others(hp: Hyperparameter, domain: Domain, kind: str, use: str) -> UserError:
     return UserError(f"{hp.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 

@@ -65,7 +65,7 @@ def fit(
             workload=p.workload,
             data=data,
             budget=p.budget,
-            onward={key(t.config): (t.checkpoint, t.seconds) for t in p.onward if t.checkpoint},
+            onward={key(t.config): (t.checkpoint, t.seconds) for t in p.continued if t.checkpoint},
             warm="seconds" in (p.budget.unit, *p.goal.names),
             goal=p.goal,
             rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
@@ -140,7 +140,7 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     kind = schedulers.find(p.scheduler)
     if not saved_state.tuner_readable(p.folder):
-        _new(p, trainable, concurrent)  # writes it
+        _new(p, trainable, concurrent)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
         saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round, p.workload.report_every)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
@@ -149,8 +149,8 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     if isinstance(searcher, OptunaSearcher):
         searcher.log = _log(p)
     if kind.remember:
-        reached = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
-        kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, reached)
+        earlier_results = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
+        kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, earlier_results)
     else:
         say(f"note: Ray does not save the state of {p.scheduler}; it judges trials by results from now on")
     return tuner
@@ -158,7 +158,7 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
 
 def _new(p: SearchPlan, trainable: Any, concurrent: int) -> tune.Tuner:
     population = schedulers.find(p.scheduler).moves_hyperparameters
-    searcher, scheduler = _replaying(p) if p.again else _searching(p)
+    searcher, scheduler = _replaying(p) if p.replayed else _searching(p)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
@@ -200,8 +200,8 @@ def _innermost(tuner: tune.Tuner) -> Any:
 
 def _replaying(p: SearchPlan) -> tuple[Any, Any]:
     """The searcher and scheduler that run another search's trials once more."""
-    searcher = ReplaySearcher([t.config for t in p.again], p.goal)
-    return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.again])
+    searcher = ReplaySearcher([t.config for t in p.replayed], p.goal)
+    return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
 
 
 def _searching(p: SearchPlan) -> tuple[Any, Any]:
@@ -223,7 +223,7 @@ def _searching(p: SearchPlan) -> tuple[Any, Any]:
     judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
     scheduler = gpu_share.with_more_memory(judge, p.gpus)
     if p.earlier and isinstance(searcher, OptunaSearcher):
-        continued = [t.trial for t in p.onward]
+        continued = [t.trial for t in p.continued]
         searcher.learn(RunFiles(p.earlier).study_file, complete=not continued, but=continued)
         if kind.remember and not continued:
             used = earlier["round" if p.budget.unit == "rounds" else "spent"]

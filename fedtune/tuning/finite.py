@@ -34,9 +34,9 @@ def are_all(space: Space, trials: int) -> bool:
     return not space.is_grid and is_finite(space) and len(list(untried(space, (), trials + 1))) <= trials
 
 
-def untried(space: Space, tried: Container[str], most: int) -> Iterator[Config]:
+def untried(space: Space, tried: Container[str], limit: int) -> Iterator[Config]:
     """Configurations that were not tried, at most so many.  tried: their keys."""
-    return itertools.islice((c for c in configurations(space) if key(c) not in tried), most)
+    return itertools.islice((c for c in configurations(space) if key(c) not in tried), limit)
 
 
 def key(config: Config) -> str:
@@ -44,33 +44,33 @@ def key(config: Config) -> str:
     return json.dumps(config, sort_keys=True)
 
 
-def _grown(space: Space, left: list[str], chosen: Config) -> Iterator[Config]:
-    if not left:
-        yield chosen
-    elif met(space.conditions.get(left[0], {}), chosen):
-        for value in values(space.domains[left[0]]):
-            yield from _grown(space, left[1:], chosen | {left[0]: value})
+def _grown(space: Space, names: list[str], config: Config) -> Iterator[Config]:
+    if not names:
+        yield config
+    elif met(space.conditions.get(names[0], {}), config):
+        for value in values(space.domains[names[0]]):
+            yield from _grown(space, names[1:], config | {names[0]: value})
     else:
-        yield from _grown(space, left[1:], chosen)
+        yield from _grown(space, names[1:], config)
 
 
-def trials(asked: int, space: Space, points: list[Config], beside: int, moves: bool) -> int:
+def trials(limit: int, space: Space, points: list[Config], outside: int, moves: bool) -> int:
     """How many trials there will be: at most one per configuration, as repeating one gives nothing new.
 
-    asked    for so many
+    limit    the number that was asked for
     points   of a grid
-    beside   how many are tried that the space does not hold
+    outside  how many are tried that the space does not hold
     moves    the scheduler moves configurations, so that those which begin alike go apart
     """
     if not space.is_grid and not is_finite(space):
-        return asked
-    there = len(points) if space.is_grid else beside + sum(1 for _ in itertools.islice(configurations(space), asked))
-    if there >= asked:
-        return asked
+        return limit
+    count = len(points) if space.is_grid else outside + sum(1 for _ in itertools.islice(configurations(space), limit))
+    if count >= limit:
+        return limit
     default = ", the default among them" if space.is_grid else ""
-    has = f"the space has only {several(there, 'configuration')}{default}"
+    has = f"the space has only {several(count, 'configuration')}{default}"
     if moves:
-        say(f"note: {has}, so some of the {asked} trials start alike; they differ once the scheduler perturbs them")
-        return asked
-    say(f"note: {has}, and none is tried twice: {several(there, 'trial')} instead of {asked}")
-    return there
+        say(f"note: {has}, so some of the {limit} trials start alike; they differ once the scheduler perturbs them")
+        return limit
+    say(f"note: {has}, and none is tried twice: {several(count, 'trial')} instead of {limit}")
+    return count

@@ -29,7 +29,7 @@ def first_effect(space: Space, workload: Workload, within: float = math.inf) -> 
 
 
 def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
-    """Every setting in the space of the few hyperparameters that decide when others have an effect."""
+    """Each combination in the space of the few hyperparameters that decide when others have an effect."""
     if space.is_grid:
         yield from distinct([{n: p[n] for n in schedule if n in p} for p in space.points])
         return
@@ -40,4 +40,4 @@ def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
             values[name] = list(domain.categories)
         elif isinstance(domain, Integer):
             values[name] = list(values_of(domain))
-    yield from (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
+    yield from (dict(zip(values, config, strict=True)) for config in itertools.product(*values.values()))

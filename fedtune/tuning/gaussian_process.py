@@ -13,6 +13,6 @@ class OneThreadGPSampler(GPSampler):
     """Optuna's sampler by a Gaussian process, limited to one thread; its suggestions are the same."""
 
     def sample_relative(self, *args: Any, **options: Any) -> dict[str, Any]:
-        """As Optuna has it."""
+        """Optuna's suggestion, in one thread."""
         with one_thread():
             return super().sample_relative(*args, **options)

@@ -18,23 +18,23 @@ def reasons(space: Space, workload: Workload) -> dict[str, str]:
     """
     configs: list[Config] = [{}, *space.points]
     configs += [{n: v} for n, domain in space.domains.items() for v in ends(n, domain)]
-    found: dict[str, str] | None = None
+    always: dict[str, str] | None = None
     for config in configs:
         try:
             idle = workload.idle(config)
         except UserError:  # incompatible values; a trial will say so
             continue
-        found = idle if found is None else {n: why for n, why in found.items() if n in idle}
-    return {n: why for n, why in (found or {}).items() if n in space.names}
+        always = idle if always is None else {n: why for n, why in always.items() if n in idle}
+    return {n: why for n, why in (always or {}).items() if n in space.names}
 
 
-def without(space: Space, workload: Workload, kept: Collection[str] = ()) -> Space:
-    """The space without hyperparameters that have no effect in it; those in `kept`, which a record lists as searched,
-    stay.
+def without(space: Space, workload: Workload, recorded: Collection[str] = ()) -> Space:
+    """The space without hyperparameters that have no effect in it; those in `recorded`
+    stay, as a record lists them as searched.
 
     Points of a grid stay as they are; UserError if nothing is left.
     """
-    idle = {n: why for n, why in reasons(space, workload).items() if n not in kept}
+    idle = {n: why for n, why in reasons(space, workload).items() if n not in recorded}
     for name, why in idle.items():
         say(
             f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"

@@ -43,7 +43,7 @@ def _runs(p: SearchPlan) -> str:
     return several(choice.usual_runs(p.options.choose_seeds), "run")
 
 
-def chosen(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
+def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
@@ -58,7 +58,7 @@ def chosen(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
 
 
-def _said_of_choice(p: SearchPlan, best: pd.Series) -> str:
+def _choice_text(p: SearchPlan, best: pd.Series) -> str:
     mean = float(best.get(tables.CHOICE, math.nan))
     count = several(p.seeds + len(p.choosing), p.run_word)
     return "" if math.isnan(mean) else f" Over {count} its mean {p.goal.first.name} is {_cell(mean)}."
@@ -77,21 +77,21 @@ def conclude(
     p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
 ) -> None:
     """Print the best configuration and its figures."""
-    ended = ", ".join(f"{n} {how}" for how, n in counts.items())
+    counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
-    within = RunFiles(p.folder.parent).is_comparison  # which checks later, and has last lines of its own
+    in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
     if len(checked):
         say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
-    elif not within:
+    elif not in_comparison:
         say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
-    figures += [said_of_test(tested)] if tested or "test_acc" in p.workload.figures({}) else []
+    figures += [test_text(tested)] if tested or "test_acc" in p.workload.figures({}) else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(
-        f"It is trial {best['trial']}, the best of {trials} ({ended}): {', '.join(figures)} after "
-        f"{several(best['rounds'], 'round')}{means}.{_said_of_choice(p, best)}"
+        f"It is trial {best['trial']}, the best of {trials} ({counts_text}): {', '.join(figures)} after "
+        f"{several(best['rounds'], 'round')}{means}.{_choice_text(p, best)}"
     )
     if len(checked):
         _say_checked(p, checked)
@@ -105,7 +105,7 @@ def conclude(
         say(f"note: {caveat}")
     for caveat in caveats.on_test_rows(record):
         say(f"WARNING: {caveat}")
-    if not within:
+    if not in_comparison:
         _say_next(p, config, sum(counts.values()), data_dir)
 
 
@@ -116,7 +116,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
     lie = ("--data-dir", data_dir) if data_dir else ()
     todo = {"figures, and what to try": command_line("report", p.shown)}
     todo |= {"train the best again": p.workload.rerun_command(config, p.shown / p.files.best_file.name, *lie)}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.again or finite.are_all(p.space, p.trials)):
+    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
@@ -137,31 +137,31 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
         values = runs[main]
         mean = statistics.interval(*statistics.mean(values), ".4f", within=limits(main))
         if lost := int(values.isna().sum()):  # the mean of the others would be too good
-            mean = f"{trial_states.lost(runs['reason'])} in {lost} of {len(runs)}"
+            mean = f"{trial_states.loss_word(runs['reason'])} in {lost} of {len(runs)}"
         each = "  ".join(
-            trial_states.lost([why]) if math.isnan(v) else f"{v:.4f}"
+            trial_states.loss_word([why]) if math.isnan(v) else f"{v:.4f}"
             for v, why in zip(values, runs["reason"], strict=True)
         )
         more = [short(float(runs[column].mean(skipna=False))) for column in shown]
         table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
     console().print(table)
     if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
-        whole = checked.pivot(index="seed", columns="configuration", values=main).dropna()
-        if trial_states.lost(checked["reason"]) == "failed" and len(whole) > 1:  # a program may fail by chance
-            gain = statistics.mean_difference(whole["best"], whole["default"])
-            said = statistics.interval(gain.mean, gain.half, "+z.4f")
-            say(f"where both have figures, {len(whole)} of {p.final_seeds}: {said}; those that failed may be worse")
+        both = checked.pivot(index="seed", columns="configuration", values=main).dropna()
+        if trial_states.loss_word(checked["reason"]) == "failed" and len(both) > 1:  # a program may fail by chance
+            gain = statistics.mean_difference(both["best"], both["default"])
+            gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
+            say(f"where both have figures, {len(both)} of {p.final_seeds}: {gain_text}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:
-        mine = checked[checked["configuration"] == "best"][constraint.name]
-        kept = int((mine.map(constraint.excess) <= 0).sum())
-        runs = several(len(mine), "fresh seed" if p.workload.repeatable else "repetition")
-        known = constraint.name in p.workload.figures({}) or mine.notna().any()
-        say(f"{constraint} {f'holds on {kept}' if known else 'is not known on any'} of {runs}")
+        values_of_best = checked[checked["configuration"] == "best"][constraint.name]
+        satisfied = int((values_of_best.map(constraint.excess) <= 0).sum())
+        runs = several(len(values_of_best), "fresh seed" if p.workload.repeatable else "repetition")
+        reported = constraint.name in p.workload.figures({}) or values_of_best.notna().any()
+        say(f"{constraint} {f'holds on {satisfied}' if reported else 'is not reported on any'} of {runs}")
 
 
-def said_of_test(tested: dict[str, Any]) -> str:
+def test_text(tested: dict[str, Any]) -> str:
     """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
     at = f" (round {tested['test_round']})" if "test_round" in tested else ""
     figures = [f"{name} {value:.4f}" for name, value in tested.items() if name != "test_round"]
@@ -172,8 +172,8 @@ def _length(p: SearchPlan) -> str:
     """What a trial may use, in words."""
     rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
-    most = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
-    return most + (f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
+    limit = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
+    return limit + (f", each on {several(p.seeds, p.run_word)}" if p.seeds > 1 else "")
 
 
 def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
@@ -182,18 +182,18 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     for constraint in p.goal.constraints:
         points = points[points[constraint.name].map(constraint.excess) <= 0]
     names = [o.name for o in p.goal.objectives]
-    found = pareto.front(points, p.goal.objectives)
+    on_front = pareto.front(points, p.goal.objectives)
     of_tests = dict.fromkeys([*(o.tested for o in p.goal.objectives), "test_acc"])
-    columns = ["trial", "round", *names, *(n for n in of_tests if n in found)]
+    columns = ["trial", "round", *names, *(n for n in of_tests if n in on_front)]
     configs = trials[["trial", *(c for c in trials if c.startswith(tables.CONFIG))]]
-    found = found.reindex(columns=columns).merge(configs, on="trial", how="left")
-    reading.write_table(found, p.files.front_file)
-    title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(found), 'point')}"
+    on_front = on_front.reindex(columns=columns).merge(configs, on="trial", how="left")
+    reading.write_table(on_front, p.files.front_file)
+    title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(on_front), 'point')}"
     table = Table(title=title, title_justify="left")
     for column in (*columns, *p.space.names):
         table.add_column(column, justify="left" if column == "trial" else "right")
-    every = max(1, math.ceil(len(found) / 12))
-    for row in found[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
+    every = max(1, math.ceil(len(on_front) / 12))
+    for row in on_front[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
         shown = [_cell(row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
         config = tables.plain({n: row.get(tables.CONFIG + n) for n in p.space.names})
         table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))

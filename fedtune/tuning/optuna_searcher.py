@@ -26,10 +26,10 @@ from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.finite import is_finite, key, untried
 from fedtune.tuning.space_types import Condition, Config, Space, met
 
-TOLD = "reported to the sampler"  # the attribute of a trial that diverged that holds the value it counts with
-COUNTED = "of the finished trials; a report's figure says which it counts"  # what importance is of, in optuna-dashboard
+TOLD = "reported to the sampler"  # a diverged trial's attribute with the value that the sampler was told
+COUNTED = "of the finished trials; a report's figure says which it counts"  # shown by optuna-dashboard
 REPEATED = "drawn_before"  # marks a trial in memory whose configuration had been tried, and which another replaced
-DRAWS, LEFT = 20, 1000  # of a configuration that was not tried; of those that one is taken from then
+DRAWS, LEFT = 20, 1000  # draws for an untried configuration; then one is taken from so many untried ones
 LEAST = 1e-9  # the least violation of every constraint by a diverged trial
 
 
@@ -50,8 +50,8 @@ class OptunaSearcher(Searcher):
     """
 
     constraints: tuple[str, ...] = ()
-    _worst: float | None = None  # value of any round of any trial until now
-    _most: dict[str, float] = {}  # noqa: RUF012 - never changed: by how much any trial has broken each constraint
+    _worst: float | None = None  # the worst value of any round of any trial
+    _largest_excess: dict[str, float] = {}  # noqa: RUF012 - never changed: by how much any trial has broken each constraint
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class OptunaSearcher(Searcher):
         self._outside = list(outside)
         space = Space(dict(domains), [], dict(conditions))
         self._space = space if once and is_finite(space) else None
-        self._given, self._tried = len(points), set[str]()
+        self._points_left, self._tried = len(points), set[str]()
         self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
-        self._told: set[str] = set()  # trials that have ended
-        self._heard: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
+        self._ended_trials: set[str] = set()  # trials that have ended
+        self._last_rounds: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
 
     @property
     def goal(self) -> Goal:
@@ -126,7 +126,7 @@ class OptunaSearcher(Searcher):
 
     def _new(self) -> tuple[optuna.Trial, Config]:
         """The sampler's next suggestion that was not tried before; if it keeps repeating, another untried one."""
-        given, self._given = self._given > 0, max(0, self._given - 1)
+        given, self._points_left = self._points_left > 0, max(0, self._points_left - 1)
         for draw in range(DRAWS + 1):
             trial, config = self._ask()
             if given or self._space is None or key(config) not in self._tried:
@@ -148,9 +148,9 @@ class OptunaSearcher(Searcher):
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
-        if trial_id in self._told or result["training_iteration"] <= self._heard.get(trial_id, 0):
+        if trial_id in self._ended_trials or result["training_iteration"] <= self._last_rounds.get(trial_id, 0):
             return
-        self._heard[trial_id] = result["training_iteration"]
+        self._last_rounds[trial_id] = result["training_iteration"]
         for name, value in attributes(result).items():
             self._trials[trial_id].set_user_attr(name, value)
         if len(self.objectives) == 1:
@@ -162,10 +162,10 @@ class OptunaSearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Report to Optuna how a trial ended."""
-        if trial_id in self._told:
+        if trial_id in self._ended_trials:
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
-            self.on_trial_result(trial_id, result)  # its last round, which Tune passes on only here
+            self.on_trial_result(trial_id, result)  # Tune reports the last round only here
         state, values = self._outcome(result, error)
         if result and state != TrialState.FAIL:
             self._constrain(self._trials[trial_id], result)
@@ -174,7 +174,7 @@ class OptunaSearcher(Searcher):
             if values:
                 self._trials[trial_id].set_user_attr(TOLD, values[0])
         self.study.tell(self._trials[trial_id], values, state=state)
-        self._told.add(trial_id)
+        self._ended_trials.add(trial_id)
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
         """The state and values of an ended trial; a pruned one's value is the last that it reported."""
@@ -194,28 +194,28 @@ class OptunaSearcher(Searcher):
         """Report a trial's constraint violations to Optuna; for a diverged trial, the largest until then."""
         excesses = result.get(EXCESSES)
         for i, constraint in enumerate(self.constraints):
-            most = max(self._most.get(constraint, LEAST), excesses[i] if excesses else LEAST)
-            self._most = self._most | {constraint: most}
-            trial.set_constraint(constraint, excesses[i] if excesses else most)
+            largest = max(self._largest_excess.get(constraint, LEAST), excesses[i] if excesses else LEAST)
+            self._largest_excess = self._largest_excess | {constraint: largest}
+            trial.set_constraint(constraint, excesses[i] if excesses else largest)
 
     def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
-        """Begin with the ended trials of an exported study, except those of `but`.
+        """Begin with the ended trials of an exported study, except those named in `but`.
 
         complete: False where our trials last longer, so that those count as pruned.
         """
         storage = JournalStorage(JournalFileBackend(str(path)))
         earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
-        ended = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
-        ended = [t for t in ended if t.user_attrs.get("trial") not in but]
-        for trial in ended:
+        trials = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
+        trials = [t for t in trials if t.user_attrs.get("trial") not in but]
+        for trial in trials:
             if TOLD in trial.user_attrs:  # its value in the file is that of its last round (`study_journal.in_file`)
                 trial.state, trial.values = TrialState.COMPLETE, [trial.user_attrs[TOLD]]
             elif not complete and not trial.user_attrs.get("diverged"):
                 trial.state = TrialState.PRUNED
-        for trial in ended:  # its ranges may have been narrower; the sampler wants those of the study to be one
+        for trial in trials:  # the sampler needs one range for all trials, and these may have had narrower ones
             trial.distributions |= {n: self.distributions[n] for n in trial.distributions if n in self.distributions}
-        self.study.add_trials(ended)
-        self._tried |= {key(t.params) for t in ended if complete}
+        self.study.add_trials(trials)
+        self._tried |= {key(t.params) for t in trials if complete}
 
     def save(self, checkpoint_path: str) -> None:
         """Save the study and what Tune got; not the path of the suggestions, as a study's folder may move."""
@@ -229,8 +229,8 @@ class OptunaSearcher(Searcher):
 
 def attributes(result: Mapping[str, Any]) -> dict[str, Any]:
     """A trial's user attributes about its last round: for readers of the study, never for the sampler."""
-    said = {"rounds": result.get("round"), "comm_mb": result.get("comm_mb"), "test_acc": result.get("test_acc")}
-    return {name: value for name, value in said.items() if value is not None}
+    figures = {"rounds": result.get("round"), "comm_mb": result.get("comm_mb"), "test_acc": result.get("test_acc")}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def suggest(
@@ -272,10 +272,10 @@ def distribution(name: str, domain: Domain) -> BaseDistribution:
     raise ValueError(f"Optuna searches uniform, log-uniform and categorical domains, but {name} is {domain}")
 
 
-def _suggest(trial: optuna.Trial, name: str, wanted: BaseDistribution) -> Any:
-    if isinstance(wanted, FloatDistribution):
-        return trial.suggest_float(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
-    if isinstance(wanted, IntDistribution):
-        return trial.suggest_int(name, wanted.low, wanted.high, step=wanted.step, log=wanted.log)
-    assert isinstance(wanted, CategoricalDistribution)
-    return trial.suggest_categorical(name, wanted.choices)
+def _suggest(trial: optuna.Trial, name: str, over: BaseDistribution) -> Any:
+    if isinstance(over, FloatDistribution):
+        return trial.suggest_float(name, over.low, over.high, step=over.step, log=over.log)
+    if isinstance(over, IntDistribution):
+        return trial.suggest_int(name, over.low, over.high, step=over.step, log=over.log)
+    assert isinstance(over, CategoricalDistribution)
+    return trial.suggest_categorical(name, over.choices)

@@ -35,7 +35,7 @@ class EarlierTrial(NamedTuple):
     config: Config
     rounds: int
     checkpoint: str | None = None
-    seconds: float = 0.0  # that its rounds up to that checkpoint took
+    seconds: float = 0.0  # of its rounds up to that checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class SearchPlan:
     points: list[Config]  # tried first: the default configuration, then a grid's points
     outside: list[Config]  # values of the first point outside the space: they are tried anyway
     trials: int
-    seeds: int  # a trial is trained on so many
+    seeds: int  # of each trial
     budget: Budget
     grace: float  # in the budget's unit
     goal: Goal
@@ -58,16 +58,16 @@ class SearchPlan:
     storage: Path
     cpus: float
     gpus: float
-    probe: bool  # whether a round on a whole GPU is to say what share a trial gets
+    probe: bool  # whether a round on a whole GPU is measured to find a trial's share
     concurrent: int | None
     final_seeds: int
     time_budget: float | None
     address: str | None
     tensorboard: bool
-    earlier: Path | None = None  # a finished run whose trials this search goes on from
-    onward: tuple[EarlierTrial, ...] = ()  # those of its trials that are trained further
-    again: tuple[EarlierTrial, ...] = ()  # another run's trials that are trained again, and nothing else
-    draws: int = 0  # another number: other draws of the searcher on the same seeds
+    earlier: Path | None = None  # a finished search that this one extends
+    continued: tuple[EarlierTrial, ...] = ()  # trials of `earlier` that are trained further
+    replayed: tuple[EarlierTrial, ...] = ()  # trials of another search, which alone are trained once more
+    draws: int = 0  # added to the searcher's seed: other draws on the same seeds
 
     @property
     def scenario(self) -> str:
@@ -134,13 +134,13 @@ class SearchPlan:
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
-        known = self.workload.hyperparameters()
+        declared = self.workload.hyperparameters()
         return (
             {
                 "options": self.options.to_record(),
                 "scenario_name": self.scenario,
                 "space": self.space.text(),
-                "declared": {n: known[n].to_record() for n in self.space.names if n in known},
+                "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
                 "trials": self.trials,
                 "searcher": self.searcher,
                 "scheduler": self.scheduler,
@@ -182,8 +182,8 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
         _require_from_the_start(options.scheduler, workload, moves)
     points, outside = _points(space, workload, moves)
     _note_defaults(options, space)
-    known = workload.selectable
-    goal = Goal(parse(options.objective or workload.objective, known), constraints(options.subject_to, known))
+    metrics = workload.selectable
+    goal = Goal(parse(options.objective or workload.objective, metrics), constraints(options.subject_to, metrics))
     searchers.require_goal(goal, searcher, options.scheduler)
     _require_checked(goal, workload)
     _require_choosable(options, goal, moves)
@@ -194,8 +194,8 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     loggers.require(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
-    asked = options.trials or (len(points) if searcher == "grid" else 32)
-    trials = finite.trials(asked, space, points, sum(map(bool, outside)), moves)
+    requested = options.trials or (len(points) if searcher == "grid" else 32)
+    trials = finite.trials(requested, space, points, sum(map(bool, outside)), moves)
     return SearchPlan(
         options=options,
         workload=workload,
@@ -224,17 +224,17 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
 
 def _gpus(options: SearchOptions) -> float:
     """The GPUs of a trial, a whole one where its share is to be measured; UserError if there are not so many."""
-    share, there = options.gpus_per_trial, torch.cuda.device_count()
+    share, gpus_here = options.gpus_per_trial, torch.cuda.device_count()
     if isinstance(share, str):
-        if not options.address and not there:
+        if not options.address and not gpus_here:
             raise UserError(
                 "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
                 "or give --address of a cluster"
             )
         return 1.0
-    if not options.address and share > there:
+    if not options.address and share > gpus_here:
         raise UserError(
-            f"--gpus-per-trial must be at most {there}, the GPUs of this machine, but got {share:g}; leave it "
+            f"--gpus-per-trial must be at most {gpus_here}, the GPUs of this machine, but got {share:g}; leave it "
             "out to run on "
             "CPUs, or give --address of a cluster"
         )

@@ -28,8 +28,8 @@ def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | 
     if rounds is None or not patterns:
         missing = "--rounds" if rounds is None else "--metric-pattern"
         raise UserError(f"--program with a command needs {missing}, but it was not given; or write a program file")
-    metrics, where = dict(_metric(text) for text in patterns), folder or str(Path.cwd())
-    return Program.from_command(command, metrics, _space(space), rounds, folder=where)
+    metrics, run_folder = dict(_metric(text) for text in patterns), folder or str(Path.cwd())
+    return Program.from_command(command, metrics, _space(space), rounds, folder=run_folder)
 
 
 def of_flower(
@@ -42,9 +42,9 @@ def of_flower(
     """
     if not metrics:
         raise UserError("--flower needs --metric client:NAME, the figure that selects, but none was given")
-    kept = dict(fixed) or None
-    found = {} if space == DEFAULT else _space(space)
-    return Program.from_flower(folder, metrics, found, rounds=rounds, python=python or None, defaults=kept)
+    defaults = dict(fixed) or None
+    domains = {} if space == DEFAULT else _space(space)
+    return Program.from_flower(folder, metrics, domains, rounds=rounds, python=python or None, defaults=defaults)
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:

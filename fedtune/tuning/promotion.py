@@ -45,9 +45,9 @@ class Rungs:
 
         It keeps the value with which it reached a rung: rounds are trained again after a worker has died.
         """
-        reached = [r for r in self.rungs if time >= r.milestone]
-        for rung in reached:
-            if rung is not reached[-1] or time > rung.reached.get(trial, (time,))[0]:
+        rungs = [r for r in self.rungs if time >= r.milestone]
+        for rung in rungs:
+            if rung is not rungs[-1] or time > rung.reached.get(trial, (time,))[0]:
                 rung.promoted.add(trial)
             rung.reached.setdefault(trial, (time, value))
 
@@ -241,10 +241,10 @@ class Promotion(TrialScheduler):
     def _next(self, at_rung: Trial | None = None) -> str | None:
         """The trial to promote into a free slot, or into that of the trial which has reached a rung."""
         paused = self._paused() + ([at_rung.trial_id] if at_rung else [])
-        found = self.rungs.promotable(paused)
-        if found is None and not self._complete and self._over(but=at_rung):
-            found = self.rungs.furthest(paused)
-        return found
+        promoted = self.rungs.promotable(paused)
+        if promoted is None and not self._complete and self._over(but=at_rung):
+            promoted = self.rungs.furthest(paused)
+        return promoted
 
     def _over(self, but: Trial | None = None) -> bool:
         """Whether no new trial will come and no other runs."""

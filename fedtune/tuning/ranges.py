@@ -23,14 +23,14 @@ class Range(NamedTuple):
     low: float
     high: float
     log: bool  # searched on a log scale
-    whole: bool
+    integer: bool
 
     def text(self) -> str:
         """In words: `0.1 … 10 (log)`."""
         return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
 
     def named(self, name: str) -> str:
-        """As --also and --ranges read it."""
+        """The text that --also and --ranges take."""
         return f"{name}={self.low!r}..{self.high!r}"
 
 
@@ -61,9 +61,9 @@ def edge(value: Any, text: str) -> str:
         return ""
     if not low < high:
         return ""
-    share, least = (at - low) / (high - low), float(written[1])
+    share, lower_end = (at - low) / (high - low), float(written[1])
     if share <= EDGE:
-        return "" if least == 0 or (least == 1 and isinstance(value, int)) else "lower"
+        return "" if lower_end == 0 or (lower_end == 1 and isinstance(value, int)) else "lower"
     return "upper" if share >= 1 - EDGE else ""
 
 
@@ -74,9 +74,9 @@ def wider(old: Range, hp: Hyperparameter, sides: frozenset[str]) -> Range | None
     """
     if hp.low is None or hp.high is None:
         return None
-    low, high, factor = old.low, old.high, SMALL if old.whole else DECADE
+    low, high, factor = old.low, old.high, SMALL if old.integer else DECADE
     below, above = (low / factor, high * factor) if old.log else (low - (high - low), high + (high - low))
-    if old.whole:
+    if old.integer:
         below, above = math.ceil(below), math.floor(above)
     new = (max(below, hp.low) if "lower" in sides else low, min(above, hp.high) if "upper" in sides else high)
     new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began

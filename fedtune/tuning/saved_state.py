@@ -34,12 +34,12 @@ def require_state(run: Path) -> bool:
         if not damaged:
             return True
         if not states:
-            raise _lost(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
+            raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
         for file in files:
             file.rename(file.with_name(file.name + ".damaged"))
         say(f"note: {', '.join(damaged)} cannot be read; continuing from the state of the previous driver")
     if any(run.glob("*/result.json")):
-        raise _lost(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
+        raise _not_resumable(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
     return False
 
 
@@ -54,9 +54,9 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 def _tell_of_gone(run: Path, snapshot: Path) -> None:
     """Say which ended trials lost their folders; a trial that had not ended starts again, and says so itself."""
-    ended = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
-    there = {folder.name.split("-")[-1] for folder in run.iterdir()}
-    if gone := [t for t in ended if t not in there]:
+    over = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
+    trials_here = {folder.name.split("-")[-1] for folder in run.iterdir()}
+    if gone := [t for t in over if t not in trials_here]:
         trials = several(len(gone), "trial")
         say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack their rounds")
 
@@ -67,14 +67,14 @@ def set_aside(run: Path) -> None:
     The search tries their configurations again under other names; counting both would take a place on every rung.
     """
     *_, snapshot = ray_internals.snapshots(run)
-    known = ray_internals.trial_statuses(snapshot)
-    if None in known:
+    statuses = ray_internals.trial_statuses(snapshot)
+    if None in statuses:
         return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
-        if folder.name.split("-")[-1] not in known:
-            lost = RunFiles(run).lost_folder
-            lost.mkdir(exist_ok=True)
-            folder.rename(lost / folder.name)
+        if folder.name.split("-")[-1] not in statuses:
+            folder_of_lost = RunFiles(run).lost_folder
+            folder_of_lost.mkdir(exist_ok=True)
+            folder.rename(folder_of_lost / folder.name)
 
 
 def drop_unlogged(
@@ -89,10 +89,10 @@ def drop_unlogged(
     for folder in run.glob("*/checkpoint_*"):
         rows = logged.get(folder.parent.name.split("-")[-1], [])
         try:
-            reached = saved_round(folder)
+            last_round = saved_round(folder)
         except Exception:  # a damaged one is reported when the trial wants it
             continue
-        if not set(range(every, reached + 1, every)) <= {r["training_iteration"] for r in rows}:
+        if not set(range(every, last_round + 1, every)) <= {r["training_iteration"] for r in rows}:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -101,16 +101,16 @@ def tuner_readable(run: Path) -> bool:
     return _readable(run / ray_internals.TUNER_FILE)
 
 
-def cut_short(grid: ResultGrid, wanted: int, run: Path) -> bool:
+def cut_short(grid: ResultGrid, planned: int, run: Path) -> bool:
     """Whether the search ended before its trials did: by the clock, or by the user.
 
     Ray's last snapshot says what still ran then; in memory Ray has marked that as terminated since.
     """
     *_, snapshot = ray_internals.snapshots(run)
-    return len(grid) < wanted or not set(ray_internals.trial_statuses(snapshot).values()) <= set(ENDED)
+    return len(grid) < planned or not set(ray_internals.trial_statuses(snapshot).values()) <= set(ENDED)
 
 
-def _lost(run: Path, what: str) -> UserError:
+def _not_resumable(run: Path, what: str) -> UserError:
     return UserError(
         f"cannot resume: {what}; its rounds can be read with {command_line('status', run)}; start a new search"
     )
@@ -125,7 +125,7 @@ def _readable(file: Path) -> bool:
     except (ImportError, AttributeError) as error:
         if "fedtune" not in str(error):
             return False
-        raise _lost(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
+        raise _not_resumable(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
     except Exception:  # unpickling can raise anything
         return False
     return True

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and `fedtune search --help` na
 
     from fedtune.tuning.space_types import Config, Space
 
-Reached = Iterable[tuple[str, float, float]]  # trial, used budget and metric, in the order of time
+Results = Iterable[tuple[str, float, float]]  # trial, used budget and metric, in the order of time
 REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 use 4, with few trials 3 keeps more
 
 
@@ -41,7 +41,7 @@ class SchedulerKind:
     pauses: bool = False
     takes_conditions: bool = True
     takes_constraints: bool = True
-    remember: Callable[[Any, Budget, Reached], None] | None = None
+    remember: Callable[[Any, Budget, Results], None] | None = None
 
 
 def _asha(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
@@ -93,18 +93,18 @@ def _none(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialSchedu
     return FIFOScheduler()
 
 
-def _tell_rungs(scheduler: Any, budget: Budget, reached: Reached) -> None:
-    for name, used, value in reached:
+def _tell_rungs(scheduler: Any, budget: Budget, results: Results) -> None:
+    for name, used, value in results:
         trial = SimpleNamespace(trial_id=name)
         scheduler.on_trial_add(None, trial)
         scheduler.on_trial_complete(None, trial, {budget.attribute: used, scheduler.metric: value})
 
 
-def _tell_promotion(scheduler: Any, budget: Budget, reached: Reached) -> None:
-    scheduler.remember(reached)
+def _tell_promotion(scheduler: Any, budget: Budget, results: Results) -> None:
+    scheduler.remember(results)
 
 
-def _tell_nobody(scheduler: Any, budget: Budget, reached: Reached) -> None:
+def _tell_nobody(scheduler: Any, budget: Budget, results: Results) -> None:
     """Nothing is judged, so no earlier results are needed."""
 
 
@@ -177,22 +177,22 @@ def rungs(name: str, limit: float, grace: float) -> list[float]:
     return milestones
 
 
-def unjudged(name: str, budget: Budget, grace: float, asked: float | None, latest: int, whose: str) -> str:
+def unjudged(name: str, budget: Budget, grace: float, given_grace: float | None, latest: int, whose: str) -> str:
     """Why a scheduler can do nothing before a trial's end; "" if it can.
 
-    asked: the grace period that somebody asked for.  latest, whose: the last first effect of a hyperparameter.
+    given_grace: the grace period that a user gave.  latest, whose: the last first effect, and of which hyperparameter.
     """
     kind = find(name)
     if kind.make is _none or grace < budget.limit:
         return ""
-    where = "no rung comes" if kind.has_rungs else "no trial is judged"
+    missing = "no rung comes" if kind.has_rungs else "no trial is judged"
     what = "no configuration is moved" if kind.moves_hyperparameters else "nothing is stopped early"
     why = f"a trial lasts {budget.limit:g} round"
-    if asked is not None:
+    if given_grace is not None:
         why = f"--grace is all of a trial's {budget.limit:g} {budget.unit}; give less"
     elif budget.limit > 1:
         why = f"{whose} can have its first effect only in round {latest}, a trial's last; give more --rounds"
-    return f"{where} before the end, so {what}: {why}"
+    return f"{missing} before the end, so {what}: {why}"
 
 
 class Clamp:

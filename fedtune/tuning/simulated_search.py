@@ -26,7 +26,7 @@ Curve = Sequence[float]  # the metric after rounds 1, 2, …; one that is shorte
 class SimulatedRound(NamedTuple):
     """A round of a trial, as it was reported."""
 
-    clock: float  # when, where a round takes a slot one unit of time
+    clock: float  # its end; a round takes one unit of time
     trial: int
     config: Config
     round: int
@@ -110,8 +110,8 @@ class SimulatedSearch:
         if self.left and (room is None or room()):
             self._add()
         if isinstance(self.scheduler, Promotion):
-            chosen: Any = self.scheduler.choose_trial_to_run(self)
-            return cast(SimulatedTrial | None, chosen)
+            trial: Any = self.scheduler.choose_trial_to_run(self)
+            return cast(SimulatedTrial | None, trial)
         return next((t for t in reversed(self.trials) if t.status == Trial.PENDING), None)
 
     def _add(self) -> None:

@@ -69,8 +69,8 @@ def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) 
     >>> space["lr"].lower, space["lr"].upper
     (0.01, 0.1)
     """
-    whole = {name: hyper.find(name, cls, Scenario).domain() for name in names}
-    return whole | {name: hyper.find(name, cls, Scenario).domain(*ends) for name, ends in narrowed.items()}
+    declared = {name: hyper.find(name, cls, Scenario).domain() for name in names}
+    return declared | {name: hyper.find(name, cls, Scenario).domain(*ends) for name, ends in narrowed.items()}
 
 
 def lines(**values: list[Any]) -> list[Config]:
@@ -87,10 +87,10 @@ def derived(workload: Workload) -> dict[str, Any]:
     """The space of a workload that has none of its own: what it says is searched, over its declared ranges; what all
     algorithms share, over the range that all have.
     """
-    known, conditions, common = workload.hyperparameters(), workload.conditions, workload.common
+    declared, conditions, common = workload.hyperparameters(), workload.conditions, workload.common
     range_of = shared.of_undeclared if common else Hyperparameter.domain
-    found = {name: range_of(known[name]) for name in workload.searched()}
-    return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in found.items()}
+    domains = {name: range_of(declared[name]) for name in workload.searched()}
+    return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in domains.items()}
 
 
 def names(algo: str) -> list[str]:
@@ -122,29 +122,30 @@ def widened(space: Space, also: str | None, workload: Workload) -> Space:
         return space
     if space.is_grid:
         raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
-    domains, known = dict(space.domains), workload.hyperparameters()
+    domains, declared = dict(space.domains), workload.hyperparameters()
     for text in also.split(","):
         name, given, range_text = text.partition("=")
-        if name not in known:
+        if name not in declared:
             algorithm = workload.name
-            raise unknown(f"hyperparameter of {algorithm}", name, known, f"fedtune list {algorithm}")
+            raise unknown(f"hyperparameter of {algorithm}", name, declared, f"fedtune list {algorithm}")
         if name in domains or name in workload.pinned:
-            where = "the space" if name in domains else "--set"
+            source = "the space" if name in domains else "--set"
             raise UserError(
-                f"--also takes hyperparameters that are not searched or fixed yet, but {name} is in {where}; "
+                f"--also takes hyperparameters that are not searched or fixed yet, but {name} is in {source}; "
                 "leave it out"
             )
         low, dots, high = range_text.partition("..")
         if given and not (dots and low and high):
             raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")
-        domains[name] = known[name].domain(*([known[name].check(low), known[name].check(high)] if given else []))
+        hp = declared[name]
+        domains[name] = hp.domain(*([hp.check(low), hp.check(high)] if given else []))
     return space._replace(domains=domains)
 
 
 def file_of(name: str) -> tuple[Path, str] | None:
     """The file that a space's name points to, and the `:name` in it or ""; None if it is no file."""
-    found = re.fullmatch(r"(.*\.py)(:\w+)?", name)
-    return (Path(found[1]), found[2] or "") if found else None
+    match = re.fullmatch(r"(.*\.py)(:\w+)?", name)
+    return (Path(match[1]), match[2] or "") if match else None
 
 
 def files(name: str) -> tuple[UserFile, ...]:

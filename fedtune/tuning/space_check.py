@@ -22,13 +22,13 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
     raw = _resolved(name, raw, workload)
     if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
         raw = _combinations(name, raw)
-    known = workload.hyperparameters()
+    declared = workload.hyperparameters()
     if isinstance(raw, list):
         require_points(len(raw))
-        points = [{n: known[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
+        points = [{n: declared[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
         space = Space({}, distinct(points))
     else:
-        space = _of_ranges(name, raw, known, workload)
+        space = _of_ranges(name, raw, declared, workload)
     if not space.names:
         pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
         raise UserError(
@@ -39,7 +39,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
 
 def _require_names(space: str, raw: Any, workload: Workload) -> None:
     """UserError unless a space is a mapping of hyperparameters, or a list of such."""
-    known = workload.hyperparameters()
+    declared = workload.hyperparameters()
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
             raise UserError(
@@ -48,16 +48,16 @@ def _require_names(space: str, raw: Any, workload: Workload) -> None:
         for n in point:
             if not isinstance(n, str):
                 raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
-            if n not in known:
+            if n not in declared:
                 algorithm = workload.name
                 kind = f"hyperparameter of {algorithm} in space {space!r}"
-                raise unknown(kind, n, known, f"fedtune list {algorithm}")
+                raise unknown(kind, n, declared, f"fedtune list {algorithm}")
 
 
-def _of_ranges(name: str, raw: dict[str, Any], known: Mapping[str, Hyperparameter], workload: Workload) -> Space:
+def _of_ranges(name: str, raw: dict[str, Any], declared: Mapping[str, Hyperparameter], workload: Workload) -> Space:
     free = {n: v for n, v in raw.items() if n not in workload.pinned}
     conditions = _conditions(name, free, workload)
-    domains = {n: fitted(known[n], as_domain(n, _domain_of(v))) for n, v in free.items() if n in conditions}
+    domains = {n: fitted(declared[n], as_domain(n, _domain_of(v))) for n, v in free.items() if n in conditions}
     ordered = {n: domains[n] for n in _ordered(name, conditions)}
     return Space(ordered, [], {n: c for n, c in conditions.items() if c})
 
@@ -79,8 +79,8 @@ def _resolved(space: str, raw: Any, workload: Workload) -> Any:
     out = {}
     for name, value in raw.items():
         inner = _domain_of(value)
-        chosen = domain(name, inner) if isinstance(inner, Under) else inner
-        out[name] = When(chosen, value.condition) if isinstance(value, When) else chosen
+        resolved = domain(name, inner) if isinstance(inner, Under) else inner
+        out[name] = When(resolved, value.condition) if isinstance(value, When) else resolved
     return out
 
 
@@ -103,23 +103,23 @@ def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
 
 def _listed(name: str, space: str, values: Any) -> list[Any]:
     """The values of a grid, from a list or from an array of NumPy's, say."""
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (found := list(values)):
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (items := list(values)):
         raise UserError(f"grid_search needs a list of values, but that of {name} in {space!r} is {shown(values)}")
-    return found
+    return items
 
 
 def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Condition]:
     """The condition of each domain that can exist, empty if it has none.  Conditions on fixed values are resolved."""
-    known, fixed, found = workload.hyperparameters(), workload.configuration({}), {}
+    declared, fixed, conditions = workload.hyperparameters(), workload.configuration({}), {}
     for name, value in raw.items():
         condition = {}
         for other, values in value.condition.items() if isinstance(value, When) else ():
-            if other not in known:
-                raise unknown(f"hyperparameter of {workload.name} in space {space!r}", other, known)
-            condition[other] = tuple(map(known[other].check, values))
+            if other not in declared:
+                raise unknown(f"hyperparameter of {workload.name} in space {space!r}", other, declared)
+            condition[other] = tuple(map(declared[other].check, values))
         if met({o: v for o, v in condition.items() if o not in raw}, fixed):
-            found[name] = {o: v for o, v in condition.items() if o in raw}
-    return found
+            conditions[name] = {o: v for o, v in condition.items() if o in raw}
+    return conditions
 
 
 def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:

@@ -10,7 +10,7 @@ from ray.tune.search.sample import Domain
 from fedtune.tuning.domains import domain_text
 
 Config = dict[str, Any]
-Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> the values of it that are asked for
+Condition = dict[str, tuple[Any, ...]]  # another hyperparameter -> its values under which a domain exists
 
 
 class When(NamedTuple):
@@ -48,9 +48,9 @@ def _several(values: Any) -> bool:
     return isinstance(values, Iterable) and not isinstance(values, str) and getattr(values, "ndim", 1) > 0
 
 
-def met(condition: Condition, chosen: Config) -> bool:
-    """Whether what was chosen so far fulfils a condition."""
-    return all(n in chosen and chosen[n] in values for n, values in condition.items())
+def met(condition: Condition, config: Config) -> bool:
+    """Whether a configuration fulfils a condition."""
+    return all(n in config and config[n] in values for n, values in condition.items())
 
 
 class Space(NamedTuple):
@@ -58,7 +58,7 @@ class Space(NamedTuple):
 
     domains: dict[str, Domain]  # ordered so that each comes after those that its condition depends on
     points: list[Config]
-    conditions: dict[str, Condition] = {}  # of those domains that have one
+    conditions: dict[str, Condition] = {}  # of the domains that have one
 
     @property
     def names(self) -> list[str]:
@@ -73,17 +73,17 @@ class Space(NamedTuple):
     def text(self) -> dict[str, str]:
         """Each hyperparameter's domain in words, for people and for run.json."""
         if self.domains:
-            return {name: domain_text(d) + self._where(name) for name, d in self.domains.items()}
+            return {name: domain_text(d) + self._condition_text(name) for name, d in self.domains.items()}
         return {n: " | ".join(map(str, dict.fromkeys(p[n] for p in self.points if n in p))) for n in self.names}
 
-    def _where(self, name: str) -> str:
-        said = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
-        return f" where {' and '.join(said)}" if said else ""
+    def _condition_text(self, name: str) -> str:
+        clauses = [f"{n} is {' or '.join(map(str, values))}" for n, values in self.conditions.get(name, {}).items()]
+        return f" where {' and '.join(clauses)}" if clauses else ""
 
 
 def distinct(points: list[Config]) -> list[Config]:
     """The points without repetitions, in their order; their values are plain ones."""
-    found: dict[tuple[Any, ...], Config] = {}
+    by_content: dict[tuple[Any, ...], Config] = {}
     for point in points:
-        found.setdefault(tuple(sorted(point.items())), point)
-    return list(found.values())
+        by_content.setdefault(tuple(sorted(point.items())), point)
+    return list(by_content.values())

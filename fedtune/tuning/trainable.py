@@ -29,7 +29,7 @@ from fedtune.core.workload import Place, Run, Workload, trainer
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
 from fedtune.user_code import user_errors
 
-SAVING = 0.03  # of a trial's time may go into checkpoints
+SAVING = 0.03  # the share of a trial's time that may go into checkpoints
 
 
 class FederatedTrainable(tune.Trainable):
@@ -45,7 +45,7 @@ class FederatedTrainable(tune.Trainable):
     Checkpoints are written as often as the time of the last one allows.
     """
 
-    known: ClassVar[frozenset[str]] = frozenset()  # of a Tuner of the user's own: what its configurations may name
+    declared_names: ClassVar[frozenset[str]] = frozenset()  # the names that a user's own Tuner may give; empty: any
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class FederatedTrainable(tune.Trainable):
         keep_freed_memory()
         self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
         self.rungs, self.search, self._outputs = rungs, search, outputs
-        self._require_known(config)  # tune.with_resources replaces the driver's question
+        self._require_known(config)  # here too, as tune.with_resources skips the driver's check
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -186,9 +186,9 @@ class FederatedTrainable(tune.Trainable):
 
     def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
         """As Tune does it, but with the rounds that the new trial has behind it."""
-        done = super().reset(new_config, storage)
+        was_reset = super().reset(new_config, storage)
         ray_internals.continue_from(self, self._round, self._before)
-        return done
+        return was_reset
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Become another trial in the same process; everything is rebuilt, so nothing of the last one remains."""
@@ -210,14 +210,14 @@ class FederatedTrainable(tune.Trainable):
     @classmethod
     def _require_known(cls, config: dict[str, Any]) -> None:
         """UserError for a key that is no hyperparameter; Tune's `Repeater` adds one, too."""
-        for name in config if cls.known else ():
+        for name in config if cls.declared_names else ():
             if name == TRIAL_INDEX:
                 raise UserError(
                     f"a seed determines a trial, so repetitions would be alike, but Tune's Repeater gave {name}; "
                     "leave the Repeater out and average over seeds by fedtune.tunable(…, seeds_per_trial=2)"
                 )
-            if name not in cls.known:
-                raise unknown("hyperparameter in the Tuner's param_space", name, cls.known)
+            if name not in cls.declared_names:
+                raise unknown("hyperparameter in the Tuner's param_space", name, cls.declared_names)
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._who = f"{self.workload.name}-{self.trial_id}"

@@ -40,29 +40,29 @@ def _broken(p: SearchPlan, c: Constraint, row: Mapping[str, Any]) -> str:
     at = fewest if c.rule == "<=" else most
     if c.excess(at * each) <= CLOSE:
         return ""
-    return f"{c} cannot be satisfied: {_said(p, c, each, at)}; {_advice(p, c, each, at)}"
+    return f"{c} cannot be satisfied: {_cost_text(p, c, each, at)}; {_advice(p, c, each, at)}"
 
 
-def _said(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
+def _cost_text(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
     unit = "MB" if c.name == "comm_mb" else "bytes"
-    more = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
+    in_all = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
     costs = {"comm_mb": "sends and receives", "up_bytes": "sends", "down_bytes": "receives"}[c.name]
-    return f"whatever the configuration, {p.workload.name} {costs} {each:.4g} {unit} a round here{more}"
+    return f"whatever the configuration, {p.workload.name} {costs} {each:.4g} {unit} a round here{in_all}"
 
 
 def _advice(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
     """What would satisfy it."""
     rounded = math.ceil if c.rule == "<=" else math.floor
-    found = [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
+    options = [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
     by_rounds = c.name == "comm_mb" and p.budget.unit == "rounds" and each > 0
     if c.rule == ">=":
-        found += [f"--rounds {math.ceil(c.bound / each - CLOSE)} or more"] * by_rounds
-        return "give " + ", or ".join(found)
+        options += [f"--rounds {math.ceil(c.bound / each - CLOSE)} or more"] * by_rounds
+        return "give " + ", or ".join(options)
     if by_rounds and (fewer := int(c.bound / each + CLOSE)):
-        found.append(f"--rounds {fewer} or fewer")
+        options.append(f"--rounds {fewer} or fewer")
     if share := p.workload.participation(c.bound / (rounds * each)):
-        found.append(f"--participation {share:.4g} or less")
-    return "give " + ", or ".join(found)
+        options.append(f"--participation {share:.4g} or less")
+    return "give " + ", or ".join(options)
 
 
 class Unkeepable(tune.Stopper):
@@ -71,7 +71,7 @@ class Unkeepable(tune.Stopper):
     def __init__(self, p: SearchPlan) -> None:
         """p: the search's plan."""
         self._plan, self.why = p, ""
-        self._applies = not p.again and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
+        self._applies = not p.replayed and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Look at a round; no trial ends by this."""
@@ -84,7 +84,7 @@ class Unkeepable(tune.Stopper):
         return bool(self.why)
 
 
-def found(p: SearchPlan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
+def reason(p: SearchPlan, reported: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     """Why a search was ended; "" if it was not.  reported: what its trials reported."""
     judge = Unkeepable(p)
     for trial, rows in reported.items():

@@ -27,14 +27,14 @@ def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) 
     by_seed = runs.pivot(index="seed", columns="configuration", values=column).astype(float)
     gain = mean_difference(by_seed["best"], by_seed["default"])
     if math.isnan(gain.mean):
-        how = f"{trial_states.lost(runs['reason'])} {'on fresh seeds' if repeatable else 'when repeated'}"
+        how = f"{trial_states.loss_word(runs['reason'])} {'on fresh seeds' if repeatable else 'when repeated'}"
         return f"Runs {how}, so whether tuning gained anything over the default is unknown"
     what = "test accuracy" if column == "test_acc" else column
     count = several(len(by_seed), "fresh seed" if repeatable else "repetition")
     start = f"{'On' if repeatable else 'In'} {count} the tuned configuration"
     if math.isnan(gain.half):
-        said = interval(gain.mean, gain.half, "+z.4f")
-        return f"{start} differs from the default by {said} in {what}; how much of that is chance is unknown"
+        gain_text = interval(gain.mean, gain.half, "+z.4f")
+        return f"{start} differs from the default by {gain_text} in {what}; how much of that is chance is unknown"
     by = f"{interval(gain.mean, gain.half, '+z.4f')} in {what}, 95 % interval"
     if abs(gain.mean) <= gain.half:
         return f"{start} does not differ significantly from the default ({by})"
@@ -44,20 +44,20 @@ def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) 
 
 def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
     """Why there is no best trial: none satisfies the constraints, or all diverged or failed.  unit: of budget."""
-    there = tables.ranked(tables.to_choose_from(trials, unit), goal)
-    if there.empty or not goal.constraints:
+    candidates = tables.ranked(tables.to_choose_from(trials, unit), goal)
+    if candidates.empty or not goal.constraints:
         reasons = [r for r in trials["reason"] if r] if len(trials) else []
         return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
-    excess = sum(there[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
-    best = there.loc[excess.sort_values(kind="stable").index[0]]
+    excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
+    best = candidates.loc[excess.sort_values(kind="stable").index[0]]
     values = {c.name: float(best[c.column]) for c in goal.constraints} | {
         o.name: float(best[o.column]) for o in goal.objectives
     }
-    kept, listed = " and ".join(map(str, goal.constraints)), ", ".join(f"{n} = {short(v)}" for n, v in values.items())
+    bounds, listed = " and ".join(map(str, goal.constraints)), ", ".join(f"{n} = {short(v)}" for n, v in values.items())
     costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
     advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
-    longest = "" if len(there) == len(trials) else f" that trained longest, of {len(trials)},"
+    longest = "" if len(candidates) == len(trials) else f" that trained longest, of {len(trials)},"
     return (
-        f"none of {several(len(there), 'trial')}{longest} satisfies {kept}; the nearest is trial {best['trial']} with "
-        f"{listed}: loosen the bound, or {advice}"
+        f"none of {several(len(candidates), 'trial')}{longest} satisfies {bounds}; the nearest is trial "
+        f"{best['trial']} with {listed}: loosen the bound, or {advice}"
     )

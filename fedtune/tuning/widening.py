@@ -20,16 +20,16 @@ NAMED = 4  # algorithms that a reason names
 
 def touched(config: Config, space: Space) -> dict[str, str]:
     """The hyperparameters of a configuration that lie at an end of their range: lower, or upper."""
-    found = {n: ranges.edge(config.get(n), domain_text(domain)) for n, domain in space.domains.items() if n in config}
-    return {name: end for name, end in found.items() if end}
+    ends = {n: ranges.edge(config.get(n), domain_text(domain)) for n, domain in space.domains.items() if n in config}
+    return {name: end for name, end in ends.items() if end}
 
 
 def wider(domain: Domain, hp: Hyperparameter, sides: frozenset[str]) -> Domain | None:
     """The range extended once on these sides, as far as is declared; None if it already goes so far."""
     if isinstance(domain, Categorical) or step(domain) not in (None, 1):
         return None
-    found = ranges.wider(range_of(domain), hp, sides)
-    return found and of_range(found)
+    range_ = ranges.wider(range_of(domain), hp, sides)
+    return range_ and of_range(range_)
 
 
 def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
@@ -39,23 +39,23 @@ def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
     """
     if not given:
         return space
-    domains, known = dict(space.domains), workload.hyperparameters()
+    domains, declared = dict(space.domains), workload.hyperparameters()
     for text in given.split(","):
         name, _, range_text = text.partition("=")
         low, dots, high = range_text.partition("..")
         if not (dots and low and high):
             raise UserError(f"--ranges needs NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..1")
         if name not in domains or isinstance(domains[name], Categorical):
-            there = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
-            raise UserError(f"--ranges takes ranges of the space ({there}), but got {name}; --also adds others")
-        domains[name] = of_range(ranges.between(known[name], range_of(domains[name]), low, high))
+            names = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
+            raise UserError(f"--ranges takes ranges of the space ({names}), but got {name}; --also adds others")
+        domains[name] = of_range(ranges.between(declared[name], range_of(domains[name]), low, high))
     return space._replace(domains=domains)
 
 
 class Widened(NamedTuple):
-    """Which ranges are searched again, wider, and why."""
+    """The wider ranges of the next searches, and the reasons."""
 
-    ranges: dict[str, dict[str, Domain]]  # of each search
+    ranges: dict[str, dict[str, Domain]]  # by algorithm
     reasons: list[str]  # a sentence for each end; also where a range cannot go on
 
 
@@ -71,24 +71,24 @@ def rule(
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[str, str, Any]]] = {}
     for name, config in ((name, config) for name, of in best.items() for config in of):
         for n, end in touched(config, spaces[name]).items():
-            sharing = tuple(a for a in spaces if _alike(n, a, name, spaces, workloads))
+            sharing = tuple(a for a in spaces if _shares(n, a, name, spaces, workloads))
             groups.setdefault((n, sharing), []).append((end, name, config[n]))
-    for (n, sharing), found in groups.items():
+    for (n, sharing), touching in groups.items():
         domain, hp = spaces[sharing[0]].domains[n], workloads[sharing[0]].hyperparameters()[n]
-        new = wider(domain, hp, frozenset(end for end, _, _ in found))
-        chose = ", ".join(f"{name} chose {short(value)}" for _, name, value in found)
+        new = wider(domain, hp, frozenset(end for end, _, _ in touching))
+        chose = ", ".join(f"{name} chose {short(value)}" for _, name, value in touching)
         if new is None:
             reasons.append(f"{n} stays at {domain_text(domain)}, all that is declared, though {chose}")
             continue
-        whose = ", ".join(sharing) if len(sharing) <= NAMED else f"all {len(sharing)} that share it"
-        reasons.append(f"{n}: {domain_text(domain)} becomes {domain_text(new)} for {whose}, because {chose}")
+        algorithms = ", ".join(sharing) if len(sharing) <= NAMED else f"all {len(sharing)} that share it"
+        reasons.append(f"{n}: {domain_text(domain)} becomes {domain_text(new)} for {algorithms}, because {chose}")
         for a in sharing:
             each[a][n] = new
     return Widened(each, reasons)
 
 
-def _alike(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:
-    """Whether a search has this hyperparameter of another one's."""
+def _shares(n: str, one: str, other: str, spaces: Mapping[str, Space], workloads: Mapping[str, Workload]) -> bool:
+    """Whether two algorithms share this hyperparameter."""
     if n not in spaces[one].domains:
         return False
     texts = {domain_text(spaces[a].domains[n]) for a in (one, other)}

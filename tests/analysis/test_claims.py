@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedtune.analysis.papers import claims, verdicts
-from fedtune.analysis.papers.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
+from fedtune.analysis import claims, verdicts
+from fedtune.analysis.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.core.about import FORMAT
 from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks
@@ -158,7 +158,7 @@ def test_a_head_s_accuracy_is_its_own_or_that_of_the_only_one():
     row = {"test_acc": 0.5, "test_acc_etf": 0.25, "val_acc": 0.5, "comm_mb": 1.0}
     many, one = ray_tasks.Outcome([row], ""), ray_tasks.Outcome([{**row, "test_acc_etf": 0.5}], "")
     del one.rounds[0]["test_acc_etf"]
-    scenario = GRIDS["gfpl-fig6"].panels[0].columns[0].setting()
+    scenario = GRIDS["gfpl-fig6"].panels[0].columns[0].to_scenario()
     assert reproduction_table.measured("accuracy_etf", many, scenario) == 25
     assert reproduction_table.measured("accuracy_etf", one, scenario) == 50
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedtune.analysis.papers import contrasts
-from fedtune.analysis.papers.verdicts import NOTHING, UNTOLD
+from fedtune.analysis import contrasts
+from fedtune.analysis.verdicts import NOTHING, UNTOLD
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT
 from fedtune.core.metrics import METRICS

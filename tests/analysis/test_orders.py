@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedtune.analysis.papers import orders
+from fedtune.analysis import orders
 from fedtune.core.errors import UserError
 from fedtune.studies.comparison.tables import COLUMNS
 

@@ -23,8 +23,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from fedtune.analysis import frames, importances, models, plot_tools, plots, theme
-from fedtune.analysis.papers import gfpl_costs
+from fedtune.analysis import frames, gfpl_costs, importances, models, plot_tools, plots, theme
 from fedtune.commands import run, search
 from fedtune.core import statistics
 from fedtune.core.about import FORMAT

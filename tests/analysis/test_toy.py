@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedtune.analysis.papers import fedgenp_toy as toy
+from fedtune.analysis import fedgenp_toy as toy
 
 
 def test_rows_follow_the_law():

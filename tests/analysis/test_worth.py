@@ -9,7 +9,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from scipy import stats
 
-from fedtune.analysis.papers import worth
+from fedtune.analysis import worth
 from fedtune.core.errors import UserError
 from fedtune.runs.files import RunFiles
 

@@ -121,7 +121,7 @@ def made_up():
                     }
                 )
     frame = pd.DataFrame(rows)
-    return frame.assign(chosen=fresh_seeds.chosen(frame))
+    return frame.assign(chosen=fresh_seeds.is_tuned(frame))
 
 
 SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in "abc"}
@@ -131,16 +131,16 @@ def test_the_chosen_configuration_is_that_of_the_highest_validation_mean():
     frame = made_up()
     assert set(frame.loc[frame["chosen"], "configuration"]) == {"top 2"}
     frame["test_acc"] = frame["test_acc"].sample(frac=1, random_state=0).to_numpy()  # test figures decide nothing
-    assert fresh_seeds.chosen(frame).equals(frame["chosen"])
+    assert fresh_seeds.is_tuned(frame).equals(frame["chosen"])
     frame.loc[(frame["configuration"] == "top 2") & (frame["seed"] == 0), "val_acc"] = math.nan  # it diverged there
-    assert set(frame.loc[fresh_seeds.chosen(frame), "configuration"]) == {"top 1"}
+    assert set(frame.loc[fresh_seeds.is_tuned(frame), "configuration"]) == {"top 1"}
 
 
 def test_where_every_candidate_diverged_the_search_s_best_stays_and_says_so():
     frame = made_up()
     lost = (frame["algorithm"] == "c") & (frame["configuration"] != "default") & (frame["seed"] == 1)
     frame.loc[lost, ["val_acc", "test_acc"]] = math.nan
-    frame["chosen"] = fresh_seeds.chosen(frame)
+    frame["chosen"] = fresh_seeds.is_tuned(frame)
     assert set(frame.loc[frame["chosen"] & (frame["algorithm"] == "c"), "configuration"]) == {"top 1"}
     shown = comparison_text.shown(comparison_tables.table(frame, SPENT, {})).set_index("algorithm")
     assert shown.loc["c", "tuned %"] == "diverged in 1 of 3" and list(shown.index)[-1] == "c"

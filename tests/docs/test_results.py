@@ -10,7 +10,7 @@ import yaml
 from support import field
 from support.results_page import RESULTS, ROOT, require, section, span
 
-from fedtune.analysis.papers import fedgenp_toy
+from fedtune.analysis import fedgenp_toy
 from fedtune.core import statistics
 from fedtune.core.objectives import Objective
 from fedtune.core.statistics import interval

@@ -51,7 +51,7 @@ def test_figures() -> None:
         " against ".join(interval(x["ours"], x["half"], ".1f") for x in (text.iloc[i], plain.iloc[i])) for i in range(4)
     ]
     fedpa = find("fedpa")
-    [batches] = {column.setting().local_steps for panel in GRIDS["fedpa-table2"].panels for column in panel.columns}
+    [batches] = {column.to_scenario().local_steps for panel in GRIDS["fedpa-table2"].panels for column in panel.columns}
     require(
         section("## FedPA's table II"),
         [

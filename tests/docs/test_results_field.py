@@ -13,7 +13,7 @@ from support import field
 from support.field import called, cell, counts, difference, gains, larger, leaders, led, named, pair, significant
 from support.results_page import RESULTS, ROOT, contrasts, listed, require, section, span
 
-from fedtune.analysis.papers.worth import by_seed
+from fedtune.analysis.worth import by_seed
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import interval, number

@@ -243,13 +243,13 @@ def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> N
         for lr in (0.1, 0.2)
     ]
 
-    def shapes(slots: int, apart: bool = False) -> list[list[tuple[float, int]]]:
-        return [[(r.config["lr"], r.workload.seed) for r in p] for p in ray_tasks.packs(runs, slots, apart)]
+    def shapes(slots: int, one_by_one: bool = False) -> list[list[tuple[float, int]]]:
+        return [[(r.config["lr"], r.workload.seed) for r in p] for p in ray_tasks.packs(runs, slots, one_by_one)]
 
     assert shapes(2) == [[(lr, seed) for seed in range(5)] for lr in (0.1, 0.2)]
     assert [len(p) for p in shapes(4)] == [2, 2, 3, 3]
     assert shapes(4)[0][0][1] == shapes(4)[1][0][1] == 0  # on the same federations, one after the other
-    assert all(len(p) == 1 for p in shapes(2, apart=True))
+    assert all(len(p) == 1 for p in shapes(2, one_by_one=True))
     assert all(len(p) == 1 for p in shapes(99))
     assert sorted(x for p in shapes(3) for x in p) == sorted((r.config["lr"], r.workload.seed) for r in runs)
 

@@ -16,7 +16,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.workload import Place
 from fedtune.programs.workload import ProgramWorkload
-from fedtune.runs.trial_states import FAILED, lost
+from fedtune.runs.trial_states import FAILED, loss_word
 from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.studies.comparison import tables, text
 from fedtune.studies.ray_tasks import Outcome, RunTask
@@ -101,9 +101,9 @@ def test_a_comparison_tells_who_failed() -> None:
     assert shown.loc["own", "tuned %"] == "failed in 1 of 2" and shown.loc["other", "tuned %"] == "80.00 ± 0.00"
     records = {name: {"searcher": "random", "space": {}} for name in ("own", "other")}
     assert "own, top 1, seed 1 failed: own failed with status 3" in text.caveats(records, 2, evaluations)
-    assert fresh_seeds.chosen(evaluations).sum() == 4
+    assert fresh_seeds.is_tuned(evaluations).sum() == 4
 
 
 def test_how_runs_ended_in_a_word() -> None:
-    assert lost(["", "client 1's loss"]) == "diverged" and lost(["", f"{FAILED}x"]) == "failed"
-    assert lost([f"{FAILED}x", "nan", None]) == "diverged or failed"
+    assert loss_word(["", "client 1's loss"]) == "diverged" and loss_word(["", f"{FAILED}x"]) == "failed"
+    assert loss_word([f"{FAILED}x", "nan", None]) == "diverged or failed"

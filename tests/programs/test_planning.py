@@ -168,7 +168,7 @@ def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
 def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) -> None:
     c = compared(algos=f"{file(tmp_path)},{file(tmp_path, 'other')}", trials=2, searches=1)
     assert c.folder.name.startswith("compare-programs-")
-    assert list(c.plans) == ["own", "other"] and not c.baselines and c.setting == "their own data"
+    assert list(c.plans) == ["own", "other"] and not c.baselines and c.scenario_words == "their own data"
 
 
 def test_a_changed_script_is_another_program(tmp_path: Path) -> None:

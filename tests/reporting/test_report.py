@@ -948,6 +948,6 @@ def test_the_best_trial_is_told_with_the_test_figure_of_what_was_searched_for(
     trials = pd.read_parquet(run / "trials.parquet")
     trials.assign(**{f"last_{objective}": trials["last_val_acc"]}).to_parquet(run / "trials.parquet", index=False)
     f = findings.read(run)
-    assert f.test_said == f"{said}, reported and never used"
+    assert f.test_text == f"{said}, reported and never used"
     columns = [column["name"] for column in json.loads(sections._trials(f))["columns"]]
     assert f.goal.first.tested in columns and "test_acc" in columns and len(set(columns)) == len(columns)

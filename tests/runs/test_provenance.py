@@ -23,7 +23,7 @@ def test_the_command_is_one_that_anyone_can_type(
 def test_the_library_that_dealt_the_rows_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     of_package = provenance.version
     monkeypatch.setattr(provenance, "version", lambda name: "0.6" if name == "flwr-datasets" else of_package(name))
-    dealt = provenance.of_setting({"scenario": {"partition": "flwr:IidPartitioner()"}})
+    dealt = provenance.of_scenario({"scenario": {"partition": "flwr:IidPartitioner()"}})
     assert dealt["versions"]["flwr-datasets"] == "0.6" and dealt["scenario"]
     for record in ({"scenario": {"partition": "iid"}}, {"algorithm": "own"}):
-        assert "flwr-datasets" not in provenance.of_setting(record)["versions"]
+        assert "flwr-datasets" not in provenance.of_scenario(record)["versions"]

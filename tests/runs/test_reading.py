@@ -29,26 +29,6 @@ def test_a_best_configuration_is_read_as_it_is() -> None:
     assert reading.best(file) == yaml.safe_load(file.read_text())
 
 
-def test_a_hyperparameter_that_had_another_name_is_read_by_that_of_today(tmp_path: Path) -> None:
-    """Wherever a folder names it: in the record, the best configuration, logs and tables."""
-    assert "body_pace" in (KEPT / "run.json").read_text() and "body_pace" in (KEPT / "best.yaml").read_text()
-    record, best = reading.record(KEPT / "run.json"), reading.best(KEPT / "best.yaml")
-    for found in (record["scenario"], record["defaults"], best["hyperparameters"]):
-        assert found["body_lr_scale"] == 1.0 and "body_pace" not in found
-    suggested = {"trial": "a", "config": {"body_pace": 0.5}}
-    (tmp_path / "suggestions.jsonl").write_text(json.dumps(suggested) + "\n")
-    logged = {"trial_id": "a", "training_iteration": 1, "config": {"body_pace": 0.5}}
-    (tmp_path / "result.json").write_text(json.dumps(logged) + "\n")
-    pd.DataFrame({"config/body_pace": [0.5]}).to_parquet(tmp_path / "trials.parquet")
-    (one,), (row,) = reading.suggestions(tmp_path / "suggestions.jsonl"), reading.rows(tmp_path / "result.json")
-    assert one["config"] == row["config"] == {"body_lr_scale": 0.5}
-    assert list(reading.table(tmp_path / "trials.parquet")) == ["config/body_lr_scale"]
-    others = {"options": {"also": "lr,body_pace=0..1", "set": {"x": "a/body_pace.py"}}}
-    (tmp_path / "run.json").write_text(json.dumps(others))
-    asked = reading.record(tmp_path / "run.json")["options"]
-    assert (asked["also"], asked["set"]["x"]) == ("lr,body_lr_scale=0..1", "a/body_pace.py")
-
-
 @pytest.mark.parametrize(
     ("entry", "value", "why"),
     [

@@ -80,13 +80,6 @@ def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_p
     assert (alone.selecting, alone.choosing, alone.fresh(2)) == ([5], [], [6, 7])
 
 
-def test_a_record_that_is_older_than_the_option_chose_by_a_trials_own_seeds() -> None:
-    options = SearchOptions(algo="fedavg", choose_seeds=3).to_record()
-    assert SearchOptions.from_record({"options": options}).choose_seeds == 3
-    assert SearchOptions.from_record({"options": {"algo": "fedavg"}}).choose_seeds == 1
-    assert ComparisonOptions.from_record({"options": {}, "algorithms": [], "defaults_of": {}}).choose_seeds == 1
-
-
 def test_a_search_that_chooses_by_itself_leaves_no_choice_to_fresh_seeds() -> None:
     candidates = [ComparisonOptions(choose_seeds=k, top_k=top).candidates for k, top in ((1, None), (1, 2), (3, None))]
     assert candidates == [3, 2, 1]

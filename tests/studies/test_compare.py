@@ -50,7 +50,7 @@ def test_every_search_had_the_same_budget_by_its_logs(both):
     for name in ("fedproto", "local"):
         logged = logs.logged(both / name)
         assert len(logged) == 3 and {len(rows) for rows in logged.values()} == {4}
-        assert comparison_tables.spent([both / name])["rounds"] == 12
+        assert comparison_tables.search_costs([both / name])["rounds"] == 12
     first, other = (json.loads((both / n / "run.json").read_text()) for n in ("fedproto", "local"))
     assert first["scenario"] == other["scenario"] and first["seed"] == other["seed"]
     assert first["grace"] == other["grace"] and first["rungs"] == other["rungs"]
@@ -199,13 +199,15 @@ def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
     """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
     base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
-    assert planned(base).setting == "gfpl-fmnist-w4" and comparison_report.printed(planned(base), "gfpl")
+    assert planned(base).scenario_words == "gfpl-fmnist-w4" and comparison_report.printed(planned(base), "gfpl")
     for more in (["--batch", "32"], ["--set", "batch=32"]):
         contest = planned([*base, *more])
-        assert contest.setting == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(contest, "gfpl")
+        assert contest.scenario_words == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(
+            contest, "gfpl"
+        )
         assert contest.to_record()["scenario"]["batch"] == 32
     by_code = planned(["--algos", "fedavg,fedgen", "--preset", "as_published"])
-    assert by_code.setting == "digits-shards" and by_code.to_record()["preset"] == "as_published"
+    assert by_code.scenario_words == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 
 
 @pytest.mark.parametrize(

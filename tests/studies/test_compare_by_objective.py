@@ -112,7 +112,7 @@ def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:
         (Goal(constraints=constraints("val_loss<=0.5")), "c"),
         (Goal(constraints=constraints("val_loss<=0.1")), "c"),
     ):
-        chosen = fresh_seeds.chosen(found, goal)
+        chosen = fresh_seeds.is_tuned(found, goal)
         assert set(found.loc[chosen, "configuration"]) == {best}
 
 

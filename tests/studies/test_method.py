@@ -254,7 +254,7 @@ def test_the_bibliography_has_what_is_cited_and_nothing_else(tmp_path: Path) -> 
         assert entry.count("{") == entry.count("}") and entry.endswith("\n}"), key
         fields = citations._fields(key)
         assert {"author", "title"} <= set(fields) and ("year" in fields or key == "fedtune"), key
-        assert not re.search(r"[{}\\]", citations._whole(key)), key
+        assert not re.search(r"[{}\\]", citations._reference(key)), key
     known = {k for keys in (method.SEARCHERS, method.SCHEDULERS) for _, of in keys.values() for k in of.split(",") if k}
     assert known <= set(citations._entries()) and whole.count("\n@") + 1 == len(citations._entries())
 

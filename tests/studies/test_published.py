@@ -314,7 +314,7 @@ def test_defects_are_used_distinct_and_have_a_source():
 
 
 def test_what_is_lost_is_listed_and_left_out():
-    assert any("30.80" in what for what in published.lost().values())
+    assert any("30.80" in what for what in published.illegible().values())
     assert not {30.80, 30.61} & {c.mean for c in published.every() if c.table == "table 4" and c.paper == "FedSA"}
 
 

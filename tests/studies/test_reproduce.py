@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import fedtune
-from fedtune.analysis.papers import claims
+from fedtune.analysis import claims
 from fedtune.commands import compare, reproduce, status
 from fedtune.core.terminal import console
 from fedtune.data import datasets
@@ -91,7 +91,7 @@ def test_the_paper_s_settings_are_the_scenarios_that_stand_for_them():
         for spot in spots(grid):
             cell = reproduction_table.printed(grid, spot, "accuracy")
             if cell and cell.scenario and "FashionMNIST9" not in spot.column.label:  # the same figures as FashionMNIST
-                assert spot.column.setting() == SCENARIOS[cell.scenario], spot.column.label
+                assert spot.column.to_scenario() == SCENARIOS[cell.scenario], spot.column.label
                 assert cell.row == spot.row.algorithm or spot.row.config
                 compared.add(cell.scenario)
     assert compared == {c.scenario for c in published.every() if c.scenario}
@@ -101,7 +101,7 @@ def test_clients_of_figure_7_hold_as_many_classes_as_its_axis_says():
     """Drawn from w̄ ± 2 and cut off below 2, the mean at w̄ = 2 is 3, and a straight line over w̄ looks bent."""
     data = datasets.load("digits")
     for column in (c for p in substitution.on(GRIDS["gfpl-fig7"], "digits").panels for c in p.columns):
-        s = column.setting()
+        s = column.to_scenario()
         f = partitioning.partition(data, s, seed=0)
         held = [len(set(f.y[f.train.rows[k, : f.train.counts[k]]].tolist())) for k in range(s.clients)]
         assert set(held) == {s.ways}, column.label
@@ -112,7 +112,7 @@ def test_only_femnist_is_played_on_other_data():
         for spot in spots(grid):
             cell = reproduction_table.printed(grid, spot, "accuracy")
             if cell:
-                same = cell.dataset == spot.column.setting().dataset
+                same = cell.dataset == spot.column.to_scenario().dataset
                 assert same == (not spot.column.stands_in) == (cell.dataset != "femnist")
 
 
@@ -148,19 +148,19 @@ def test_labels_are_unique():
 
 def test_fashion_mnist_in_mnists_place_is_the_scenario_of_that_name():
     (panel,) = substitution.on(GRIDS["gfpl-table1"], "fashion-mnist").panels
-    assert [c.setting() for c in panel.columns] == [SCENARIOS[f"gfpl-fmnist-w{w}"] for w in (3, 4, 5)]
+    assert [c.to_scenario() for c in panel.columns] == [SCENARIOS[f"gfpl-fmnist-w{w}"] for w in (3, 4, 5)]
     assert {c.stands_in for c in panel.columns} == {"fashion-mnist for MNIST"}
     first = panel.columns[0]
     assert first.label == "fashion-mnist, w̄ = 3" and first.paper_column("accuracy") == "MNIST, w̄ = 3"
     device = substitution.on(GRIDS["fedsa-table1"], "fashion-mnist").panels[0].columns[1]
     wanted = SCENARIOS["fedsa-fmnist-device"]
-    assert device.setting() == wanted.override(rounds=1000)  # ours is shorter
+    assert device.to_scenario() == wanted.override(rounds=1000)  # ours is shorter
 
 
 def test_a_data_set_of_the_table_is_played_as_the_paper_has_it():
     panels = substitution.on(GRIDS["fedpa-table2"], "fashion-mnist").panels
     for panel, name in zip(panels, ("fmnist", "fmnist9"), strict=True):
-        assert [c.setting() for c in panel.columns] == [SCENARIOS[f"fedpa-{name}-a{a}"] for a in ("0.3", "1")]
+        assert [c.to_scenario() for c in panel.columns] == [SCENARIOS[f"fedpa-{name}-a{a}"] for a in ("0.3", "1")]
         assert not any(c.stands_in for c in panel.columns)
     (panel,) = substitution.on(GRIDS["gfpl-table1"], "cifar100").panels
     assert panel == GRIDS["gfpl-table1"].panels[3]
@@ -169,20 +169,22 @@ def test_a_data_set_of_the_table_is_played_as_the_paper_has_it():
 def test_settings_that_become_one_are_one_column_without_a_printed_figure():
     grid = substitution.on(GRIDS["fedsa-table2"], "digits")
     (column,) = grid.panels[0].columns
-    assert column.label == "digits, HtFE2 / HtFE3 / HtFE5 / HtFE8" and column.setting().model == "htmini3"
+    assert column.label == "digits, HtFE2 / HtFE3 / HtFE5 / HtFE8" and column.to_scenario().model == "htmini3"
     assert all(reproduction_table.printed(grid, s, "accuracy") is None for s in spots(grid))
 
 
 def test_what_cannot_be_dealt_is_left_out_and_said():
     grid = substitution.on(GRIDS["fedgenp-table4"], "fashion-mnist")
-    assert [c.setting().alpha for c in grid.panels[0].columns] == [0.1, 1, 1]
+    assert [c.to_scenario().alpha for c in grid.panels[0].columns] == [0.1, 1, 1]
     assert "α = 0.01 is left out" in grid.note
     celebrities = substitution.on(GRIDS["fedgenp-table5"], "fashion-mnist")
-    assert celebrities.panels[0].columns[0].setting().partition == "fedgen" and "no celebrities" in celebrities.note
+    assert celebrities.panels[0].columns[0].to_scenario().partition == "fedgen" and "no celebrities" in celebrities.note
 
 
 # of those whose bodies do not come trained on other data
-ANYWHERE = [n for n, g in GRIDS.items() if all(c.setting().pretrained == "none" for p in g.panels for c in p.columns)]
+ANYWHERE = [
+    n for n, g in GRIDS.items() if all(c.to_scenario().pretrained == "none" for p in g.panels for c in p.columns)
+]
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
@@ -191,7 +193,7 @@ def test_every_table_can_be_played_on_the_digits(name: str):
     found = list(reproduction_plan.planned(grid, "ours", "cpu"))
     assert len(found) == sum(len(reproduction_plan.rows_of(p, c)) for p in grid.panels for c in p.columns) > 0
     data = datasets.load("digits")
-    for scenario in {s.column.setting() for s in found}:
+    for scenario in {s.column.to_scenario() for s in found}:
         partitioning.partition(data, scenario, seed=0)
 
 
@@ -200,7 +202,7 @@ def test_gfpls_tables_can_be_played_on_the_mnist_that_comes_with_a_package():
     for name in (n for n in ANYWHERE if n.startswith("gfpl-")):
         grid = substitution.on(GRIDS[name], "mnist-5k")
         assert "on mnist-5k a client has 20 % of the rows" in grid.note
-        played |= {c.setting().override(rounds=60) for p in grid.panels for c in p.columns}
+        played |= {c.to_scenario().override(rounds=60) for p in grid.panels for c in p.columns}
     for scenario in played:
         for seed in range(10):
             partitioning.partition(data, scenario, seed)
@@ -217,17 +219,19 @@ def test_a_table_whose_bodies_come_trained_stays_on_their_data(capsys: pytest.Ca
 
 def test_a_quick_version_is_small_and_keeps_the_ends():
     (part,) = substitution.quick(GRIDS["gfpl-fig6"]).panels
-    assert {(c.setting().rounds, substitution.lasting(part, 5).columns[0].whole) for c in part.columns} == {(20, 100)}
+    assert {(c.to_scenario().rounds, substitution.lasting(part, 5).columns[0].paper_rounds) for c in part.columns} == {
+        (20, 100)
+    }
     quick = substitution.quick(GRIDS["gfpl-fig4"])
     assert quick.seeds == 2 and all(len(p.columns) == 3 for p in quick.panels)
     assert [c.config.get("start") for c in quick.panels[2].columns] == [5, 20, 40]
     for panel in quick.panels:  # what is varied has had its effect by then
         for column in panel.columns:
-            gfpl = Experiment(algorithm="gfpl", scenario=column.setting()).resolve(column.config)[0]
-            assert gfpl.first_event() <= column.setting().rounds
-    assert [c.setting().rounds for c in substitution.quick(GRIDS["fedsa-table3"]).panels[0].columns] == [20, 10, 4]
+            gfpl = Experiment(algorithm="gfpl", scenario=column.to_scenario()).resolve(column.config)[0]
+            assert gfpl.first_event() <= column.to_scenario().rounds
+    assert [c.to_scenario().rounds for c in substitution.quick(GRIDS["fedsa-table3"]).panels[0].columns] == [20, 10, 4]
     (every,) = substitution.quick(GRIDS["gfpl-fig6"], every_column=True).panels
-    assert len(every.columns) == 7 and {c.setting().rounds for c in every.columns} == {20}
+    assert len(every.columns) == 7 and {c.to_scenario().rounds for c in every.columns} == {20}
     assert [p.label for p in substitution.parts(GRIDS["gfpl-fig3"], ["c", "a"]).panels] == ["a: λ", "c: s̄"]
     assert [p.label for p in substitution.parts(GRIDS["gfpl-table2"], ["FEMNIST"]).panels] == ["FEMNIST"]
 
@@ -437,8 +441,8 @@ def test_rows_of_all_classes_are_scored_where_a_figure_is_of_them():
         for panel in grid.panels:
             of_all = {"all_classes", "foreign"} & set(panel.measures)
             for column in panel.columns:
-                whole = column.setting()
-                assert panel.setting(column) == (whole if of_all else whole.override(all_classes=0))
+                whole = column.to_scenario()
+                assert panel.scenario_of(column) == (whole if of_all else whole.override(all_classes=0))
                 there.setdefault(bool(of_all), set()).add(name)
     assert there[True] == {"gfpl-few", "gfpl-common", "fedsa-device"} and "gfpl-table1" in there[False]
     more, less = (fedtune.train("gfpl", "digits-w4", clients=3, rounds=2, all_classes=n) for n in (40, 0))
@@ -547,10 +551,10 @@ def test_after_a_whole_table_comes_a_comparison_that_can_be_pasted(name: str, mo
     words = shlex.split(line.partition(" compare ")[2])
     asked = ComparisonOptions(**arguments.given(compare.parser().parse_args(words), ComparisonOptions))
     made = comparison_plan.make(asked)
-    first = requested(options).panels[0].columns[0].setting()
+    first = requested(options).panels[0].columns[0].to_scenario()
     assert (
         line.startswith("tuned: ")
-        and made.setting_record["scenario"] == vars(first)
+        and made.scenario_record["scenario"] == vars(first)
         and asked.data_dir == more.get("data_dir")
     )
 

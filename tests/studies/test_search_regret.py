@@ -44,7 +44,7 @@ def test_a_choice_is_judged_on_seeds_that_it_was_not_made_on() -> None:
     for draw in range(150):
         table = flat(np.zeros(200), spread=1.0, draw=draw)
         regrets.append(choices(table, Strategy("random", "none", 0), 16, 1, 0)[-1].regret)
-        bests.append(table.reached([1, 2])[table.reached([0, 1, 2]).argmax()])
+        bests.append(table.final_means([1, 2])[table.final_means([0, 1, 2]).argmax()])
     assert np.mean(regrets) == pytest.approx(np.mean(bests), abs=4 * 0.71 / 150**0.5)
 
 

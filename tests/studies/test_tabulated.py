@@ -56,7 +56,7 @@ def test_a_curve_is_the_mean_over_seeds_until_one_of_them_diverged() -> None:
     assert np.array_equal(t.curve(config, [0, 2]), t.values[2, 0, 3][[0, 2]].mean(0))
     assert np.array_equal(t.curve(config, [0, 1]), t.values[2, 0, 3][[0, 1], :2].mean(0))
     assert len(t.curve({"lr": 0, "optimizer": 0, "local_epochs": 0}, [0])) == 0
-    assert t.reached([1])[2, 0, 3] == 0 and t.reached([0, 2])[1, 1, 1] == t.values[1, 1, 1][[0, 2], -1].mean()
+    assert t.final_means([1])[2, 0, 3] == 0 and t.final_means([0, 2])[1, 1, 1] == t.values[1, 1, 1][[0, 2], -1].mean()
 
 
 def test_a_search_sees_places_in_the_order_of_numbers_and_choices_of_all_else() -> None:

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pandas as pd
 from scipy.stats import kendalltau
 
-from fedtune.analysis.papers.twins import of_their_own
-from fedtune.analysis.papers.worth import by_seed
+from fedtune.analysis.twins import of_their_own
+from fedtune.analysis.worth import by_seed
 from fedtune.core.statistics import interval
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTOLD, WITHIN

@@ -24,7 +24,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-DAYS = 30  # that a browser keeps the token
+DAYS = 30  # a browser keeps the token so long
 
 
 class Access:
@@ -61,8 +61,8 @@ class Access:
         given = request.query_params.get("token")
         if given is not None and self._is_token(given):
             rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
-            there = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
-            answer = RedirectResponse(there, 303)
+            location = "/" + quote(request.scope["path"].lstrip("/")) + (f"?{urlencode(rest)}" if rest else "")
+            answer = RedirectResponse(location, 303)
             seconds = DAYS * 24 * 3600
             answer.set_cookie(self._cookie, self._token.decode(), max_age=seconds, httponly=True, samesite="lax")
             return answer

@@ -9,12 +9,12 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-SECONDS = 10.0  # for a request to come whole
+SECONDS = 10.0  # within which a request must be complete
 MOST = 256  # connections at once; a browser holds six
 SHARE = 4  # one file of so many that the process may open is a connection
 
 
-def most() -> int:
+def largest_number() -> int:
     """The connections at once for which this process may open enough files."""
     with suppress(ImportError):  # Windows
         import resource
@@ -26,7 +26,7 @@ def most() -> int:
 
 def backlog() -> int:
     """The connections that are accepted before one of them is looked at; closing one takes three such turns more."""
-    return max(1, most() // 4)
+    return max(1, largest_number() // 4)
 
 
 class Connection(H11Protocol):
@@ -38,9 +38,9 @@ class Connection(H11Protocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self._wait()
-        there: list[Any] = [c for c in self.connections if not c.transport.is_closing()]
-        if len(there) > most():
-            min((c for c in there if c.waits()), key=lambda c: c.waits_since).transport.abort()
+        open_ones: list[Any] = [c for c in self.connections if not c.transport.is_closing()]
+        if len(open_ones) > largest_number():
+            min((c for c in open_ones if c.waits()), key=lambda c: c.waits_since).transport.abort()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""

@@ -28,10 +28,10 @@ from fedtune.core.errors import UserError
 from fedtune.core.importing import Uninstalled, quick_imports
 from fedtune.runs.files import RunFiles
 
-NICE = 19  # as Ray's dashboard: training comes first
-LONGEST = 300.0  # seconds of a drawing
+NICE = 19  # as low as Ray's dashboard: training comes first
+LONGEST = 300.0  # seconds that a drawing may take
 GROWN = 190e6  # bytes of memory from which on it ends with its answer; the figures of 200 trials take less
-NO_TABLES = "--no-tables"  # nothing that is drawn lies in a parquet file
+NO_TABLES = "--no-tables"  # the run has no parquet file, so that pyarrow is not loaded
 
 
 class Artist:
@@ -39,7 +39,7 @@ class Artist:
 
     def __init__(self, idle: float = 20.0) -> None:
         """idle: seconds without work after which it ends, for it needs more memory than the rest."""
-        self._idle, self._asked, self._over = idle, 0, False
+        self._idle, self._requests, self._over = idle, 0, False
         self._thread = ThreadPoolExecutor(1, "drawing")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,14 +48,14 @@ class Artist:
         if self._over:
             raise UserError("the page has ended")
         loop = asyncio.get_running_loop()
-        self._asked += 1
-        mine = self._asked
+        self._requests += 1
+        number = self._requests
         try:
             answer = await asyncio.wait_for(loop.run_in_executor(self._thread, self._answer, request), LONGEST)
         except (OSError, EOFError, ValueError, TimeoutError) as error:  # ValueError: pipes that were closed meanwhile
             self.end()
             raise UserError("the process that draws has ended: it may have had too little memory") from error
-        loop.call_later(self._idle, lambda: self.end() if mine == self._asked else None)
+        loop.call_later(self._idle, lambda: self.end() if number == self._requests else None)
         if "error" in answer:
             raise UserError(answer["error"])
         return str(answer["html"]), float(answer["seconds"])
@@ -65,10 +65,10 @@ class Artist:
         if request["together"] or others or not RunFiles(run).study_file.exists():
             return self._drawn(request)
         self.end()  # the forest needs the memory
-        told = self._read(self._start(str(run)))
+        importance = self._read(self._start(str(run)))
         self.end()
-        seconds = told.pop("seconds")
-        request = request | told
+        seconds = importance.pop("seconds")
+        request = request | importance
         without = not _has_tables(run)
         answer = self._drawn(request, *[NO_TABLES] * without)
         self.end()
@@ -174,14 +174,14 @@ def main() -> None:
 
 
 def _mattered(run: str) -> dict[str, Any]:
-    """Which hyperparameters mattered, under that name; empty on an error, which the one that draws meets and tells."""
+    """The importance of hyperparameters as `mattered`; empty on an error, which drawing then meets and reports."""
     from fedtune.analysis import importances
 
     try:
-        found = importances.mattered(importances.study(run))
+        importance = importances.mattered(importances.study(run))
     except Exception:  # a run in any state, as in `_answer`
         return {}
-    return {"mattered": found and found._asdict()}
+    return {"mattered": importance and importance._asdict()}
 
 
 def _most_memory() -> int:
@@ -208,11 +208,11 @@ def _of_one(run: Path, request: dict[str, Any]) -> str:
     from fedtune.analysis.importances import Importance
     from fedtune.reporting import sections, templates
 
-    links, known = request["links"], {}
+    links, options = request["links"], {}
     if "mattered" in request:
         importance = Importance(**request["mattered"]) if request["mattered"] else None
-        known = {"mattered": lambda _: importance}
-    part = sections.read(run, "run", with_searches=False, **known)
+        options = {"mattered": lambda _: importance}
+    part = sections.read(run, "run", with_searches=False, **options)
     if isinstance(part, sections.SearchSection):
         table = json.loads(part.table)
         table["links"] = [links.get(row[0]) for row in table["rows"]]

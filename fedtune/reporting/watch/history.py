@@ -37,12 +37,12 @@ class Runs:
         for run in given:
             if kind_of(run) is None:
                 raise UserError(
-                    f"RUN must be the folder of a run, but {near(run)} has no record of one{_known(storage)}"
+                    f"RUN must be the folder of a run, but {near(run)} has no record of one{_runs_here(storage)}"
                 )
         if not self.all():
-            where = "does not exist" if not storage.is_dir() else "holds no run"
+            what = "does not exist" if not storage.is_dir() else "holds no run"
             raise UserError(
-                f"there is nothing to watch: {near(storage)} {where} yet; start a search with fedtune search --algo "
+                f"there is nothing to watch: {near(storage)} {what} yet; start a search with fedtune search --algo "
                 "fedproto, or name another folder with --storage-path"
             )
 
@@ -74,19 +74,19 @@ def _in(storage: Path) -> dict[str, Path]:
     return {folder.name: folder for folder in folders if kind_of(folder)}
 
 
-def _known(storage: Path) -> str:
+def _runs_here(storage: Path) -> str:
     names = list(_in(storage))
     return f"; {near(storage)} has {few(names)}" if names else ""
 
 
 def _named(given: Sequence[Path]) -> dict[str, Path]:
     """Folders by their names; a further one of the same name is numbered."""
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for run in given:
         name = run.absolute().name
-        same = sum(known.absolute().name == name for known in found.values())
-        found[name if not same else f"{name}-{same + 1}"] = run
-    return found
+        same = sum(other.absolute().name == name for other in by_name.values())
+        by_name[name if not same else f"{name}-{same + 1}"] = run
+    return by_name
 
 
 class History:
@@ -117,14 +117,14 @@ class History:
     def _row(self, name: str, run: Path, at_once: bool) -> HistoryRow:
         files = RunFiles(run, kind_of(run) or COMPARISON)
         stat = files.record_file.stat()
-        known, row = self._over.get(name, (None, None))
-        seen = stat.st_mtime_ns, stat.st_size, stat.st_ino
-        if row is not None and known == seen and not (row.state == GONE and files.driven):
+        last_stat, row = self._over.get(name, (None, None))
+        stat_now = stat.st_mtime_ns, stat.st_size, stat.st_ino
+        if row is not None and last_stat == stat_now and not (row.state == GONE and files.driven):
             return row
         record = files.record
         row = _row(name, run, files, record, None if at_once else self._reader)
         if state_of(files, record)[1] and not at_once:
-            self._over[name] = seen, row
+            self._over[name] = stat_now, row
         return row
 
 
@@ -153,12 +153,12 @@ def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reade
     goal = Goal.from_record(record)
     metric = goal.first.name
     if over and state != GONE:
-        ended = sum(record.get("status", {}).values())
-        done = f"{ended} of {record['trials']} trials" if "trials" in record else ""
+        over_count = sum(record.get("status", {}).values())
+        done = f"{over_count} of {record['trials']} trials" if "trials" in record else ""
         return HistoryRow(
             name=name,
             state=state,
-            best=_found(files, metric),
+            best=_best_value(files, metric),
             metric=metric,
             done=done,
             what=_searched(record),
@@ -191,14 +191,14 @@ def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reade
 
 
 def _compared(record: Mapping[str, Any]) -> str:
-    return f"comparison of {', '.join(reading.compared_in(record))}{_setting(record)}"
+    return f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}"
 
 
 def _searched(record: Mapping[str, Any]) -> str:
-    return f"{record['algorithm']}{_setting(record)}"
+    return f"{record['algorithm']}{_on_scenario(record)}"
 
 
-def _setting(record: Mapping[str, Any]) -> str:
+def _on_scenario(record: Mapping[str, Any]) -> str:
     """Where a run trains, in words."""
     if "program" in record:
         return " (a program)"
@@ -206,7 +206,7 @@ def _setting(record: Mapping[str, Any]) -> str:
     return f" on {name}" if name else ""
 
 
-def _found(files: RunFiles, metric: str) -> float | None:
+def _best_value(files: RunFiles, metric: str) -> float | None:
     """The objective of a search that is over, as its best.yaml tells."""
     try:
         value = (reading.best(files.best_file).get("found") or {}).get(metric)

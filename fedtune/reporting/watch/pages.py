@@ -64,7 +64,7 @@ class HistoryPage(Page):
         return self._table(list(self._history.rows()))
 
     def first(self) -> str:
-        """The same without what stands only in trials' logs."""
+        """The top without what only the logs of trials tell."""
         return self._table(list(self._history.rows(at_once=True)))
 
     def _table(self, rows: list[HistoryRow]) -> str:
@@ -107,7 +107,7 @@ class RunPage(Page):
         return _rendered("search_top", **shown, inner=Inner(self._name, status), links=self._links())
 
     def drawing(self) -> dict[str, Any]:
-        """Its part of a report."""
+        """The run's part of a report."""
         return {"runs": _as_text(self.runs), "links": self._links(), "together": False} if self.runs else {}
 
     def _links(self) -> dict[str, str]:
@@ -164,7 +164,7 @@ class TogetherPage(Page):
         self.runs = runs
 
     def top(self) -> str:
-        """Which they are."""
+        """The names of the runs."""
         return _rendered("together_top", runs=[(name, run_address(name)) for name in self.runs])
 
     def drawing(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _signature(*runs: Path) -> str:
     return f"{hash(tuple(sorted(seen))):x}"
 
 
-def whole(page: Page, top: str, address: str, now: float) -> str:
+def html(page: Page, top: str, address: str, now: float) -> str:
     """A page, whole, as it is first shown.  top: of our templates.  address: its own."""
     shown = {"address": address, "now": now, "version": _version(top), "is_drawn": bool(page.runs)}
     return _rendered("page", page=page, top=Markup(top), **shown)

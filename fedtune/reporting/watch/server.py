@@ -35,12 +35,12 @@ from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPa
 from fedtune.runs.overview import Reader
 
 PERIOD = 1.0  # seconds between two looks at a run, at least
-SHARE = 0.05  # of the time that is spent on looking, at most
+SHARE = 0.05  # the largest share of the time that is spent on looking
 REDRAW, DRAWN_SHARE = 5.0, 0.1  # seconds between two drawings of a page, at least; share of a processor, at most
 PATIENCE = 0.3  # seconds that a page's first picture waits for its run to be read
 SLICE = 0.2  # seconds after which a stream sees that the server ends
 QUIET = 15.0  # seconds after which a stream says that it lives
-KEPT = 8  # drawn pages
+KEPT = 8  # drawn pages in memory
 SCRIPTS = {"report.js": "text/javascript", "watch.js": "text/javascript", "report.css": "text/css"}
 SCRIPTS |= {"watch.css": "text/css", "plotly.js": "text/javascript"}
 T = TypeVar("T")
@@ -53,17 +53,17 @@ class Seen:
         """One thread: what is read of runs is kept between two looks, and no two look at once."""
         self._thread = ThreadPoolExecutor(1, "watch")
         self._values: OrderedDict[str, tuple[float, Any]] = OrderedDict()
-        self._asked: dict[str, asyncio.Future[Any]] = {}
+        self._pending: dict[str, asyncio.Future[Any]] = {}
 
     async def get(self, key: str, find: Callable[[], T]) -> T:
         """The value; what finding it raises is raised."""
         until, value = self._values.get(key, (0.0, None))
         if time.monotonic() < until:
             return value
-        if key not in self._asked:
-            self._asked[key] = asked = asyncio.ensure_future(self._find(key, find))
-            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
-        return await asyncio.shield(self._asked[key])
+        if key not in self._pending:
+            self._pending[key] = future = asyncio.ensure_future(self._find(key, find))
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
+        return await asyncio.shield(self._pending[key])
 
     async def _find(self, key: str, find: Callable[[], T]) -> T:
         try:
@@ -76,7 +76,7 @@ class Seen:
                 self._values.popitem(last=False)
             return value
         finally:
-            del self._asked[key]
+            del self._pending[key]
 
 
 class Drawings:
@@ -89,8 +89,8 @@ class Drawings:
 
     def due(self, key: str, version: str) -> str:
         """The version of a page that is to be shown now: the one that was drawn, as long as another is too early."""
-        known, until, _ = self._drawn.get(key, ("", 0.0, b""))
-        return known if known and time.monotonic() < until else version
+        drawn, until, _ = self._drawn.get(key, ("", 0.0, b""))
+        return drawn if drawn and time.monotonic() < until else version
 
     async def html(self, key: str, version: str, **request: Any) -> bytes:
         """What is drawn for this version of a page, packed."""
@@ -122,7 +122,7 @@ class WatchPages:
             Route("/static/{name}", self._static),
             *(Route(f"/events{path}", self._events) for path in shown),
             *(Route(f"/drawn{path}", self._drawn) for path in shown),
-            *(Route(path, self._whole) for path in shown),
+            *(Route(path, self._full_page) for path in shown),
         ]
         missing: Any = {404: lambda *_: _missing("there is no such page")}
         return Access(Starlette(routes=routes, exception_handlers=missing), token, port)
@@ -145,7 +145,7 @@ class WatchPages:
             return TrialPage(name, run, request.query_params.get("trial", ""))
         return RunPage(name, run, self._reader)
 
-    async def _found(self, request: Request) -> Page | Response:
+    async def _find_page(self, request: Request) -> Page | Response:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, self._page, request)
         except KeyError:
@@ -153,15 +153,15 @@ class WatchPages:
         except (UserError, OSError) as error:
             return _missing(str(error))
 
-    async def _whole(self, request: Request) -> Response:
+    async def _full_page(self, request: Request) -> Response:
         """A page, whole."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
         top = asyncio.ensure_future(self._top(page, address))
         done, _ = await asyncio.wait({top}, timeout=PATIENCE)
         shown = top.result() if done else await asyncio.get_running_loop().run_in_executor(None, page.first)
-        return HTMLResponse(pages.whole(page, shown, address, time.time()))
+        return HTMLResponse(pages.html(page, shown, address, time.time()))
 
     async def _top(self, page: Page, address: str) -> str:
         """The top of a page, or what is wrong with its run."""
@@ -172,13 +172,13 @@ class WatchPages:
 
     async def _drawn(self, request: Request) -> Response:
         """What is drawn below a page's top."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
         try:
             version = await self._seen.get(f"version {address}", page.version)
-            asked = await self._seen.get(f"drawing {address}", page.drawing)
-            packed = await self._unless_over(self._drawings.html(address, version, **asked)) if asked else b""
+            drawing = await self._seen.get(f"drawing {address}", page.drawing)
+            packed = await self._unless_over(self._drawings.html(address, version, **drawing)) if drawing else b""
         except (UserError, OSError) as error:
             packed = gzip.compress(pages.problem(error).encode())
         return _packed(packed, "text/html")
@@ -194,7 +194,7 @@ class WatchPages:
 
     async def _events(self, request: Request) -> Response:
         """A page's changes, as they come."""
-        page, address = await self._found(request), _address(request)
+        page, address = await self._find_page(request), _address(request)
         if isinstance(page, Response):
             return page
 
@@ -254,9 +254,9 @@ def _packed(content: bytes, kind: str) -> Response:
 def _content(name: str) -> bytes:
     """A file of ours, or Plotly's script, packed."""
     if name == "plotly.js":
-        found = importlib.util.find_spec("plotly")
-        assert found and found.submodule_search_locations
-        file = Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+        spec = importlib.util.find_spec("plotly")
+        assert spec and spec.submodule_search_locations
+        file = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
         return gzip.compress(file.read_bytes(), 5)
     return gzip.compress(templates.text(name if name.startswith("report") else f"watch/{name}").encode())
 

@@ -21,10 +21,10 @@ LEFT_OUT = ("folder", "command", "time", "started", "state", "machine")  # what 
 
 def html(runs: dict[str, Path]) -> str:
     """The part of the page; of a comparison, its searches are shown.  UserError for what cannot be read."""
-    found = {name: sections.found(run) for name, run in _searches(runs).items()}
-    parts = [_glance(f, name) for name, f in found.items()]
-    tables = [sections.overview(parts), _configurations(found), _settings(found)]
-    return templates.ENVIRONMENT.get_template("watch/together.html").render(tables=tables, figures=_figures(found))
+    by_run = {name: sections.read_findings(run) for name, run in _searches(runs).items()}
+    parts = [_glance(f, name) for name, f in by_run.items()]
+    tables = [sections.overview(parts), _configurations(by_run), _settings(by_run)]
+    return templates.ENVIRONMENT.get_template("watch/together.html").render(tables=tables, figures=_figures(by_run))
 
 
 def _searches(runs: dict[str, Path]) -> dict[str, Path]:
@@ -39,7 +39,7 @@ def _glance(f: Findings, name: str) -> SearchSection:
     """A search's part without its figures and tables."""
     return SearchSection(
         anchor=f"/run/{name}",
-        found=f,
+        findings=f,
         figures=[],
         table="",
         provenance=provenance.of(f.record, f),
@@ -48,15 +48,15 @@ def _glance(f: Findings, name: str) -> SearchSection:
     )
 
 
-def _figures(found: dict[str, Findings]) -> list[figures.Shown]:
+def _figures(by_run: dict[str, Findings]) -> list[figures.Shown]:
     """The best so far, a line for each run; runs with different objectives have no such figure."""
-    goals = {f.goal.first for f in found.values()}
+    goals = {f.goal.first for f in by_run.values()}
     if len(goals) > 1:
         return []
     [first] = goals
-    rounds = pd.concat([f.rounds.assign(run=name) for name, f in found.items()], ignore_index=True)
-    trials = pd.concat([f.trials.assign(run=name) for name, f in found.items()], ignore_index=True)
-    sends = any(f.sends for f in found.values())
+    rounds = pd.concat([f.rounds.assign(run=name) for name, f in by_run.items()], ignore_index=True)
+    trials = pd.concat([f.trials.assign(run=name) for name, f in by_run.items()], ignore_index=True)
+    sends = any(f.sends for f in by_run.values())
     return [
         figures.drawn(
             f"Best so far against {word}",
@@ -68,32 +68,33 @@ def _figures(found: dict[str, Findings]) -> list[figures.Shown]:
     ]
 
 
-def _configurations(found: dict[str, Findings]) -> TextTable:
+def _configurations(by_run: dict[str, Findings]) -> TextTable:
     """The best configuration of each run."""
-    names = list(dict.fromkeys(name for f in found.values() for name in f.searched))
-    rows = [[name, *(short(f.config[name]) if name in f.config else "" for f in found.values())] for name in names]
-    return TextTable("Best configurations", _columns("hyperparameter", found, numeric=True), rows)
+    names = list(dict.fromkeys(name for f in by_run.values() for name in f.searched))
+    rows = [[name, *(short(f.config[name]) if name in f.config else "" for f in by_run.values())] for name in names]
+    return TextTable("Best configurations", _columns("hyperparameter", by_run, numeric=True), rows)
 
 
-def _settings(found: dict[str, Findings]) -> TextTable:
+def _settings(by_run: dict[str, Findings]) -> TextTable:
     """The settings that are not the same in all runs."""
-    each = [_settings_of(f) for f in found.values()]
-    names = [n for n in dict.fromkeys(n for settings in each for n in settings) if n not in LEFT_OUT]
-    rows = [[name, *(settings.get(name, "") for settings in each)] for name in names]
-    return TextTable("Settings that differ", _columns("setting", found), [row for row in rows if len(set(row[1:])) > 1])
+    by_name = [_settings_of(f) for f in by_run.values()]
+    names = [n for n in dict.fromkeys(n for settings in by_name for n in settings) if n not in LEFT_OUT]
+    rows = [[name, *(settings.get(name, "") for settings in by_name)] for name in names]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    return TextTable("Settings that differ", _columns("setting", by_run), rows)
 
 
 def _settings_of(f: Findings) -> dict[str, str]:
     """Settings by name: where the numbers come from, the scenario's fields, and what was searched."""
-    where = provenance.of(f.record, f)
+    origin = provenance.of(f.record, f)
     space: dict[str, Any] = f.record.get("space") or {}
     return (
         {"algorithm": str(f.record["algorithm"])}
-        | dict(where.rows)
-        | {name: str(value) for name, value in where.scenario}
+        | dict(origin.rows)
+        | {name: str(value) for name, value in origin.scenario}
         | {f"{name}, searched": str(over) for name, over in space.items()}
     )
 
 
-def _columns(first: str, found: dict[str, Findings], numeric: bool = False) -> list[TextColumn]:
-    return [TextColumn(first, False), *(TextColumn(name, numeric) for name in found)]
+def _columns(first: str, by_run: dict[str, Findings], numeric: bool = False) -> list[TextColumn]:
+    return [TextColumn(first, False), *(TextColumn(name, numeric) for name in by_run)]

@@ -13,10 +13,10 @@ from fedtune.programs.run import LOG
 from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
-ROUNDS = 200  # of the last rounds that are shown
-TAIL = 2**20  # bytes of a log that they are looked for in
-FIRST = ("val_", "test_", "train_")  # begin the names of metrics that stand first
-LINES = 300  # of an output that are shown
+ROUNDS = 200  # the last ones, which are shown
+TAIL = 2**20  # bytes at the end of a log, in which these are looked for
+FIRST = ("val_", "test_", "train_")  # prefixes of the metrics that are shown first
+LINES = 300  # of an output, which are shown
 RESULTS, ERROR = "result.json", "error.txt"  # Tune's names
 
 

@@ -49,8 +49,8 @@ COLUMNS: dict[str, str] = {
 
 def averaged(p: SearchPlan) -> bool:
     """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
-    whole = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
-    return bool(whole) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
+    ran_out = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
+    return bool(ran_out) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
 
 
 def _begun(p: SearchPlan) -> pd.DataFrame:
@@ -65,11 +65,11 @@ def table(searches: Sequence[Mapping[str, SearchPlan]]) -> pd.DataFrame:
     searches: the plans of the algorithms' first searches by the algorithms' names, of their second ones, …
     """
     objective = next(iter(searches[0].values())).goal.first
-    found = {name: [_of_search(of[name]) for of in searches] for name in searches[0]}
-    most = min(len(of) for every in found.values() for of in every)
+    by_name = {name: [_of_search(of[name]) for of in searches] for name in searches[0]}
+    largest = min(len(of) for every in by_name.values() for of in every)
     rows = []
-    for name, every in found.items():
-        for n in range(most):
+    for name, every in by_name.items():
+        for n in range(largest):
             scores = statistics.mean([of["score"].iloc[n] for of in every])
             rounds = float(np.mean([of["rounds"].iloc[n] for of in every]))
             rows.append((name, n + 1, scores.mean, scores.half, rounds))
@@ -82,16 +82,16 @@ def table(searches: Sequence[Mapping[str, SearchPlan]]) -> pd.DataFrame:
 def _of_search(p: SearchPlan) -> pd.DataFrame:
     """What a search would have chosen after each number of trials: columns score (NaN where nothing), rounds."""
     trials = _begun(p)
-    scores = [_chosen(trials[:n], p) for n in range(1, len(trials) + 1)]
+    scores = [_best_score(trials[:n], p) for n in range(1, len(trials) + 1)]
     if averaged(p):
         first, sign = len(p.points), p.goal.first.sign  # these are tried first, in their order
         begun = sign * scores[first - 1] if 0 < first <= len(scores) else -math.inf
-        each = [sign * _chosen(trials[i : i + 1], p) for i in range(first, len(trials))]
+        each = [sign * _best_score(trials[i : i + 1], p) for i in range(first, len(trials))]
         scores[first:] = sign * statistics.expected_best(np.fmax(np.nan_to_num(each, nan=-math.inf), begun))
     return pd.DataFrame({"score": np.array(scores, float), "rounds": trials["rounds"].cumsum().to_numpy(float)})
 
 
-def _chosen(trials: pd.DataFrame, p: SearchPlan) -> float:
+def _best_score(trials: pd.DataFrame, p: SearchPlan) -> float:
     """The score of a search's best trial if these were all; NaN if none of them could be chosen."""
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     return math.nan if best is None else float(best[p.goal.first.column])
@@ -100,11 +100,11 @@ def _chosen(trials: pd.DataFrame, p: SearchPlan) -> float:
 def leaders(table: pd.DataFrame) -> list[tuple[int, int, str]]:
     """Who leads by how many trials: the first and the last number of them, and a name (several if they are equal)."""
     first = table[(table["rank"] == 1) & table["score"].notna()].groupby("trials")["algorithm"].agg(" and ".join)
-    found = []
-    for name, of in itertools.groupby(first.items(), key=lambda row: row[1]):
-        numbers = [int(n) for n, _ in of]
-        found.append((numbers[0], numbers[-1], str(name)))
-    return found
+    spans = []
+    for name, group in itertools.groupby(first.items(), key=lambda row: row[1]):
+        numbers = [int(n) for n, _ in group]
+        spans.append((numbers[0], numbers[-1], str(name)))
+    return spans
 
 
 def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> int | None:
@@ -114,8 +114,8 @@ def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> i
     """
     means = objective.sign * table.pivot(index="trials", columns="algorithm", values="score")
     last = means.iloc[-1]
-    apart = [(a, b) for a, b in itertools.permutations(means, 2) if last[a] - last[b] > margin]
-    if not apart:
+    pairs = [(a, b) for a, b in itertools.permutations(means, 2) if last[a] - last[b] > margin]
+    if not pairs:
         return None
-    alike = np.all([means[a] > means[b] for a, b in apart], axis=0)
-    return int(means.index[len(alike) - int(np.argmin([*alike[::-1], False]))])
+    same_order = np.all([means[a] > means[b] for a, b in pairs], axis=0)
+    return int(means.index[len(same_order) - int(np.argmin([*same_order[::-1], False]))])

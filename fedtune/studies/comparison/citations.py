@@ -28,40 +28,40 @@ def _entries() -> dict[str, str]:
     return {str(re.match(r"@\w+\{(\w+),", text)[1]): text for text in texts}  # type: ignore[index]
 
 
-def cited(found: Sequence[str]) -> list[str]:
+def cited(sentences: Sequence[str]) -> list[str]:
     """The keys that are cited, in the order of the references."""
-    keys = {key for line in found for of in re.findall(f"{MARKS[0]}(.*?){MARKS[1]}", line) for key in of.split(",")}
+    keys = {key for line in sentences for of in re.findall(f"{MARKS[0]}(.*?){MARKS[1]}", line) for key in of.split(",")}
     return [key for key in _entries() if key in keys]
 
 
-def bibtex(found: Sequence[str], version: str) -> str:
+def bibtex(sentences: Sequence[str], version: str) -> str:
     """The cited entries.  version: of fedtune."""
     entries = _entries() | {"fedtune": _entries()["fedtune"].replace("\n}", f",\n  note = {{Version {version}}}\n}}")}
-    return "\n\n".join(entries[key] for key in cited(found)) + "\n"
+    return "\n\n".join(entries[key] for key in cited(sentences)) + "\n"
 
 
-def latex(found: Sequence[str]) -> str:
+def latex(sentences: Sequence[str]) -> str:
     """The text in LaTeX, with \\cite."""
-    cite = _each(found, in_latex, lambda keys: rf"\cite{{{','.join(keys)}}}", "~")
+    cite = _written_out(sentences, in_latex, lambda keys: rf"\cite{{{','.join(keys)}}}", "~")
     return (
         "\n".join(["% references.bib has its references; cite the papers of the algorithms and data, too", *cite])
         + "\n"
     )
 
 
-def markdown(found: Sequence[str]) -> str:
+def markdown(sentences: Sequence[str]) -> str:
     """The text in Markdown, with authors and years, and the list of references."""
-    said = _each(found, in_markdown, lambda keys: f"({'; '.join(map(_short, keys))})", " ")
-    listed = "\n".join(f"- {_whole(key)}" for key in cited(found))
-    return f"## Method\n\n{' '.join(said)}\n\n## References\n\n{listed}\n"
+    texts = _written_out(sentences, in_markdown, lambda keys: f"({'; '.join(map(_short, keys))})", " ")
+    listed = "\n".join(f"- {_reference(key)}" for key in cited(sentences))
+    return f"## Method\n\n{' '.join(texts)}\n\n## References\n\n{listed}\n"
 
 
-def _each(
-    found: Sequence[str], escaped: Callable[[str], str], cite: Callable[[list[str]], str], space: str
+def _written_out(
+    sentences: Sequence[str], escaped: Callable[[str], str], cite: Callable[[list[str]], str], space: str
 ) -> list[str]:
     """Sentences with their texts escaped and their citations written out.  space: before a citation."""
     texts = []
-    for line in found:
+    for line in sentences:
         parts = re.split(f" {MARKS[0]}(.*?){MARKS[1]}", line)
         texts.append("".join(space + cite(part.split(",")) if i % 2 else escaped(part) for i, part in enumerate(parts)))
     return texts
@@ -84,12 +84,12 @@ def _short(key: str) -> str:
     return ", ".join(filter(None, [who, fields.get("year", "")]))
 
 
-def _whole(key: str) -> str:
+def _reference(key: str) -> str:
     """A reference in a line."""
     fields = _fields(key)
     names = [" ".join(reversed(name.split(", "))) for name in fields["author"].split(" and ")]
-    where = fields.get("booktitle") or fields.get("journal", "")
+    journal = fields.get("booktitle") or fields.get("journal", "")
     number = fields.get("volume", "") + (f"({fields['number']})" if "number" in fields else "")
-    place = " ".join(filter(None, [where, number])) + (f", {fields['pages']}" if "pages" in fields else "")
-    said = [", ".join(names), fields["title"], ", ".join(filter(None, [place, fields.get("year", "")]))]
-    return ". ".join(filter(None, said)) + "."
+    place = " ".join(filter(None, [journal, number])) + (f", {fields['pages']}" if "pages" in fields else "")
+    parts = [", ".join(names), fields["title"], ", ".join(filter(None, [place, fields.get("year", "")]))]
+    return ". ".join(filter(None, parts)) + "."

@@ -1,4 +1,4 @@
-"""A comparison of algorithms: searches with equal budgets on one setting, then runs on fresh seeds."""
+"""A comparison of algorithms: searches with equal budgets on one scenario, then runs on fresh seeds."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
     record: what is kept of the record of a comparison that is resumed.
     """
     p = c.first
-    with ExitStack() as held:
+    with ExitStack() as stack:
         files = RunFiles(c.folder, COMPARISON)
         begun = files.record_file.exists()
         if begun:
-            held.enter_context(files.lock())
+            stack.enter_context(files.lock())
         data = _data(c)
         disk.require_room(c.folder)
-        fits = held.enter_context(
+        fits = stack.enter_context(
             ray_start.connected(
                 p.address,
                 cpus=p.cpus,
@@ -53,10 +53,10 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 storage=c.folder,
             )
         )
-        files.add(**provenance.of_setting(c.to_record()) | dict(record or {}))
+        files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
         if not begun:
             files.make()
-            held.enter_context(files.lock())
+            stack.enter_context(files.lock())
             user_copies.keep(c.own, c.folder)
         with _recorded(c, files) as finish:
             over = _search_all(c, data, fits)
@@ -67,22 +67,22 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 finish("interrupted")
                 say(f"interrupted; {command_line('resume', c.folder)} continues")
                 return 130
-            finish("finished", **_test_findings(c, data, files.noted))
+            finish("finished", **_test_findings(c, data, files.entries))
             return 0
 
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
     """The data sets by name; UserError if some search's seeds, or its fresh ones, cannot be prepared."""
     data: dict[str, Any] = {}
-    known = set()
+    prepared = set()
     for p in c.every:
         trains, source = trainer(p.workload), p.workload.source
-        if source not in known:
-            known.add(source)
+        if source not in prepared:
+            prepared.add(source)
             data |= trains.load(p.workload, p.options.data_dir, p.options.download)
             trains.report(p.workload, data)
-        if (source, p.workload.seed) not in known:
-            known.add((source, p.workload.seed))
+        if (source, p.workload.seed) not in prepared:
+            prepared.add((source, p.workload.seed))
             trains.require(p.workload, data, [*p.selecting, *p.choosing, *p.fresh(c.options.seeds)])
     return data
 
@@ -91,21 +91,21 @@ def _data(c: ComparisonPlan) -> dict[str, Any]:
 def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None]]:
     """Record that the comparison runs, and in the end how it ended, by itself or by what is yielded."""
     files.write("running")
-    began, earlier = time.monotonic(), files.noted.get("seconds", 0.0)
+    began, earlier = time.monotonic(), files.entries.get("seconds", 0.0)
 
     def finish(state: str, **more: Any) -> None:
         files.add(seconds=round(earlier + time.monotonic() - began, 1))
         files.write(state, **more)
 
-    def ended(why: str) -> None:
+    def interrupt(why: str) -> None:
         finish("interrupted", reason=why)
         say(f"note: {command_line('resume', c.folder)} continues")
 
     try:
-        with interrupting.last_words(ended):
+        with interrupting.last_words(interrupt):
             yield finish
     except BaseException as error:
-        ended(f"{user_errors.kind(error)}: {user_errors.text(error)}")
+        interrupt(f"{user_errors.kind(error)}: {user_errors.text(error)}")
         raise
 
 
@@ -135,9 +135,9 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     if not any(wider.ranges.values()):
         say("note: no range is widened: no search's best value is at an end that can be extended")
         return c
-    again = comparison_plan.widened(c, wider)
-    files.add(trials=again.trials, widened=list(again.widened))
-    return again
+    widened = comparison_plan.widened(c, wider)
+    files.add(trials=widened.trials, widened=list(widened.widened))
+    return widened
 
 
 def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
@@ -146,9 +146,9 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
     if before and before["state"] in OVER:
         say(f"{p.workload.name}: already searched")
         return 0
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if before:
-            held.enter_context(p.files.lock())
+            stack.enter_context(p.files.lock())
             state_copies.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}

@@ -46,12 +46,12 @@ class Tested:
     """What a comparison found, as far as its method depends on it.
 
     pairs, against  the tests of all pairs, and of those against the baselines
-    control         that of an algorithm that took part twice; empty without
+    control         the test of an algorithm that took part twice; empty if none did
     reported        the metric of runs on fresh seeds that is compared
     unequal         where budgets were not equal, in words
     record          the comparison's record: versions, commits
-    records         those of its searches
-    rungs           of all its searches together, how many trials reached each and went on
+    records         the records of its searches
+    rungs           for each rung how many trials of all searches reached it and went on
     """
 
     pairs: pd.DataFrame
@@ -80,13 +80,14 @@ def sentences(c: ComparisonPlan, tested: Tested) -> list[str]:
 
 def _compared(c: ComparisonPlan) -> list[str]:
     """What is compared, and where."""
-    found = [f"We compare {listed(list(c.compared))} on {printable(c.setting)}."]
+    sentences = [f"We compare {listed(list(c.compared))} on {printable(c.scenario_words)}."]
     programs = [name for name, p in c.compared.items() if is_program(p.options.algo)]
     if programs:
-        found.append(f"{listed(programs)} {'is a program' if len(programs) == 1 else 'are programs'} outside fedtune.")
+        are = "is a program" if len(programs) == 1 else "are programs"
+        sentences.append(f"{listed(programs)} {are} outside fedtune.")
     if pinned := c.first.workload.pinned:
-        found.append(f"Fixed, not searched: {listed([f'{n} = {v}' for n, v in pinned.items()])}.")
-    return [*found, *(f"Not alike, by the preset {c.options.preset}: {printable(line)}." for line in c.unlike)]
+        sentences.append(f"Fixed, not searched: {listed([f'{n} = {v}' for n, v in pinned.items()])}.")
+    return [*sentences, *(f"Not alike, by the preset {c.options.preset}: {printable(line)}." for line in c.unlike)]
 
 
 def _searched(c: ComparisonPlan, tested: Tested) -> list[str]:
@@ -96,33 +97,33 @@ def _searched(c: ComparisonPlan, tested: Tested) -> list[str]:
     kind = searchers.find(p.searcher)
     of = f"of {several(c.trials, 'trial')}"
     times = f"by one search {of}" if k == 1 else f"by {k} searches {of}, which have draws and seeds of their own"
-    found = [
+    sentences = [
         f"Each is tuned {times}, with fedtune{cite('fedtune')} on Ray Tune "
         f"{versions.get('ray', '')}{cite('liaw2018tune')}.".replace("  ", " "),
         f"Configurations are suggested by {how}{cite(key)}, in Optuna {versions.get('optuna', '')}"
         f"{cite('akiba2019optuna')}".replace("  ", " ")
         + ("." if kind.is_grid else "; the first trial of each search is the default configuration")
         + _unguided(kind.startup, c.trials) * (not kind.is_grid),
-        f"A trial lasts at most {_most(p)}" + (f", on each of {p.seeds} seeds." if p.seeds > 1 else "."),
+        f"A trial lasts at most {_budget(p)}" + (f", on each of {p.seeds} seeds." if p.seeds > 1 else "."),
         _stopped(p, tested.rungs),
     ]
     if c.before:
-        found.append(
+        sentences.append(
             "Ranges at whose end the best of some search lay were widened once, for all algorithms that share them. "
             f"Every search then went on: {c.before} of its {c.trials} trials are from before."
         )
-    return [*found, *_ranges(c)]
+    return [*sentences, *_ranges(c)]
 
 
 def _unguided(startup: int, trials: int) -> str:
     """How many trials are drawn at random, because a searcher has not begun to learn."""
     if not startup:
         return "."
-    whole = f"and the first {startup} are not guided by others" if trials > startup else "and so few are never guided"
-    return f", {whole}."
+    clause = f"and the first {startup} are not guided by others" if trials > startup else "and so few are never guided"
+    return f", {clause}."
 
 
-def _most(p: SearchPlan) -> str:
+def _budget(p: SearchPlan) -> str:
     """A trial's largest budget, in words."""
     unit = {"mb": "megabytes sent and received", "seconds": "seconds"}.get(p.budget.unit)
     return f"{p.budget.limit:g} {unit}" if unit else several(int(p.budget.limit), "round")
@@ -133,28 +134,28 @@ def _stopped(p: SearchPlan, rungs: Sequence[RungCount]) -> str:
     if p.scheduler not in SCHEDULERS or p.unjudged:
         return "No trial is stopped early."
     how, keys = SCHEDULERS[p.scheduler]
-    said = f"Trials are stopped early by {how}{cite(*keys.split(','))}"
+    text = f"Trials are stopped early by {how}{cite(*keys.split(','))}"
     unit = {"mb": "megabytes", "seconds": "seconds"}.get(p.budget.unit, "rounds")
     if stops := schedulers.rungs(p.scheduler, p.budget.limit, p.grace):
         at, brackets = listed([f"{stop:g}" for stop in stops]), p.scheduler == "hyperband"
         first, word = " in the first bracket" * brackets, "rungs" if len(stops) > 1 else "a rung"
-        said = f"{said}, with {word}{first} at {at} {unit} and a reduction factor of {schedulers.REDUCTION}."
+        text = f"{text}, with {word}{first} at {at} {unit} and a reduction factor of {schedulers.REDUCTION}."
         counts = [f"{r.went_on} of {r.reached}{' went on' * (not i)} from {r.where}" for i, r in enumerate(rungs)]
         went = "" if brackets or not counts else f" Of the trials of all searches, {listed(counts)}."
-        return said + went
-    return f"{said}, from {p.grace:g} {unit} on."
+        return text + went
+    return f"{text}, from {p.grace:g} {unit} on."
 
 
 def _ranges(c: ComparisonPlan) -> list[str]:
-    """Which hyperparameters that all search have one range for all, and which have not."""
+    """Which of the hyperparameters that every algorithm searches have the same range for all."""
     spaces = [p.space.text() for p in c.compared.values()]
     common = [n for n in spaces[0] if all(n in of for of in spaces)]
     if len(spaces) < 2 or not common:
         return []
-    alike = [n for n in common if len({of[n] for of in spaces}) == 1]
-    other = [n for n in common if n not in alike]
-    found = [f"Of the hyperparameters that all have, {listed(alike)} {_has(alike)} one range for all."] * bool(alike)
-    return found + [f"The ranges of {listed(other)} differ between algorithms."] * bool(other)
+    same = [n for n in common if len({of[n] for of in spaces}) == 1]
+    other = [n for n in common if n not in same]
+    sentences = [f"Of the hyperparameters that all have, {listed(same)} {_has(same)} one range for all."] * bool(same)
+    return sentences + [f"The ranges of {listed(other)} differ between algorithms."] * bool(other)
 
 
 def _has(names: Sequence[str]) -> str:
@@ -162,46 +163,46 @@ def _has(names: Sequence[str]) -> str:
 
 
 def _selected(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """By what a search selects, and on which rows."""
+    """The metric that a search selects by, and its rows."""
     goal = c.first.goal
     by = printable(goal.in_words)
-    found = [f"A search chooses by {by} at a trial's end, among the trials that it did not stop."]
+    sentences = [f"A search chooses by {by} at a trial's end, among the trials that it did not stop."]
     if c.first.choosing:
-        found.append(
+        sentences.append(
             f"It trains the best {TOP} of them on {several(len(c.first.choosing), f'more {c.first.run_word}')}, and "
             "names the one with the best mean over all; one that diverges on any is out."
         )
     on_test = [line for record in tested.records for line in caveats.on_test_rows(record)]
     if on_test:
-        return found + [f"{one_line(line)}." for line in dict.fromkeys(on_test)]
+        return sentences + [f"{one_line(line)}." for line in dict.fromkeys(on_test)]
     if all(n.startswith("val_") or n in METRICS for n in goal.names):
-        found.append("No figure of test rows takes part in that.")
-    return found
+        sentences.append("No figure of test rows takes part in that.")
+    return sentences
 
 
 def _fresh(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """The runs on fresh seeds: of what, on which, and what is chosen by them."""
+    """The runs on fresh seeds: configurations, seeds, and what the runs choose."""
     p, o = c.first, c.options
     best = "The best configuration" if o.candidates == 1 else f"The best {o.candidates} configurations"
     best = "The configuration named by" if p.choosing else f"{best} of"
-    each = (", each" if o.seeds > 1 else "") + " with its own partition" if c.setting_record else ""
+    each = (", each" if o.seeds > 1 else "") + " with its own partition" if c.scenario_record else ""
     seeds = [
         f"searched on {_span([*of.selecting, *of.choosing])}, fresh {_span(of.fresh(o.seeds))}"
         for of in (s[next(iter(s))] for s in c.searches)
     ]
-    found = [
+    sentences = [
         f"{best} each search and the default one are then trained on {several(o.seeds, 'fresh seed')}{each}. No "
         f"search has used them: {'; '.join(seeds)}."
     ]
     if o.candidates > 1:
-        found.append(
+        sentences.append(
             f"Of these {o.candidates} the one with the best mean {printable(p.goal.in_words)} on the fresh seeds is "
             "the tuned configuration."
         )
-    found.append(f"We report {printable(tested.reported)} after the last round.")
+    sentences.append(f"We report {printable(tested.reported)} after the last round.")
     if unseeded := [name for name, q in c.compared.items() if not q.workload.repeatable]:
-        found.append(f"{listed(unseeded)} cannot be seeded; for it, seeds are repetitions.")
-    return found
+        sentences.append(f"{listed(unseeded)} cannot be seeded; for it, seeds are repetitions.")
+    return sentences
 
 
 def _span(seeds: Sequence[int]) -> str:
@@ -209,7 +210,7 @@ def _span(seeds: Sequence[int]) -> str:
 
 
 def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
-    """What is tested, how it is corrected, and what may be claimed."""
+    """The tests, their correction, and the claims that they allow."""
     k, o = len(c.searches), c.options
     holm = f"corrected by Holm's method{cite('holm1979')}"
     if tested.pairs.empty:
@@ -217,7 +218,7 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
     if k == 1 and o.seeds == 1:
         return ["With one search of each algorithm and one fresh seed nothing is tested."]
     if k == 1:
-        found = [
+        sentences = [
             f"Algorithms are compared by paired t-tests over the {o.seeds} fresh seeds, {holm} over "
             f"{several(len(tested.pairs), 'pair')}, with 95 % intervals.",
             "With one search of each algorithm these know the luck of the seeds and not that of the search, so there "
@@ -225,7 +226,7 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
         ]
     else:
         margin = f"{100 * o.margin:g} points" if comparison_text.in_percent(tested.pairs) else f"{o.margin:g}"
-        found = [
+        sentences = [
             f"A search is the unit{cite('bouthillier2021variance')}: the mean over its fresh seeds is one number. "
             f"Two algorithms are compared by the {k} differences between searches on the same seeds, with a 95 % "
             f"interval and a {_test(len(tested.pairs))}.",
@@ -234,8 +235,8 @@ def _judged(c: ComparisonPlan, tested: Tested) -> list[str]:
             f"These claims are made at 5 % for all together, {holm} over {several(len(tested.pairs), 'pair')}.",
         ]
     if len(tested.against):
-        found.append(f"The tests against {listed(c.baselines)} are corrected once more by themselves.")
-    return found + _control(c, tested)
+        sentences.append(f"The tests against {listed(c.baselines)} are corrected once more by themselves.")
+    return sentences + _control(c, tested)
 
 
 def _control(c: ComparisonPlan, tested: Tested) -> list[str]:
@@ -271,7 +272,7 @@ def _by_budget(c: ComparisonPlan) -> list[str]:
 
 def _versions(record: Mapping[str, Any]) -> str:
     """The versions and the commits of what ran."""
-    found = [f"{name} {version}" for name, version in (record.get("versions") or {}).items()]
-    known = [n for n in commits_of(record) if n]
-    at = f"; fedtune's commit is {listed([n[:10] + '+' * n.endswith('+') for n in known])}" if known else ""
-    return f"Versions: {', '.join(map(printable, found))}{at}."
+    versions = [f"{name} {version}" for name, version in (record.get("versions") or {}).items()]
+    commits = [n for n in commits_of(record) if n]
+    at = f"; fedtune's commit is {listed([n[:10] + '+' * n.endswith('+') for n in commits])}" if commits else ""
+    return f"Versions: {', '.join(map(printable, versions))}{at}."

@@ -39,18 +39,18 @@ class ComparisonPlan:
 
     plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
             space
-    again   of its other searches, which differ from the first in their seeds
-    control the plainest of them, and the name under which it is searched once more with other draws; () without
+    repeats the plans of its other searches, which differ from the first in their seeds
+    control the plainest algorithm, and the name under which it is searched once more with other draws; or ()
     """
 
     options: ComparisonOptions
     folder: Path
     plans: dict[str, SearchPlan]
-    again: tuple[dict[str, SearchPlan], ...] = ()
+    repeats: tuple[dict[str, SearchPlan], ...] = ()
     control: tuple[str, ...] = ()
-    baselines: tuple[str, ...] = ()  # those of them that others are tested against
+    baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
     before: int = 0  # trials of each search before its ranges were widened
-    widened: tuple[str, ...] = ()  # which ranges were, in words
+    widened: tuple[str, ...] = ()  # the widened ranges, in words
 
     @property
     def first(self) -> SearchPlan:
@@ -60,7 +60,7 @@ class ComparisonPlan:
     @property
     def searches(self) -> tuple[dict[str, SearchPlan], ...]:
         """The plans of all searches: of each number, by algorithm."""
-        return self.plans, *self.again
+        return self.plans, *self.repeats
 
     @property
     def every(self) -> list[SearchPlan]:
@@ -79,7 +79,7 @@ class ComparisonPlan:
 
     @property
     def unlike(self) -> list[str]:
-        """Hyperparameters of the setting that are not searched, and differ between algorithms by a preset, in words.
+        """Hyperparameters of the scenario that are not searched, and differ between algorithms by a preset, in words.
 
         The value that most have is said last.
         """
@@ -88,12 +88,12 @@ class ComparisonPlan:
             fixed = p.workload.configuration({})
             for n in sorted(p.workload.common - {*p.space.domains} - {*p.workload.idle({})}):
                 values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
-        found = []
-        for n, of in values.items():
-            *some, most = sorted(of, key=lambda value: len(of[value]))
+        lines = []
+        for n, names_by_value in values.items():
+            *some, usual = sorted(names_by_value, key=lambda value: len(names_by_value[value]))
             if some:
-                found.append(f"{n} is {_for(of, some)}, and {most} for all others")
-        return found
+                lines.append(f"{n} is {_for(names_by_value, some)}, and {usual} for all others")
+        return lines
 
     @property
     def own(self) -> tuple[UserFile, ...]:
@@ -101,14 +101,14 @@ class ComparisonPlan:
         return user_files.merged(*(p.own for p in self.plans.values()))
 
     @property
-    def setting(self) -> str:
-        """The scenario by name, with what was changed of it; where there is only programs, theirs."""
+    def scenario_words(self) -> str:
+        """The scenario by name, with the fields that were changed; of programs alone: their own data."""
         words = (p.workload.scenario_words(p.scenario, p.options.fields) for p in self.plans.values())
         return next(filter(None, words), "their own data")
 
     @property
-    def setting_record(self) -> dict[str, Any]:
-        """The setting for the record; empty where there are only programs."""
+    def scenario_record(self) -> dict[str, Any]:
+        """The scenario for the record; empty if there are only programs."""
         return next(filter(None, (p.workload.scenario_record(p.scenario) for p in self.plans.values())), {})
 
     def to_record(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class ComparisonPlan:
             "seeds_per_trial": p.seeds,
             "choose_seeds": self.options.choose_seeds,
             **p.goal.to_record(),
-            **self.setting_record,
+            **self.scenario_record,
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
 
 
@@ -178,33 +178,33 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    again = [
-        {n: _again(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
+    repeats = [
+        {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
     made = ComparisonPlan(
         options=options,
         folder=folder,
         plans=plans,
-        again=tuple(again),
+        repeats=tuple(repeats),
         baselines=tuple(b for b in baselines if b in plans),
     )
-    made = _with_control(made) if options.control and again else made
+    made = _with_control(made) if options.control and repeats else made
     for line in comparison_text.unlike(made.unlike, options.preset):
         say(f"note: {line}")
     user_files.register(made.own)
     return made
 
 
-def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
+def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
     """The searches of a comparison, each of which goes on over wider ranges, with half its trials again.
 
-    Also where no range of its own is wider, so that budgets stay equal.
+    A search without a wider range goes on too, so that budgets stay equal.
     """
     before = c.first.trials
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
-        of = found.ranges[name if name in found.ranges else c.control[0]]  # a control's are its algorithm's
+        of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
         ranges = ",".join(also_text(n, domain) for n, domain in of.items())
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
@@ -219,8 +219,8 @@ def widened(c: ComparisonPlan, found: Widened) -> ComparisonPlan:
             concurrent=p.concurrent,
         )
 
-    plans, *again = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(c, plans=plans, again=tuple(again), before=before, widened=tuple(found.reasons))
+    plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
+    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -305,7 +305,7 @@ def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
 def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
     """The options of a search; a program takes of --set and --ranges what names hyperparameters of its own.
 
-    The rest is for the built-in algorithms, as is what is said of the setting.
+    The rest, and the fields of the scenario, are for the built-in algorithms.
     """
     search = options.of_search(typed, folder, number, called)
     if not is_program(typed):
@@ -319,11 +319,11 @@ def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 
 
 def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOptions]) -> None:
     """Say which names of --set and --ranges a program does not have; UserError if all are programs without one."""
-    asked = {*options.set, *_ranged(options)}
-    lacks = {name: asked - {*s.set, *_ranged(s)} for name, s in searches.items()}
+    given = {*options.set, *_ranged(options)}
+    lacks = {name: given - {*s.set, *_ranged(s)} for name, s in searches.items()}
     if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
-        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # which refuses it in words
+        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # it refuses the name
     for name, missing in lacks.items():
         if missing:
             say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --ranges of it are for the others")
@@ -343,7 +343,7 @@ def _planned(search: SearchOptions) -> SearchPlan:
     return plan.make(search, resumed=run.exists())
 
 
-def _again(first: SearchPlan, search: SearchOptions) -> SearchPlan:
+def _repeated_plan(first: SearchPlan, search: SearchOptions) -> SearchPlan:
     """The plan of one of an algorithm's other searches: as its first, on other seeds."""
     p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
     return dataclasses.replace(p, grace=first.grace, budget=first.budget)
@@ -358,10 +358,10 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
 
     def twice(k: int, of: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
-        return {**of, name: dataclasses.replace(_again(of[plainest], search), draws=OTHER_DRAWS)}
+        return {**of, name: dataclasses.replace(_repeated_plan(of[plainest], search), draws=OTHER_DRAWS)}
 
-    plans, *again = (twice(k, of) for k, of in enumerate(c.searches))
-    return dataclasses.replace(c, plans=plans, again=tuple(again), control=(plainest, name))
+    plans, *repeats = (twice(k, of) for k, of in enumerate(c.searches))
+    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), control=(plainest, name))
 
 
 def _also(

@@ -40,9 +40,9 @@ def report(
     """
     runs = {name: [of[name].folder for of in c.searches] for name in c.plans}
     cells = {name: printed(c, name) for name in runs}
-    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in found) for n, found in cells.items()}
-    spent, objective = {n: comparison_tables.spent(of) for n, of in runs.items()}, c.first.goal.first
-    table = comparison_tables.control_last(comparison_tables.table(evaluations, spent, texts, objective), c.control)
+    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
+    costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
+    table = comparison_tables.control_last(comparison_tables.table(evaluations, costs, texts, objective), c.control)
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
     pairs = comparison_tables.pairs(compared, objective, c.options.margin)
     against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)
@@ -52,10 +52,10 @@ def report(
     write_whole(files.against_file, against.to_csv(index=False))
     by_budget = budgets.table([{n: of[n] for n in c.compared} for of in c.searches])
     write_whole(files.budget_file, by_budget.to_csv(index=False))
-    each = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
-    unequal = comparison_tables.unequal(each, c.trials, c.first.budget)
+    folders = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
+    unequal = comparison_tables.unequal(folders, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
-    notes = list(dict.fromkeys(published.note(v) for found in cells.values() for v in found))
+    notes = list(dict.fromkeys(published.note(v) for figures in cells.values() for v in figures))
     records = {name: RunFiles(of[0]).record for name, of in runs.items()}
     caveats = [
         *comparison_text.unlike(c.unlike, c.options.preset),
@@ -67,13 +67,13 @@ def report(
     titled = _titled(c, table, pairs, against, twice, by_budget)
     answer = comparison_text.outcome(table, pairs, against)
     leading = comparison_text.by_budget(by_budget, objective, c.options.margin)
-    said = [line for line in (answer, leading) if line]
-    for line in said:
+    sentences = [line for line in (answer, leading) if line]
+    for line in sentences:
         say(f"\n{line}")
     _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
-    made = _made(record, each.values(), outcomes, table["search_seconds"].sum())
-    _write(c, titled, said, [*warnings, *notes, *caveats], made)
-    reported, every = objective.reported(evaluations), [RunFiles(run).record for run in each.values()]
+    made = _made(record, folders.values(), outcomes, table["search_seconds"].sum())
+    _write(c, titled, sentences, [*warnings, *notes, *caveats], made)
+    reported, every = objective.reported(evaluations), [RunFiles(run).record for run in folders.values()]
     tested = method.Tested(
         pairs=pairs,
         against=against,
@@ -82,7 +82,7 @@ def report(
         unequal=unequal,
         record=record,
         records=every,
-        rungs=overview.rungs(each.values()),
+        rungs=overview.rungs(folders.values()),
     )
     _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
@@ -110,13 +110,13 @@ def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
-    """Published figures of an algorithm in this setting; none if a field was changed, unless it only adds rows."""
-    setting = c.setting_record
-    if not setting:
+    """Published figures of an algorithm in this scenario; none if a field was changed, unless it only adds rows."""
+    record = c.scenario_record
+    if not record:
         return []
-    named = find(setting["scenario_name"])
-    same = setting["scenario"] | {"all_classes": named.all_classes} == vars(named)
-    return published.of(setting["scenario_name"], name) if same else []
+    named = find(record["scenario_name"])
+    same = record["scenario"] | {"all_classes": named.all_classes} == vars(named)
+    return published.of(record["scenario_name"], name) if same else []
 
 
 def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
@@ -148,12 +148,13 @@ def _titled(
     goal = c.first.goal
     unit = "in %, " if comparison_text.in_percent(table) else ""
     searches = len(c.searches)
-    over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.setting_record)
+    over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.scenario_record)
+    on = c.scenario_words
     over = over if searches == 1 else f"{searches} searches, of each the mean over {over}"
     paired = comparison_text.paired(pairs, searches, c.options.margin)
     few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
     titled = [
-        (f"{compared(table, goal)} {c.setting} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
+        (f"{compared(table, goal)} {on} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
         (
             f"tuned, {paired}{few}: ± of each pair by itself, p corrected by Holm for all pairs",
             comparison_text.shown_pairs(pairs),
@@ -165,7 +166,7 @@ def _titled(
         (comparison_text.OF_CONTROL, comparison_text.of_control(twice)),
         (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
         (
-            f"cost; each search had {several(c.trials, 'trial')} of at most {_most(c.first)} each{_choice(c.first)}",
+            f"cost; each search had {several(c.trials, 'trial')} of at most {_budget(c.first)} each{_choice(c.first)}",
             comparison_text.costs(table),
         ),
         ("what the searches found", comparison_text.searched(table)),
@@ -173,7 +174,7 @@ def _titled(
     return [(title, text) for title, text in titled if not text.empty]
 
 
-def _most(p: SearchPlan) -> str:
+def _budget(p: SearchPlan) -> str:
     """A trial's largest budget."""
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
     return f"{p.budget.limit:g} {unit}"
@@ -202,23 +203,23 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -
 
 
 def _write(
-    c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], said: list[str], lines: list[str], made: str
+    c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], sentences: list[str], lines: list[str], made: str
 ) -> None:
-    """table.md and table.tex.  said: the result in sentences.  lines: warnings and notes below the tables."""
-    title = f"# {comparison_text.who(list(c.compared))} on {c.setting}"
-    heading = "\n\n".join([title, f"{made}.", *map(comparison_text.in_markdown, said)]) + "\n"
+    """table.md and table.tex.  sentences: the result.  lines: warnings and notes below the tables."""
+    title = f"# {comparison_text.who(list(c.compared))} on {c.scenario_words}"
+    heading = "\n\n".join([title, f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
     text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
     write_whole(RunFiles(c.folder).markdown_file, text)
     label = f"tab:{plain_name(c.folder.name)}"
     latex = [comparison_text.latex_float(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
-    notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *said, *lines, made)]
+    notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *sentences, *lines, made)]
     write_whole(RunFiles(c.folder).latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
 
 
-def _write_method(c: ComparisonPlan, found: Sequence[str], version: str) -> None:
-    """method.md, method.tex and references.bib.  found: the method's sentences.  version: of fedtune."""
+def _write_method(c: ComparisonPlan, sentences: Sequence[str], version: str) -> None:
+    """method.md, method.tex and references.bib.  sentences: the method.  version: of fedtune."""
     files = RunFiles(c.folder)
-    write_whole(files.method_file, citations.markdown(found))
-    write_whole(files.method_latex_file, citations.latex(found))
-    write_whole(files.references_file, citations.bibtex(found, version))
+    write_whole(files.method_file, citations.markdown(sentences))
+    write_whole(files.method_latex_file, citations.latex(sentences))
+    write_whole(files.references_file, citations.bibtex(sentences, version))

@@ -61,7 +61,7 @@ FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
     "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
 }
 OF_CLIENTS = ("test_acc", "test_acc_std", "test_acc_worst10")  # a program may not report them
-OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
+OBJECTIVE_COLUMNS: dict[str, str] = {  # further columns of a search by another objective
     "metric": "the test metric that reports what was searched for",
     "default_test_acc": "test accuracy of the default configuration",
     "tuned_test_acc": "test accuracy of the configuration that was found",
@@ -70,13 +70,13 @@ OBJECTIVE_COLUMNS: dict[str, str] = {  # and then also
 
 def table(
     evaluations: pd.DataFrame,
-    spent: Mapping[str, Mapping[str, float]],
+    search_costs: Mapping[str, Mapping[str, float]],
     published: Mapping[str, str],
     objective: Objective = ACCURACY,
 ) -> pd.DataFrame:
     """A row per algorithm, the best tuned one first; columns COLUMNS.
 
-    spent: what each search took (`spent`).  published: text per algorithm, where there is any.
+    search_costs: of each algorithm (`search_costs`).  published: text per algorithm, where there is any.
     """
     rows, metric, tested = [], objective.name, objective.reported(evaluations)
     evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
@@ -113,9 +113,9 @@ def table(
                 "selection_gap": score - first[metric].mean(skipna=False),
                 "default_gap": default["score"].mean(skipna=False) - default[metric].mean(skipna=False),
                 **lost,
-                "lost": trial_states.lost(runs["reason"]) if "reason" in runs else "diverged",
+                "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
-                **{f"search_{k}": v for k, v in spent[str(name)].items()},
+                **{f"search_{k}": v for k, v in search_costs[str(name)].items()},
                 "published": published.get(str(name), ""),
                 "configuration": _listed(tuned),
                 "metric": tested,
@@ -134,8 +134,8 @@ def control_last(table: pd.DataFrame, control: Sequence[str]) -> pd.DataFrame:
 
     control: `ComparisonPlan.control`.
     """
-    again = table["algorithm"].isin(list(control[1:]))
-    return table.iloc[np.argsort(again.to_numpy(), kind="stable")].reset_index(drop=True)
+    is_control = table["algorithm"].isin(list(control[1:]))
+    return table.iloc[np.argsort(is_control.to_numpy(), kind="stable")].reset_index(drop=True)
 
 
 def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: float = 0.0) -> pd.DataFrame:
@@ -175,39 +175,39 @@ def _family(
     evaluations: pd.DataFrame,
     objective: Objective,
     margin: float,
-    wanted: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
+    choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
-    """Tests between tuned algorithms, corrected as one family.  wanted: pairs of them, which come the best first."""
+    """Tests between tuned algorithms, corrected as one family.  choose_pairs: of names, the best first."""
     several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
     means = {name: runs[metric].mean(skipna=False) for name, runs in tuned.items()}
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
-    apart = {(a, b): _apart(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
+    differences = {(a, b): _differences(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
     every = list(itertools.combinations(order, 2))
-    spreads = statistics.moderated([apart[pair] for pair in every]) if several_searches else [None] * len(every)
+    spreads = statistics.moderated([differences[pair] for pair in every]) if several_searches else [None] * len(every)
     spread = {frozenset(pair): of for pair, of in zip(every, spreads, strict=True)}
-    compared = list(wanted(order))
-    judged = [(*pair, apart[pair], spread[frozenset(pair)]) for pair in compared]
+    compared = list(choose_pairs(order))
+    judged = [(*pair, differences[pair], spread[frozenset(pair)]) for pair in compared]
     rows = [(a, b, *statistics.paired_by(d, of), of.freedom if of else d.size - 1) for a, b, d, of in judged]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p", "freedom"])
     if several_searches:
-        found = _verdicts([(d, of) for *_, d, of in judged], margin)
+        verdicts = _verdicts([(d, of) for *_, d, of in judged], margin)
     else:  # nothing is known of what another search would find
-        found = [""] * len(compared)
-    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=found)
+        verdicts = [""] * len(compared)
+    frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=verdicts)
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
 
-def spent(searches: Sequence[Path]) -> dict[str, float]:
+def search_costs(searches: Sequence[Path]) -> dict[str, float]:
     """The actual cost of an algorithm's searches, from the logs of their trials rather than from their options.
 
     With the runs on more seeds that decided between the best trials.
     """
     more = pd.DataFrame([choice.cost(f) for run in searches for f in RunFiles(run).choice_folder.glob("*.json")])
     trials = pd.concat([frames.trials_table(RunFiles(run)) for run in searches])
-    # of what no trial reported there is no sum
+    # a sum over values that no trial reported is NaN, not 0
     totals = {c: trials[c].sum(min_count=1) if c in trials else math.nan for c in ("rounds", "comm_mb", "seconds")}
     of_choice = more.reindex(columns=list(totals)).sum(skipna=False)
     return {
@@ -223,25 +223,25 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
 
     Trials that a scheduler stopped may differ; those that it let finish must not.
     """
-    found, lengths = [], {}
+    sentences, lengths = [], {}
     for name, run in runs.items():
-        had = frames.trials_table(RunFiles(run))
-        if len(had) != trials:
-            found.append(f"{name} started {len(had)} of {several(trials, 'trial')}")
-        ended = had[had["status"] == "finished"]
-        lengths[name] = sorted(set(ended["rounds"]))
-        if budget.unit != "rounds" and len(ended):
-            found += _overspent(name, ended, budget)
+        trials_table = frames.trials_table(RunFiles(run))
+        if len(trials_table) != trials:
+            sentences.append(f"{name} started {len(trials_table)} of {several(trials, 'trial')}")
+        finished = trials_table[trials_table["status"] == "finished"]
+        lengths[name] = sorted(set(finished["rounds"]))
+        if budget.unit != "rounds" and len(finished):
+            sentences += _overspent(name, finished, budget)
     if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
-        found.append(f"finished trials had different numbers of rounds: {each}")
-    return found
+        sentences.append(f"finished trials had different numbers of rounds: {each}")
+    return sentences
 
 
-def _overspent(name: str, ended: pd.DataFrame, budget: Budget) -> list[str]:
+def _overspent(name: str, finished: pd.DataFrame, budget: Budget) -> list[str]:
     """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much, or nothing."""
     column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
-    used, rounds = ended[column].mean(), ended["rounds"].mean()
+    used, rounds = finished[column].mean(), finished["rounds"].mean()
     if used == 0:
         return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget in MB"]
     if used > (1 + OVER) * budget.limit:
@@ -267,14 +267,14 @@ def numbers(runs: pd.DataFrame, metric: str) -> pd.Series:
     return runs.groupby(UNIT, observed=False)[metric].agg(lambda v: v.mean(skipna=False)).astype(float)
 
 
-def _apart(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
+def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
     """Differences in a metric between two sets of runs, paired by unit."""
     return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 
 def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
-    """Their mean with interval and p."""
-    d = _apart(a, b, metric)
+    """The mean of differences with its interval and p."""
+    d = _differences(a, b, metric)
     return statistics.paired(d, np.zeros_like(d))
 
 

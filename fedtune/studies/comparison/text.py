@@ -21,7 +21,7 @@ from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names
-CHANGES = 5  # of leader that are told
+CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 
@@ -51,44 +51,44 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     first = f"{best} ranks first on fresh seeds with {figure}"
     if not judged(pairs):
         return f"{first}, {ONE_SEARCH}." if len(pairs) else f"{first}."
-    mine = pairs[pairs["algorithm"] == best]
-    mine = mine.assign(algorithm=mine["other"], difference=-mine["difference"])
-    found, told = [first, *_differing(mine, best)], set(zip(mine["algorithm"], mine["verdict"], strict=True))
+    of_best = pairs[pairs["algorithm"] == best]
+    of_best = of_best.assign(algorithm=of_best["other"], difference=-of_best["difference"])
+    clauses, told = [first, *_differing(of_best, best)], {*zip(of_best["algorithm"], of_best["verdict"], strict=True)}
     for baseline, of in against[against["other"] != best].groupby("other", sort=False):
         anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told)
-        found += _differing(of[anew], str(baseline))
-    return "; ".join(found) + "."
+        clauses += _differing(of[anew], str(baseline))
+    return "; ".join(clauses) + "."
 
 
 def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
 
-    table: that of `budgets`.  They are of means of what searches see, and no verdict.
+    table: that of `budgets`.  The sentences are on means of scores in the searches, and are no verdict.
     """
     leading = budgets.leaders(table)
     if table["algorithm"].nunique() < 2 or not leading:
         return ""
-    most = int(table["trials"].max())
-    spans = [f"{name} ({_span(first, last, most)})" for first, last, name in leading]
+    last = int(table["trials"].max())
+    spans = [f"{name} ({_span(first, to, last)})" for first, to, name in leading]
     cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
-    found = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
+    clauses = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
     every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
-    if every is not None and most > 1:
-        stays = f"stays as it is from {several(every, 'trial')} on" if every < most else "changed with the last trial"
+    if every is not None and last > 1:
+        stays = f"stays as it is from {several(every, 'trial')} on" if every < last else "changed with the last trial"
         apart = "of those that end more than the margin apart"
         more = " (no two end more than the margin apart)" if wide is None else ""
         more = f" (that {apart} stays from {several(wide, 'trial')} on)" if wide and wide < every else more
-        found.append(f"the order of the means {stays}{more}")
+        clauses.append(f"the order of the means {stays}{more}")
     if (table["searches"] == 1).all():
-        found.append("with one search each, another may order them otherwise")
-    said = "; ".join(found)
-    return f"{said[0].upper()}{said[1:]}."
+        clauses.append("with one search each, another may order them otherwise")
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _span(first: int, last: int, most: int) -> str:
+def _span(first: int, last: int, largest: int) -> str:
     if first == last:
         return f"after {several(first, 'trial')}"
-    return f"from {several(first, 'trial')} on" if last == most else f"{first} to {last} trials"
+    return f"from {several(first, 'trial')} on" if last == largest else f"{first} to {last} trials"
 
 
 def _score(metric: str) -> str:
@@ -113,8 +113,8 @@ def paired(pairs: pd.DataFrame, searches: int, margin: float) -> str:
     """How a table of pairs is paired, and against which margin it judges, in words.  searches: of each algorithm."""
     if searches == 1:
         return "paired by seed"
-    said = f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
-    return f"paired by search, with verdicts against a margin of {said} at 5 % for all together"
+    size = f"{100 * margin:g} points" if in_percent(pairs) else f"{margin:g}"
+    return f"paired by search, with verdicts against a margin of {size} at 5 % for all together"
 
 
 def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
@@ -127,8 +127,8 @@ def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
         (pairs["verdict"] == UNTOLD, ("cannot be",) * 2, f"told apart from {whom}"),
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
     ]
-    found = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in found if names]
+    named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
+    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
 
 
 def _some(names: Sequence[str], of: int) -> str:
@@ -148,22 +148,22 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     Searches that used test rows, programs without a seed, searches that were almost random, values at the end of their
     range.  records: of each search.  trials: of each.  evaluations: the runs on fresh seeds.
     """
-    found = [line for record in records.values() for line in tuning_caveats.on_test_rows(record)]
-    found += [line for record in records.values() for line in tuning_caveats.unseeded(record)]
+    lines = [line for record in records.values() for line in tuning_caveats.on_test_rows(record)]
+    lines += [line for record in records.values() for line in tuning_caveats.unseeded(record)]
     searcher = next((str(record.get("searcher")) for record in records.values()), "")
-    found += tuning_caveats.as_random(searcher, trials, "these as random searches")
-    chosen = evaluations[evaluations["chosen"]]
+    lines += tuning_caveats.as_random(searcher, trials, "these as random searches")
+    tuned = evaluations[evaluations["chosen"]]
     for name, record in records.items():
         space = record.get("space") or {}
-        mine = chosen[chosen["algorithm"] == name]
-        for values in _configurations(mine, list(space)):
-            found += [line for line in tuning_caveats.at_edges(name, values, space) if line not in found]
-    return found + _failed(evaluations) + _chosen_anew(evaluations, chosen)
+        runs = tuned[tuned["algorithm"] == name]
+        for values in _configurations(runs, list(space)):
+            lines += [line for line in tuning_caveats.at_edges(name, values, space) if line not in lines]
+    return lines + _failed(evaluations) + _chosen_anew(evaluations, tuned)
 
 
-def unlike(settings: Sequence[str], preset: str | None) -> list[str]:
-    """A line on each hyperparameter of the setting that is fixed, but not alike (`ComparisonPlan.unlike`)."""
-    return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in settings]
+def unlike(lines: Sequence[str], preset: str | None) -> list[str]:
+    """A line on each hyperparameter of the scenario that is fixed, but not alike (`ComparisonPlan.unlike`)."""
+    return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in lines]
 
 
 def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -204,15 +204,15 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
     """The runs on fresh seeds whose program failed, each with its reason."""
-    if "reason" not in evaluations:  # of built-in algorithms only
+    if "reason" not in evaluations:  # built-in algorithms alone have no such column
         return []
     failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
     return [f"{row.algorithm}, {row.configuration}, seed {row.seed} {row.reason}" for row in failed.itertuples()]
 
 
-def _chosen_anew(evaluations: pd.DataFrame, chosen: pd.DataFrame) -> list[str]:
+def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
     """A note on algorithms for which the fresh seeds chose another configuration than the search's best."""
-    others = chosen[chosen["configuration"] != "top 1"].drop_duplicates("algorithm")
+    others = tuned[tuned["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []
     tops = evaluations.loc[evaluations["configuration"] != DEFAULT, "configuration"].nunique()
@@ -233,7 +233,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
         for g, d in zip(table["selection_gap"], table["default_gap"], strict=True)
     ]
-    found = {
+    columns = {
         "algorithm": table["algorithm"],
         f"default{named}{unit}": _unless_diverged(table, "default"),
         f"tuned{named}{unit}": _unless_diverged(table, "tuned"),
@@ -247,24 +247,24 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
         "published %": table["published"].astype(object).fillna(""),
     }
     unknown = ("tuned test_acc %", "all classes %", "foreign %", "std over clients", "worst tenth")
-    none = dict.fromkeys((name for name in unknown if name in found), "–") | {"published %": ""}
-    return _without(none, pd.DataFrame(found))
+    none = dict.fromkeys((name for name in unknown if name in columns), "–") | {"published %": ""}
+    return _without(none, pd.DataFrame(columns))
 
 
 def against_budget(table: pd.DataFrame) -> pd.DataFrame:
     """Place and score of each algorithm after 1, 2, 4, … and all trials, as text, the last leader first."""
-    most = int(table["trials"].max())
-    shown = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+    largest = int(table["trials"].max())
+    shown = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
     scores = zip(table["rank"], _with_half(table, "score", "half"), strict=True)
     text = [score if score == "–" else f"{rank}: {score}" for rank, score in scores]
     wide = table.assign(text=text).pivot(index="algorithm", columns="trials", values="text")
-    order = table[table["trials"] == most].sort_values("rank", kind="stable")["algorithm"]
+    order = table[table["trials"] == largest].sort_values("rank", kind="stable")["algorithm"]
     return pd.DataFrame({"algorithm": order} | {several(n, "trial"): wide.loc[order, n].to_numpy() for n in shown})
 
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
     """What the tuned configurations cost and what each search used up, as text."""
-    found = pd.DataFrame(
+    columns = pd.DataFrame(
         {
             "algorithm": table["algorithm"],
             "round with 95 % of final accuracy": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
@@ -278,7 +278,7 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
         }
     )
     unknown = ("round with 95 % of final accuracy", "MB to that round", "MB a round", "MB")
-    return _without(dict.fromkeys(unknown, "–"), found)
+    return _without(dict.fromkeys(unknown, "–"), columns)
 
 
 def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
@@ -330,7 +330,7 @@ def latex(frame: pd.DataFrame) -> str:
 
 
 def latex_float(title: str, frame: pd.DataFrame, label: str) -> str:
-    """The same with a caption and a label, as a paper takes it."""
+    """The LaTeX table with a caption and a label, for a paper."""
     caption = rf"\caption{{{in_latex(title[:1].upper() + title[1:])}.}}"
     return "\n".join([r"\begin{table}[t]", r"\centering\small", caption, rf"\label{{{label}}}", latex(frame)]) + (
         r"\end{table}" + "\n"

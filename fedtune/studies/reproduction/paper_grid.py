@@ -42,21 +42,21 @@ class GridRow(NamedTuple):
     label: str
     algorithm: str
     config: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    preset: str = ""  # other defaults by name, where a table has several; empty: the text's
+    preset: str = ""  # the preset, where a table has rows of several; empty: as_text
 
 
 class Column(NamedTuple):
-    """A setting: a scenario by name, the fields that differ from it, and hyperparameters."""
+    """A scenario by name, the fields that differ from it, and hyperparameters."""
 
     label: str  # the data set first, as the paper writes it
     scenario: str
     fields: dict[str, Any] = {}  # noqa: RUF012 - never changed
     config: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    printed: dict[str, str] = {}  # noqa: RUF012 - measure -> the paper's column; of accuracy the label, if not said
+    printed: dict[str, str] = {}  # noqa: RUF012 - measure -> the paper's column; without an entry accuracy has the label
     stands_in: str = ""  # "A for B" where data set A replaces the paper's B
-    whole: int = 0  # rounds in the paper, where others were asked for
+    paper_rounds: int = 0  # rounds in the paper, if the table is made with others; 0: the same
 
-    def setting(self) -> Scenario:
+    def to_scenario(self) -> Scenario:
         """The scenario of the column's runs."""
         return find(self.scenario).override(**self.fields)
 
@@ -69,22 +69,22 @@ class Panel(NamedTuple):
     """A part of a table or figure: every row on every column."""
 
     label: str
-    rows: tuple[GridRow, ...]  # none: every algorithm that runs on a column's architectures, the best first
+    rows: tuple[GridRow, ...]  # empty: every algorithm that can train a column's models, the best first
     columns: tuple[Column, ...]
     measures: tuple[str, ...] = ("accuracy",)
     quick: int = 20  # rounds of the quick version: enough for what is varied to have an effect
-    algorithms: tuple[str, ...] = ()  # whose rows are run, where not all of them are
+    algorithms: tuple[str, ...] = ()  # those whose rows are run; empty: all
     values: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - hyperparameters by algorithm, where it has no rows
 
     @property
     def rounds(self) -> int:
         """The number of rounds of its longest column."""
-        return max(c.setting().rounds for c in self.columns)
+        return max(c.to_scenario().rounds for c in self.columns)
 
-    def setting(self, column: Column) -> Scenario:
+    def scenario_of(self, column: Column) -> Scenario:
         """A column's scenario; rows of all classes are scored only if a measure of the part needs them."""
-        whole = column.setting()
-        return whole if {"all_classes", "foreign"} & set(self.measures) else whole.override(all_classes=0)
+        scenario = column.to_scenario()
+        return scenario if {"all_classes", "foreign"} & set(self.measures) else scenario.override(all_classes=0)
 
 
 class PaperGrid(NamedTuple):

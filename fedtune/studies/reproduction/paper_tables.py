@@ -1,4 +1,4 @@
-"""The papers' tables and figures as grids of runs: rows of algorithms, columns of settings.
+"""The papers' tables and figures as grids of runs: rows of algorithms, columns of scenarios.
 
 Labels of rows and columns are those of published.yaml, so that published figures are found.  Values that a figure
 varies are ours where the paper prints none.  Algorithms have their defaults except where a table says otherwise.
@@ -14,8 +14,8 @@ from fedtune.studies.reproduction.paper_grid import Column, GridRow, Panel, Pape
 
 
 def _all(*names: str) -> tuple[GridRow, ...]:
-    ours = {"LG-FedAvg": "lgfedavg"}
-    return tuple(GridRow(name, ours.get(name, name.lower())) for name in names)
+    our_names = {"LG-FedAvg": "lgfedavg"}
+    return tuple(GridRow(name, our_names.get(name, name.lower())) for name in names)
 
 
 # GFPL ------------------------------------------------------------------------------------------------------------
@@ -69,15 +69,15 @@ _LAMBDA = tuple(c._replace(fields={"ways": 3}) for c in _swept("λ", "lam", (0.0
 _LAMBDA = tuple(c._replace(label=c.label.removesuffix(".0")) for c in _LAMBDA)
 
 # A dose is the passes over an event's pseudo-features, or over as many of a client's own (analysis/contrasts.yaml)
-_DOSED: dict[str, dict[str, Any]] = {
+_VARIANTS_BY_DOSE: dict[str, dict[str, Any]] = {
     "GFPL": {},
     "GFPL w/o DCS": {"dcs": False},
     "Local with equal head steps": {"dcs": False, "retrain_on": "own"},
 }
-_AT_DOSES = tuple(
+_VARIANTS_AT_DOSES = tuple(
     GridRow(f"{label}, dose {d}", "gfpl", config | {"retrain_epochs": d})
     for d in (1, 10, 50)
-    for label, config in _DOSED.items()
+    for label, config in _VARIANTS_BY_DOSE.items()
 )
 _FRAME_ALONE = GridRow("GFPL w/o PFG", "gfpl", {"pfg": False})
 
@@ -126,14 +126,14 @@ def _fedgenp(label: str, columns: tuple[Column, ...]) -> tuple[Panel, ...]:
 
 # FedSA ---------------------------------------------------------------------------------------------------------------
 
-# of HtFLlib, on which FedSA's code builds; one architecture has λ_CC = 0, as its scripts have it
+# values of HtFLlib, on which FedSA's code builds; one architecture has λ_CC = 0, as its scripts have it
 _HTFL: dict[str, dict[str, Any]] = {name: dict(find(name).presets["htfllib"]) for name in ("fedgen", "fedproto")}
-_ONE: dict[str, dict[str, Any]] = {"fedsa": {"lam_cc": 0.0}}
+_ONE_BODY: dict[str, dict[str, Any]] = {"fedsa": {"lam_cc": 0.0}}
 _FEDSA_ROWS = tuple(
     r._replace(config=_HTFL.get(r.algorithm, {}))
     for r in _all(*"LG-FedAvg FedGen FML FedKD FedDistill FedProto FedTGP FedSA".split())
 )
-_ONE_FORM = tuple(r._replace(config=_ONE.get(r.algorithm, r.config)) for r in _FEDSA_ROWS)
+_ONE_FORM = tuple(r._replace(config=_ONE_BODY.get(r.algorithm, r.config)) for r in _FEDSA_ROWS)
 _FEDSA_DATA = {"Cifar10": "cifar10", "Cifar100": "cifar100", "Tiny-ImageNet": "tinyimagenet"}
 _HTFE8 = "fedsa-cifar100-device-htfe8"
 _DEVICE = "fedsa-fmnist-device"
@@ -270,14 +270,14 @@ GRIDS: dict[str, PaperGrid] = {
     ),
     "gfpl-few": PaperGrid(
         "GFPL's claims", "few shots, at three doses, beside as many steps on own features", "classes a client", (
-            Panel("FashionMNIST", (*_all("Local", "FedProto"), _FRAME_ALONE, *_AT_DOSES), (
+            Panel("FashionMNIST", (*_all("Local", "FedProto"), _FRAME_ALONE, *_VARIANTS_AT_DOSES), (
                 Column("FashionMNIST, w̄ = 6", "gfpl-fmnist-few"), Column("FashionMNIST, w̄ = 8", "gfpl-fmnist-few-w8"),
             ), ("accuracy", "all_classes", "foreign", "val")),
         ), 10, note="no paper has this table; a dose is the passes over the pseudo-features of an event",
     ),
     "gfpl-common": PaperGrid(
         "GFPL's claims", "bodies that start from one extractor, at three doses", "the rate of the bodies", (
-            Panel("FashionMNIST", (*_all("Local", "FedAvg", "FedProto", "FedPFT"), _FRAME_ALONE, *_AT_DOSES), (
+            Panel("FashionMNIST", (*_all("Local", "FedAvg", "FedProto", "FedPFT"), _FRAME_ALONE, *_VARIANTS_AT_DOSES), (
                 Column("FashionMNIST, frozen bodies", "gfpl-fmnist-common-frozen"),
                 Column("FashionMNIST, bodies at a tenth", "gfpl-fmnist-common"),
             ), ("accuracy", "all_classes", "foreign", "val")),
@@ -289,7 +289,7 @@ GRIDS: dict[str, PaperGrid] = {
             Panel(label, (), (Column(f"FashionMNIST, {label}", name),),
                   ("accuracy", "spread", "all_classes", "foreign", "val", "total_mb"), values=values)
             for label, name, values in (
-                ("one architecture", _DEVICE, _HTFL | _ONE), ("three architectures", f"{_DEVICE}-htmini3", _HTFL)
+                ("one architecture", _DEVICE, _HTFL | _ONE_BODY), ("three architectures", f"{_DEVICE}-htmini3", _HTFL)
             )
         ), note=f"100 clients, 10 of them in a round; no paper has this table; {_FEDSA_NOTE}",
     ),

@@ -47,15 +47,15 @@ def requested(options: ReproductionOptions) -> PaperGrid:
 
 def _of_algorithms(grid: PaperGrid, names: Sequence[str]) -> PaperGrid:
     """The rows of these algorithms alone; UserError for one that has none."""
-    there = {row.algorithm for panel in grid.panels for column in panel.columns for row in rows_of(panel, column)}
+    names_there = {row.algorithm for panel in grid.panels for column in panel.columns for row in rows_of(panel, column)}
     for name in names:
-        if user_files.is_reference(name, there):
+        if user_files.is_reference(name, names_there):
             raise UserError(
                 f"a paper's table has rows of the paper's algorithms, but got {name!r}; fedtune compare compares "
                 "yours with others"
             )
-        if name not in there:
-            raise unknown("algorithm of the table", name, there)
+        if name not in names_there:
+            raise unknown("algorithm of the table", name, names_there)
     return grid._replace(panels=tuple(panel._replace(algorithms=tuple(names)) for panel in grid.panels))
 
 
@@ -82,10 +82,10 @@ def planned(
     runs: dict[Any, RunTask] = {}
     for panel in grid.panels:
         for column in panel.columns:
-            scenario = column.setting() if all_classes else panel.setting(column)
+            scenario = column.to_scenario() if all_classes else panel.scenario_of(column)
             for row in (r for plain in rows_of(panel, column) for r in _under(plain, names)):
-                known = Experiment(algorithm=row.algorithm, scenario=scenario).hyperparameters()
-                config = {n: v for n, v in column.config.items() if n in known} | row.config
+                declared = Experiment(algorithm=row.algorithm, scenario=scenario).hyperparameters()
+                config = {n: v for n, v in column.config.items() if n in declared} | row.config
                 first = Experiment(
                     algorithm=row.algorithm,
                     scenario=scenario,
@@ -108,7 +108,7 @@ def rows_of(panel: Panel, column: Column) -> tuple[GridRow, ...]:
     """The part's own rows, or all algorithms that run on the column's architectures, as they do; of those asked for."""
     if panel.rows:
         return tuple(row for row in panel.rows if row.algorithm in (panel.algorithms or (row.algorithm,)))
-    fits = (line.split(" ") for line in fitting(column.setting()))
+    fits = (line.split(" ") for line in fitting(column.to_scenario()))
     mixed = {name: dict(registry.find(name).for_mixed_models) if changes else {} for name, *changes in fits}
     return tuple(
         GridRow(n, n, v | panel.values.get(n, {})) for n, v in mixed.items() if n in (panel.algorithms or mixed)
@@ -118,10 +118,10 @@ def rows_of(panel: Panel, column: Column) -> tuple[GridRow, ...]:
 def _presets(text: str) -> list[str]:
     """Presets by name, each once; UserError for one that no algorithm has."""
     names = list(dict.fromkeys(text.split(",")))
-    known = {OURS, "as_text", *(p for n in registry.names() for p in registry.find(n).presets)}
+    preset_names = {OURS, "as_text", *(p for n in registry.names() for p in registry.find(n).presets)}
     for name in names:
-        if name not in known:
-            raise unknown("preset", name, known)
+        if name not in preset_names:
+            raise unknown("preset", name, preset_names)
     return names
 
 
@@ -132,7 +132,7 @@ def _under(row: GridRow, presets: Sequence[str]) -> list[GridRow]:
 
 
 def _check(experiment: Experiment, config: dict[str, Any], column: Column, checked: set[Any]) -> None:
-    """UserError for a setting that cannot run; a warning if a varied hyperparameter has no effect."""
+    """UserError for an experiment that cannot run; a warning if a varied hyperparameter has no effect."""
     alg, scenario = experiment.resolve(config)
     kind = (alg, scenario.model, scenario.features, scenario.dataset, scenario.evaluation, scenario.clients)
     if kind not in checked:  # large families take seconds

@@ -43,9 +43,9 @@ def texts(figures: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def footnotes(figures: pd.DataFrame) -> list[str]:
     """The printed figures' defects with their sources, each behind its mark."""
-    known = {d.short: d for cell in published.every() for d in cell.defects}
+    defects = {d.short: d for cell in published.every() for d in cell.defects}
     return [
-        f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items() for d in [known[short]]
+        f"{mark}: {d.short}: {d.what} ({d.source})" for short, mark in _marks(figures).items() for d in [defects[short]]
     ]
 
 
@@ -145,7 +145,7 @@ def _text(rows: pd.DataFrame, marks: Mapping[str, str], beside: pd.DataFrame) ->
             for r in rows.itertuples()
             for text in [_figure(r.published, r.published_spread, *(forms if accuracy else (",.0f",)))]
         ]
-        out["known"] = [" ".join(marks[d] for d in _listed(known)) for known in rows["known"]]
+        out["known"] = [" ".join(marks[d] for d in _listed(defects)) for defects in rows["known"]]
     for measure, of in beside.groupby("measure", sort=False):
         means = of.set_index(_named(rows))["ours"]
         form = ".1f" if measure == "total_mb" else ".2f"
@@ -160,7 +160,7 @@ def _named(rows: pd.DataFrame) -> list[str]:
 
 def _marks(figures: pd.DataFrame) -> dict[str, str]:
     """Footnote marks of the printed figures' defects by their short names, in the order in which they are needed."""
-    shorts = dict.fromkeys(d for known in figures["known"] for d in _listed(known))
+    shorts = dict.fromkeys(d for defects in figures["known"] for d in _listed(defects))
     return {short: _letters(i) for i, short in enumerate(shorts)}
 
 

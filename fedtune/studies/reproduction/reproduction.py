@@ -34,17 +34,17 @@ def run(options: ReproductionOptions) -> int:
     grid, presets, folder = requested(options), options.presets, options.folder
     device = "cuda" if options.gpus_per_trial else "cpu"
     spots = list(planned(grid, presets, device, options.test_every, options.all_classes))
-    with ExitStack() as held:
+    with ExitStack() as stack:
         data = _load(spots, options)
         shared, log = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).ray_log_file
-        fits = held.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
+        fits = stack.enter_context(ray_start.connected(options.address, *shared, options.dashboard, log=log))
         folder.mkdir(parents=True, exist_ok=True)
         record = RunFiles(folder, REPRODUCTION)
-        held.enter_context(record.lock())
+        stack.enter_context(record.lock())
         record.add(**provenance.origin(), grid=options.grid, device=device, concurrent=fits)
         outcomes = _outcomes(grid, spots, data, folder, record, options)
         report = Report(
-            grid=grid, spots=spots, outcomes=outcomes, origin=record.noted, presets=presets, quick=options.quick
+            grid=grid, spots=spots, outcomes=outcomes, origin=record.entries, presets=presets, quick=options.quick
         )
         report.write(folder)
         record.write("finished", runs=len(outcomes))
@@ -57,16 +57,16 @@ def run(options: ReproductionOptions) -> int:
 def next_command(grid: PaperGrid, options: ReproductionOptions) -> str:
     """The next command: the whole table after a quick version; after that, a comparison with tuned algorithms."""
     if options.quick:
-        whole = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
-        return f"whole: {command_line('reproduce', whole.table, *arguments.words(_given(whole), ReproductionOptions))}"
+        full = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
+        return f"whole: {command_line('reproduce', full.table, *arguments.words(_given(full), ReproductionOptions))}"
     panel = grid.panels[0]
     column = panel.columns[0]
     rows = {row.algorithm for row in rows_of(panel, column)}
-    asked = {"algos": ",".join(name for name in fitting(column.setting()) if name in rows)}  # as they are, by default
+    algos = ",".join(name for name in fitting(column.to_scenario()) if name in rows)
     machine = ("data_dir", "address", "gpus_per_trial", "cpus_per_trial")
     same = {n: v for n, v in _given(options).items() if n in machine}
-    asked |= {"scenario": column.scenario, "fields": column.fields} | same
-    return f"tuned: {command_line('compare', *arguments.words(asked, ComparisonOptions))}"
+    chosen = {"algos": algos, "scenario": column.scenario, "fields": column.fields} | same
+    return f"tuned: {command_line('compare', *arguments.words(chosen, ComparisonOptions))}"
 
 
 def _given(options: ReproductionOptions) -> dict[str, Any]:
@@ -87,12 +87,12 @@ def _outcomes(
     say(f"{grid.paper}, {grid.table}: {several(len(runs), 'run')}.  After an interruption the same command continues")
     share, files = (options.cpus_per_trial, options.gpus_per_trial), RunFiles(folder).runs_folder
 
-    def ended(why: str) -> None:
+    def interrupt(why: str) -> None:
         record.write("interrupted", reason=why)
         say(f"interrupted; finished runs are kept in {near(folder)}, and the same command continues")
 
     try:
-        with interrupting.last_words(ended):
+        with interrupting.last_words(interrupt):
             return ray_tasks.run_all(list(runs.values()), data, files, *share, title=options.table)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -106,10 +106,10 @@ def _as_begun(options: ReproductionOptions) -> ReproductionOptions:
     if not RunFiles(folder, REPRODUCTION).record_file.exists():
         plan.require_folder(folder.parent, options.name or folder.name, options.name)
         return options
-    had = ReproductionOptions.from_record(read(folder))
-    if had.grid != options.grid:
-        said = ", ".join(f"{n} {had.grid[n]}" for n, value in options.grid.items() if had.grid.get(n) != value)
-        raise UserError(f"a folder holds the runs of one table, but {folder} was made for {said}; give another --name")
+    begun = ReproductionOptions.from_record(read(folder))
+    if begun.grid != options.grid:
+        runs = ", ".join(f"{n} {begun.grid[n]}" for n, value in options.grid.items() if begun.grid.get(n) != value)
+        raise UserError(f"a folder holds the runs of one table, but {folder} was made for {runs}; give another --name")
     return options
 
 
@@ -123,7 +123,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, datasets.Dataset]:
-    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a setting wants."""
+    """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a scenario wants."""
     seeds: dict[Scenario, set[int]] = {}
     for one in (run for spot in spots for run in spot.runs):
         seeds.setdefault(built_in(one.workload, "fedtune reproduce").scenario, set()).add(one.workload.seed)

@@ -44,9 +44,9 @@ COLUMNS = {
 def printed(grid: PaperGrid, spot: Spot, measure: str) -> published.Cell | None:
     """The figure that the paper prints for a row, a column and a measure."""
     tables = (grid.table, grid.table + spot.panel.label[0])  # parts of a figure have a letter
-    wanted = (measure, spot.row.label, spot.column.paper_column(measure))
+    key = (measure, spot.row.label, spot.column.paper_column(measure))
     for cell in published.every():
-        if cell.paper == grid.paper and cell.table in tables and (cell.measure, cell.printed, cell.column) == wanted:
+        if cell.paper == grid.paper and cell.table in tables and (cell.measure, cell.printed, cell.column) == key:
             return cell
     return None
 
@@ -56,7 +56,7 @@ def measured(measure: str, outcome: Outcome, scenario: Scenario) -> float:
     if outcome.reason:
         return math.nan
     rows = outcome.rounds
-    if measure.startswith("accuracy_"):  # of a head; without the others the one that there is
+    if measure.startswith("accuracy_"):  # the accuracy of a head, or of the only one
         return float(100 * rows[-1].get(f"test_{measure.replace('accuracy', 'acc')}", rows[-1]["test_acc"]))
     return {
         "accuracy": lambda: 100 * rows[-1]["test_acc"],
@@ -109,7 +109,7 @@ def _is_shown(spot: Spot, measure: str) -> bool:
 def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """One row of the table of figures."""
     scenario, config = _scenario(spot.runs[0]), spot.runs[0].config
-    ours = statistics.mean([measured(measure, o, scenario) for o in outcomes])
+    mean = statistics.mean([measured(measure, o, scenario) for o in outcomes])
     cell, rule = printed(grid, spot, measure), math.nan
     diverged = sum(bool(o.reason) for o in outcomes)
     if grid.paper in RULES and measure == "accuracy" and not diverged:
@@ -123,12 +123,12 @@ def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]
         "preset": spot.row.preset or OURS,
         "configuration": ", ".join(f"{n} = {v}" for n, v in config.items()),
         "rounds": scenario.rounds,
-        "whole": spot.column.whole or scenario.rounds,
+        "whole": spot.column.paper_rounds or scenario.rounds,
         "measure": measure,
         "seeds": len(outcomes),
         "diverged": diverged,
-        "ours": ours.mean,
-        "half": ours.half,
+        "ours": mean.mean,
+        "half": mean.half,
         "by_paper_rule": rule,
         "published": cell.mean if cell else math.nan,
         "published_spread": math.nan if cell is None or cell.spread is None else cell.spread,

@@ -31,8 +31,8 @@ PLAYED = 4000  # comparisons of each procedure
 class Procedure(NamedTuple):
     """A way to compare two algorithms."""
 
-    searches: int  # of either algorithm, K
-    seeds: int  # fresh ones of every search, S
+    searches: int  # K, of each algorithm
+    seeds: int  # S, fresh seeds of every search
 
     def cost(self, budget: float) -> float:
         """Training of one algorithm, in trials of full length.  budget: of a search."""
@@ -57,15 +57,15 @@ class ChosenPlaces:
 
     def require(self, plans: Sequence[Procedure]) -> None:
         """UserError unless every choice has fresh seeds, and as many as are needed."""
-        found = {place for of in self.places for place in of if place is not None}
-        if missing := found - self.worth.keys():
+        places = {place for of in self.places for place in of if place is not None}
+        if missing := places - self.worth.keys():
             raise UserError(
-                f"every choice needs fresh seeds, but {len(missing)} of {several(len(found), 'configuration')} that "
+                f"every choice needs fresh seeds, but {len(missing)} of {several(len(places), 'configuration')} that "
                 "searches choose have none; --chosen FILE.py lists them for fedtune tabulate --more-of"
             )
-        if (most := max(how.searches * how.seeds for how in plans)) > self.fresh:
+        if (needed := max(how.searches * how.seeds for how in plans)) > self.fresh:
             raise UserError(
-                f"every search has fresh seeds of its own, so {most} are needed, but there are {self.fresh}; "
+                f"every search has fresh seeds of its own, so {needed} are needed, but there are {self.fresh}; "
                 "give fewer --compare-searches or --fresh-seeds, or make more with fedtune tabulate --more-of"
             )
 
@@ -84,12 +84,12 @@ class ChosenPlaces:
 
         fresh: the numbers of the fresh seeds that each of the K is trained on, [K, S].
         """
-        none, found = np.full(self.fresh, np.nan), []
+        none, results = np.full(self.fresh, np.nan), []
         for k, seeds in enumerate(fresh):
             of = self.places[(turn + k) % len(self.places)]
             picked = stream.choice(len(of), count, replace=False)
-            found.append([self.worth.get(of[i], none)[seeds] for i in picked])
-        return np.array(found).swapaxes(0, 1)
+            results.append([self.worth.get(of[i], none)[seeds] for i in picked])
+        return np.array(results).swapaxes(0, 1)
 
     def differences(self, how: Procedure, stream: np.random.Generator) -> np.ndarray:
         """One comparison of the algorithm with itself: differences [K, S] in what choices reach."""
@@ -153,26 +153,26 @@ def judge_equals(
     for pool in pools:
         pool.require([Procedure(1, 1)])
     rows, pairs = [], list(itertools.combinations(range(len(pools)), 2))
-    mine = [i for i, (a, _) in enumerate(pairs) if a == 0]
+    of_first = [i for i, (a, _) in enumerate(pairs) if a == 0]
     means = np.array([pool.on_fresh()[0] for pool in pools])[:, None]
     for how in plans:
         stream = np.random.default_rng((how.searches, how.seeds))
         p, corrected, larger = (np.empty((played, len(pairs))) for _ in range(3))
-        finds = {shift: np.empty((played, len(mine))) for shift in shifts}
+        finds = {shift: np.empty((played, len(of_first))) for shift in shifts}
         for i in range(played):
             fresh = stream.integers(pools[0].fresh, size=how)
             turn = int(stream.integers(len(pools[0].places)))
             reached = np.array([pool.drawn(turn, fresh, 1, stream)[0].mean(1) for pool in pools]) - means
-            apart = [reached[a] - reached[b] for a, b in pairs]
-            spreads = statistics.moderated(apart)
-            p[i] = [statistics.paired_by(d, s).p for d, s in zip(apart, spreads, strict=True)]
+            differences = [reached[a] - reached[b] for a, b in pairs]
+            spreads = statistics.moderated(differences)
+            p[i] = [statistics.paired_by(d, s).p for d, s in zip(differences, spreads, strict=True)]
             corrected[i] = statistics.holm(p[i].tolist())
-            beyond = [statistics.beyond(d, margin, s) for d, s in zip(apart, spreads, strict=True)]
+            beyond = [statistics.beyond(d, margin, s) for d, s in zip(differences, spreads, strict=True)]
             larger[i] = statistics.holm(beyond)
             for shift, found in finds.items():
-                moved = [d + shift if j in mine else d for j, d in enumerate(apart)]
+                moved = [d + shift if j in of_first else d for j, d in enumerate(differences)]
                 each = [statistics.paired_by(d, s).p for d, s in zip(moved, spreads, strict=True)]
-                found[i] = np.array(statistics.holm(each))[mine]
+                found[i] = np.array(statistics.holm(each))[of_first]
         rows.append(
             {
                 **how._asdict(),
@@ -187,7 +187,7 @@ def judge_equals(
 
 
 def require_one_setting(tables: Sequence[Tabulated], fresh: Sequence[Fresh]) -> None:
-    """UserError unless algorithms could be compared on these tables: one setting, one set of seeds, fresh ones too."""
+    """UserError unless algorithms could be compared on these tables: one scenario, one set of seeds, fresh ones too."""
     for what, of in (
         ("setting", [t.about.get("scenario_name") for t in tables]),
         ("number of rounds", [t.rounds for t in tables]),
@@ -200,7 +200,7 @@ def require_one_setting(tables: Sequence[Tabulated], fresh: Sequence[Fresh]) -> 
 
 def procedures(searches: Sequence[int], seeds: Sequence[int]) -> list[Procedure]:
     """All combinations; one search with one seed is none, as nothing could be tested."""
-    found = [Procedure(k, s) for k, s in itertools.product(searches, seeds) if k > 1 or s > 1]
-    if not found:
+    pairs = [Procedure(k, s) for k, s in itertools.product(searches, seeds) if k > 1 or s > 1]
+    if not pairs:
         raise UserError("a test needs at least two numbers, but got one search and one fresh seed; give more of either")
-    return found
+    return pairs

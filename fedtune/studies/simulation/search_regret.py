@@ -27,7 +27,7 @@ from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
-SHARES = (0.125, 0.25, 0.5, 1.0)  # of the budget, after which a search's choice is looked at
+SHARES = (0.125, 0.25, 0.5, 1.0)  # shares of the budget after which a search's choice is recorded
 TRIALS = 100_000  # more than any budget lets begin
 
 
@@ -37,8 +37,8 @@ class Strategy(NamedTuple):
     searcher: str
     scheduler: str
     grace: int  # rounds before a trial is judged; 0: as a search on the table's space would have it
-    seeds: int = 1  # that each trial is trained on
-    choose_seeds: int = 1  # that the best finished trials are chosen by, their own included
+    seeds: int = 1  # seeds of each trial
+    choose_seeds: int = 1  # seeds that decide between the best finished trials, their own included
 
     def __str__(self) -> str:
         """The strategy in words, as in tables."""
@@ -64,19 +64,19 @@ class Choice(NamedTuple):
 
     rounds: float  # in trials of full length
     regret: float
-    trials: int  # begun until then
+    trials: int  # begun so far
 
 
 def choices(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> list[Choice]:
     """One simulated search: its choice at each share of the budget (in trials of full length)."""
     order = _order(table, seed)
-    worth = table.reached(order[strategy.seeds_used :])
-    best = worth[np.unravel_index(table.reached(order).argmax(), worth.shape)]
+    worth = table.final_means(order[strategy.seeds_used :])
+    best = worth[np.unravel_index(table.final_means(order).argmax(), worth.shape)]
     played = play(table, strategy, budget, slots, seed, SHARES)
     return [_choice(table, ledger, worth, best, rounds) for rounds, ledger in played]
 
 
-def chosen(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
+def chosen_place(table: Tabulated, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
     """The place of one simulated search's choice after the whole budget; None if all that it tried diverged."""
     for _, ledger in play(table, strategy, budget, slots, seed, [1.0]):
         config = ledger.choice()
@@ -113,10 +113,10 @@ def _order(table: Tabulated, search: int) -> list[int]:
 def of_whole_grid(table: Tabulated) -> float:
     """The mean regret of training every configuration on one seed and choosing the best, or one of several best."""
     places = range(len(table.seeds))
-    best = table.reached(places).argmax()
+    best = table.final_means(places).argmax()
     regrets = []
     for seed in places:
-        worth, seen = (table.reached(of).ravel() for of in ([s for s in places if s != seed], [seed]))
+        worth, seen = (table.final_means(of).ravel() for of in ([s for s in places if s != seed], [seed]))
         regrets.append(worth[best] - worth[seen == seen.max()].mean())
     return float(np.mean(regrets))
 
@@ -204,11 +204,11 @@ def strategies(
             raise UserError(
                 f"a table has no trials that change their configuration, but the scheduler is {name!r}; leave it out"
             )
-    found = []
+    plans = []
     for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
         unjudged = judge == "none"
-        found.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
-    return list(dict.fromkeys(found))
+        plans.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
+    return list(dict.fromkeys(plans))
 
 
 def require_seeds(tables: Sequence[Tabulated], plans: Sequence[Strategy]) -> None:
@@ -238,8 +238,8 @@ def simulate(
             bar.update(task, description=f"{strategy}; {tables[place].name}")
             one = partial(_on, place, strategy, budget, slots)
             of_each = []
-            for found in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
-                of_each.append(found)
+            for choices in pool.map(one, range(searches), chunksize=max(1, searches // 64)):
+                of_each.append(choices)
                 bar.advance(task)
             yield pd.DataFrame(
                 [
@@ -251,8 +251,8 @@ def simulate(
                         "turn": _turn(tables[place], i),
                         **choice._asdict(),
                     }
-                    for i, of in enumerate(of_each)
-                    for choice in of
+                    for i, choices_of_one in enumerate(of_each)
+                    for choice in choices_of_one
                 ]
             ).rename(columns={"rounds": "budget"})
 
@@ -264,11 +264,11 @@ def all_chosen(
     turns, count = len(table.seeds), searches * len(table.seeds)
     one = partial(_chosen_on, 0, strategy.on(table), budget, slots)
     with _workers([table], processes) as pool, progress("searches") as bar:
-        task, found = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
+        task, places = bar.add_task(f"{strategy.on(table)}; {table.name}", total=count), []
         for place in pool.map(one, range(count), chunksize=max(1, count // 64)):
-            found.append(place)
+            places.append(place)
             bar.advance(task)
-    return [found[turn::turns] for turn in range(turns)]
+    return [places[turn::turns] for turn in range(turns)]
 
 
 def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolExecutor:
@@ -276,7 +276,7 @@ def _workers(tables: Sequence[Tabulated], processes: int | None) -> ProcessPoolE
     return ProcessPoolExecutor(processes or processors.usable(), context, _hold, (tables,))
 
 
-_TABLES: list[Tabulated] = []  # of a process that simulates
+_TABLES: list[Tabulated] = []  # the tables, in a process that simulates
 
 
 def _hold(tables: Sequence[Tabulated]) -> None:
@@ -290,7 +290,7 @@ def _on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) ->
 
 
 def _chosen_on(place: int, strategy: Strategy, budget: float, slots: int, seed: int) -> Place | None:
-    return chosen(_TABLES[place], strategy, budget, slots, seed)
+    return chosen_place(_TABLES[place], strategy, budget, slots, seed)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
@@ -307,6 +307,6 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             mean = statistics.mean(100 * at["regret"].to_numpy())
             row |= {f"regret {budget:g}": mean.mean, f"± {budget:g}": mean.half}
         rows.append(row | {"spread": 100 * end.groupby("turn")["regret"].var().mean() ** 0.5})
-    found = pd.DataFrame(rows)
-    last = [c for c in found if str(c).startswith("regret")][-1]
-    return found.sort_values(["table", last], kind="stable").reset_index(drop=True)
+    regrets = pd.DataFrame(rows)
+    last = [c for c in regrets if str(c).startswith("regret")][-1]
+    return regrets.sort_values(["table", last], kind="stable").reset_index(drop=True)

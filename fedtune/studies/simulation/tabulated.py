@@ -26,7 +26,7 @@ from fedtune.tuning.space_types import Config, Space
 
 SEED, ROUND, ABOUT = "seed", "round", "fedtune"
 NEEDED = (SEED, ROUND, METRIC)
-Place = tuple[int, ...]  # of a configuration on the grid
+Place = tuple[int, ...]  # a configuration's indices on the grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,8 @@ class Tabulated:
         Configurations that diverged on every seed do not count, as later effects could not show.
         """
         curves = self.values.reshape(self.configurations, *self.values.shape[-2:])
-        ended = np.nan_to_num(curves[~np.isnan(curves[..., -1]).all(1)], nan=-1.0)
-        return len(ended) - len(np.unique(ended.reshape(len(ended), -1), axis=0))
+        results = np.nan_to_num(curves[~np.isnan(curves[..., -1]).all(1)], nan=-1.0)
+        return len(results) - len(np.unique(results.reshape(len(results), -1), axis=0))
 
     @property
     def grace(self) -> int:
@@ -101,7 +101,7 @@ class Tabulated:
         lost = np.flatnonzero(np.isnan(mean))
         return mean[: lost[0]] if len(lost) else mean
 
-    def reached(self, seeds: Sequence[int]) -> np.ndarray:
+    def final_means(self, seeds: Sequence[int]) -> np.ndarray:
         """The mean over seeds (their places) after the last round, of every configuration; what diverged has 0."""
         return np.nan_to_num(self.values[..., list(seeds), -1], nan=0.0).mean(-1)
 
@@ -141,13 +141,13 @@ class Fresh:
             )
         at_end = self.frame[self.frame[ROUND] == table.rounds]
         seeds = sorted(set(at_end[SEED]))
-        common, rest = ([s for s in seeds if (s in table.seeds) == there] for there in (True, False))
+        common, rest = ([s for s in seeds if (s in table.seeds) == in_table] for in_table in (True, False))
         if not common or not rest:
             raise UserError(
                 "fresh seeds and one of the table's are needed, which shows that both are one experiment, but "
                 f"{self.file.name} has the seeds {', '.join(map(str, seeds))}; see fedtune tabulate --more-of"
             )
-        found: dict[Place, np.ndarray] = {}
+        by_place: dict[Place, np.ndarray] = {}
         unlike: list[str] = []
         for key, runs in at_end.groupby(names):
             values = key if isinstance(key, tuple) else (key,)
@@ -159,9 +159,9 @@ class Fresh:
             if not np.allclose(was, row[common].to_numpy(float), rtol=0, atol=1e-6, equal_nan=True):
                 point = ", ".join(f"{n} = {v}" for n, v in zip(names, values, strict=True))
                 unlike.append(f"{point} reached {was[0]:.4f} in the table and {row[common[0]]:.4f} in {self.file.name}")
-            found[place] = row[rest].to_numpy(float)
-        share = f"{len(unlike)} of {several(len(found), 'configuration')}"
-        if len(unlike) > len(found) / 2:
+            by_place[place] = row[rest].to_numpy(float)
+        share = f"{len(unlike)} of {several(len(by_place), 'configuration')}"
+        if len(unlike) > len(by_place) / 2:
             raise UserError(
                 f"fresh seeds are of the table's experiment, but on seed {common[0]} {share} differ: {unlike[0]}; "
                 "take one version for both"
@@ -171,7 +171,7 @@ class Fresh:
                 f"note: on seed {common[0]}, which both have, {share} differ, as where sums are rounded otherwise, and "
                 f"the others are the same: {unlike[0]}"
             )
-        return found
+        return by_place
 
 
 def write_list(file: Path, rows: pd.DataFrame, about: Mapping[str, Any]) -> None:

@@ -79,10 +79,10 @@ def run(options: TabulationOptions, output: Path) -> int:
     )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())
-    said = (several(table.configurations, "configuration"), several(len(seeds), "seed"), several(table.rounds, "round"))
-    say(f"{table.name}: {', '.join(said)}: {output}")
+    size = f"{several(table.configurations, 'configuration')}, {several(len(seeds), 'seed')}"
+    say(f"{table.name}: {size}, {several(table.rounds, 'round')}: {output}")
     if diverged:
-        how = trial_states.lost(outcome.reason for *_, outcome in outcomes)
+        how = trial_states.loss_word(outcome.reason for *_, outcome in outcomes)
         say(f"note: {diverged} of {several(len(outcomes), 'run')} {how}")
     if table.repeated:
         say(
@@ -121,12 +121,12 @@ def _note_machine(table: Mapping[str, Any], about: Mapping[str, Any]) -> None:
 
 def _rows(outcomes: Sequence[tuple[Config, int, ray_tasks.Outcome]], rounds: int) -> pd.DataFrame:
     """A row per configuration, seed and round; of one that diverged also its last, not a number."""
-    found = []
+    rows = []
     for config, seed, outcome in outcomes:
         reached = [row[METRIC] for row in outcome.rounds]
         curve = [*enumerate(reached, 1), *([(rounds, math.nan)] if len(reached) < rounds else [])]
-        found += [config | {tabulated.SEED: seed, tabulated.ROUND: t, METRIC: value} for t, value in curve]
-    return pd.DataFrame(found)
+        rows += [config | {tabulated.SEED: seed, tabulated.ROUND: t, METRIC: value} for t, value in curve]
+    return pd.DataFrame(rows)
 
 
 def _points(space: Space) -> Sequence[Config]:
@@ -158,12 +158,12 @@ def _outcomes(
     say(f"{size}.  After an interruption the same command continues")
     shared = options.cpus_per_trial, options.gpus_per_trial
 
-    def ended(_: str) -> None:
+    def interrupt(_: str) -> None:
         say(f"interrupted; finished runs are kept in {files.path}, and the same command continues")
 
-    with files.lock(), interrupting.last_words(ended):
-        found = ray_tasks.run_all(runs, data, files.runs_folder, *shared, title="table")
-    return [(*labels[label], outcome) for label, outcome in found.items()]
+    with files.lock(), interrupting.last_words(interrupt):
+        outcomes = ray_tasks.run_all(runs, data, files.runs_folder, *shared, title="table")
+    return [(*labels[label], outcome) for label, outcome in outcomes.items()]
 
 
 def _values(

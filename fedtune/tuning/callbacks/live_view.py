@@ -51,14 +51,14 @@ class View(Callback):
         trials, rounds   how many there will be, and how many each has at most
         names            the hyperparameters to show
         before           results that an earlier driver of the same search received, by trial
-        goal             of which the first objective is shown
+        goal             its first objective is shown
         """
         self.objective = goal.first
         self.title, self.trials, self.rounds, self.names = title, trials, rounds, names
         self.began, self._begun = time.monotonic(), False
         self.last: dict[str, dict[str, Any]] = {}  # trial -> its last result
         self.running: dict[str, dict[str, Any]] = {}  # trial -> its configuration
-        self.ended: dict[str, str] = {}  # trial -> how
+        self.ended: dict[str, str] = {}  # trial -> its status
         self.peak: Peak | None = None
         for trial, results in (before or {}).items():
             for result in results:
@@ -82,7 +82,7 @@ class View(Callback):
         for other in trials:
             if other.status == "PAUSED":
                 self.running.pop(other.trial_id, None)
-            if not self._begun and other.is_finished():  # under another driver
+            if not self._begun and other.is_finished():  # it ended under an earlier driver
                 self.ended.setdefault(other.trial_id, _how(other))
         self._begun = True
         self.running[trial.trial_id] = dict(trial.config)
@@ -95,7 +95,7 @@ class View(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial has ended."""
-        self.last.setdefault(trial.trial_id, trial.last_result or {})  # an earlier driver may have received it
+        self.last.setdefault(trial.trial_id, trial.last_result or {})  # of a result that an earlier driver received
         self._end(trial.trial_id, status(self.last[trial.trial_id]))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -105,16 +105,16 @@ class View(Callback):
     def picture(self) -> Group:
         """How the search stands: a line, and a table of running trials."""
         counts = {how: list(self.ended.values()).count(how) for how in STATUSES}
-        known = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
-        done = f"{len(self.ended)}/{several(self.trials, 'trial')} ({known or 'none ended'})"
-        head = f"{self.title}   {done}   {self.elapsed()}"
+        counts_text = ", ".join(f"{n} {how}" for how, n in counts.items() if n)
+        progress = f"{len(self.ended)}/{several(self.trials, 'trial')} ({counts_text or 'none ended'})"
+        head = f"{self.title}   {progress}   {self.elapsed()}"
         table = Table(box=None, pad_edge=False)
         for column in ("trial", "round", self.objective.name, *self.names):
             table.add_column(column, justify="right")
         if self.peak:  # the answer so far comes first
-            at = f"{self.peak.round}/{self.rounds}"
+            round_text = f"{self.peak.round}/{self.rounds}"
             name = f"best round so far {self.peak.trial}"
-            self._row(table, name, at, self.peak.value, self.peak.config, style="bold green")
+            self._row(table, name, round_text, self.peak.value, self.peak.config, style="bold green")
             table.add_section()
         for trial, config in list(self.running.items())[:SHOWN]:
             last = self.last.get(trial, {})
@@ -129,7 +129,7 @@ class View(Callback):
         return f"{minutes}:{seconds:02d}"
 
     def _hear(self, trial: str, result: dict[str, Any], config: dict[str, Any]) -> None:
-        if result.get("diverged"):  # no round: the last one's figures stay
+        if result.get("diverged"):  # no round was trained: the last round's figures stay
             self.last[trial] = self.last.get(trial, {}) | {n: result.get(n) for n in ("diverged", BROKEN)}
             return
         self.last[trial] = result
@@ -154,7 +154,7 @@ class View(Callback):
         try:
             how()
         except Exception:
-            pass  # the terminal was closed, say
+            pass  # for example the terminal was closed
 
     def _row(
         self, table: Table, name: str, at: str, value: float | None, config: dict[str, Any], style: str = ""
@@ -171,7 +171,7 @@ class LineView(View):
         last = self.last.get(trial, {})
         when = "before its first round ended"
         if rounds := last.get("training_iteration", 0):
-            value = "" if (found := self._value(last)) is None else f", {self.objective.name} {found:.4f} in the last"
+            value = "" if (score := self._value(last)) is None else f", {self.objective.name} {score:.4f} in the last"
             when = f"after {several(rounds, 'round')}{value}"
         peak = ""
         if self.peak:

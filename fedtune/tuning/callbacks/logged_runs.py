@@ -12,7 +12,7 @@ from fedtune.tuning.space_types import Config
 from fedtune.user_code.user_files import plain_name
 
 PROJECT = "fedtune"  # MLflow's experiment and W&B's project, where the user's environment names none
-TIME = "timestamp"  # of a row, beside `round` and its metrics
+TIME = "timestamp"  # the key of a row's time
 AT_ONCE = 1000  # metrics that MLflow takes in one call
 LONGEST = 128  # letters of a run's id that W&B takes
 
@@ -30,8 +30,8 @@ class SearchInfo(NamedTuple):
 class Tool(Protocol):
     """A tracker with a run for every trial.  Its errors are raised."""
 
-    def resume(self, lost: Sequence[str]) -> None:
-        """An earlier driver logged this search; its trials in `lost` are tried again under other names."""
+    def resume(self, lost_trials: Sequence[str]) -> None:
+        """An earlier driver logged this search; `lost_trials` are tried again under other names."""
 
     def begin(self, trial: str, config: Config) -> None:
         """A trial begins, or one that an earlier driver logged continues.  config: all hyperparameters."""
@@ -54,25 +54,25 @@ class MLflow:
         from mlflow import MlflowClient
 
         self.about = about
-        beside = f"sqlite:///{about.folder.parent / 'mlflow.db'}"
+        default_store = f"sqlite:///{about.folder.parent / 'mlflow.db'}"
         about.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or beside)
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or default_store)
         self.experiment = self._experiment()
         self._resumed = False
         self._runs: dict[str, str] = {}  # trial -> the run's id
-        self._reached: dict[str, int] = {}  # trial -> its last round that the store has
+        self._last_rounds: dict[str, int] = {}  # trial -> its last round that the store has
 
     def _experiment(self) -> str:
-        if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-            return given
+        if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return experiment_id
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-        there = self.client.get_experiment_by_name(name)
-        return there.experiment_id if there else self.client.create_experiment(name)
+        experiment = self.client.get_experiment_by_name(name)
+        return experiment.experiment_id if experiment else self.client.create_experiment(name)
 
-    def resume(self, lost: Sequence[str]) -> None:
+    def resume(self, lost_trials: Sequence[str]) -> None:
         """Delete the runs of lost trials."""
         self._resumed = True
-        for trial in lost:
+        for trial in lost_trials:
             if run := self._find(trial):
                 self.client.delete_run(run.info.run_id)
 
@@ -96,9 +96,9 @@ class MLflow:
         """Write the rounds that the store does not have."""
         from mlflow.entities import Metric
 
-        if trial not in self._reached:
-            self._reached[trial] = self._last_round(trial, next(n for n in rows[0] if n not in ("round", TIME)))
-        new = [row for row in rows if row["round"] > self._reached[trial]]
+        if trial not in self._last_rounds:
+            self._last_rounds[trial] = self._last_round(trial, next(n for n in rows[0] if n not in ("round", TIME)))
+        new = [row for row in rows if row["round"] > self._last_rounds[trial]]
         batch: list[Metric] = []
         for row in new:
             when, step = int(row[TIME] * 1000), int(row["round"])
@@ -118,8 +118,8 @@ class MLflow:
 
     def _find(self, trial: str) -> Any:
         """The run of a trial that an earlier driver logged; None if there is none."""
-        found = self.client.search_runs([self.experiment], f"tags.trial = '{trial}'")
-        return next((run for run in found if run.data.tags.get("algorithm") == self.about.algorithm), None)
+        runs = self.client.search_runs([self.experiment], f"tags.trial = '{trial}'")
+        return next((run for run in runs if run.data.tags.get("algorithm") == self.about.algorithm), None)
 
     def _last_round(self, trial: str, metric: str) -> int:
         if not self._resumed:
@@ -129,7 +129,7 @@ class MLflow:
     def _write(self, trial: str, batch: Sequence[Any]) -> None:
         if batch:
             self.client.log_batch(self._runs[trial], metrics=batch)
-            self._reached[trial] = batch[-1].step
+            self._last_rounds[trial] = batch[-1].step
 
 
 class WandB:
@@ -146,9 +146,9 @@ class WandB:
         self.mode: Any = os.environ.get("WANDB_MODE") or "offline"
         self.folder = Path(os.environ.get("WANDB_DIR") or about.folder)
         self._runs: dict[str, Any] = {}
-        self._reached: dict[str, int] = {}  # trial -> its last round that was logged
+        self._last_rounds: dict[str, int] = {}  # trial -> its last round that was logged
 
-    def resume(self, lost: Sequence[str]) -> None:
+    def resume(self, lost_trials: Sequence[str]) -> None:
         """Remove what was written offline of this search."""
         if self.mode == "offline" and "WANDB_DIR" not in os.environ:
             for old in self.folder.glob("wandb/offline-run-*"):
@@ -183,13 +183,13 @@ class WandB:
             reinit="create_new",
             settings=quiet,
         )
-        self._reached[trial] = max(0, run.step - 1)
+        self._last_rounds[trial] = max(0, run.step - 1)
 
     def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
         """Log the rounds that were not; a round is W&B's step."""
-        for row in (row for row in rows if row["round"] > self._reached[trial]):
+        for row in (row for row in rows if row["round"] > self._last_rounds[trial]):
             self._runs[trial].log({n: v for n, v in row.items() if n != TIME}, step=int(row["round"]))
-            self._reached[trial] = row["round"]
+            self._last_rounds[trial] = row["round"]
 
     def end(self, trial: str, how: str | None) -> None:
         """End the run, with how the trial ended in its summary."""

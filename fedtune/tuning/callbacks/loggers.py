@@ -29,7 +29,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
-from fedtune.runs.trial_states import STATUSES, ended, reason, status
+from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
 from fedtune.tuning.callbacks.logged_runs import TIME, MLflow, Tool, WandB
 from fedtune.tuning.callbacks.logged_runs import SearchInfo as About
 from fedtune.tuning.options.options import LOGGERS
@@ -88,7 +88,7 @@ class TrialLogger(Callback):
         """Log what the trials of a resumed search reported to earlier drivers."""
         lost = sorted(folder.name.split("-")[-1] for folder in RunFiles(run).lost_folder.glob("*"))
         self._events.append(("", "resume", lost))
-        how = ended(run, dict(before))
+        how = trial_statuses(run, dict(before))
         for trial, rows in before.items():
             self._begin(trial, rows[0].get("config", {}))
             for row in rows:
@@ -174,8 +174,8 @@ class TrialLogger(Callback):
 def require(names: Sequence[str]) -> None:
     """UserError for a tool whose package is not installed."""
     for name in names:
-        there = importlib.util.find_spec(KINDS[name].package)
-        if there is None or there.origin is None:  # a folder of that name, such as W&B's data, is no package
+        spec = importlib.util.find_spec(KINDS[name].package)
+        if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
             raise _missing(name)
 
 
@@ -187,17 +187,17 @@ def opened(
 
     configuration: all hyperparameters under a trial's values.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         tellers = []
         for name in names:
-            held.enter_context(_environment(KINDS[name].environment))
+            stack.enter_context(_environment(KINDS[name].environment))
             try:
                 tool = KINDS[name].make(about)
             except ImportError as error:
                 raise _missing(name) from error
             except Exception as error:  # whatever a tool raises
                 raise UserError(f"--logger {name} cannot be used: {reason(str(error))}") from error
-            tellers.append(held.enter_context(TrialLogger(name, tool, configuration)))
+            tellers.append(stack.enter_context(TrialLogger(name, tool, configuration)))
         yield tellers
 
 
@@ -206,9 +206,9 @@ def _missing(name: str) -> UserError:
 
 
 @contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Variables that are set for as long as this lasts, unless the user has set them."""
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    new = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(new)
     try:
         yield

@@ -18,12 +18,12 @@ from ray.tune import Callback
 from fedtune.tuning.optuna_searcher import REPEATED
 
 PERIOD = 1.0  # seconds between two times that something is written
-LONG, SHARE = 0.01, 0.05  # from so many seconds on it may have this share of the driver's: it looks at all that runs
+LONG, SHARE = 0.01, 0.05  # an update that takes LONG seconds may take this SHARE of the driver's time
 LOCK = ".lock"  # what Optuna appends to the name of a journal that is being written
 
 
 class BufferedFile(BaseJournalBackend):
-    """A journal's file that is written to when asked.  Optuna's own waits for the disk at every entry, 4 ms each."""
+    """A journal's file that is written by `flush`.  Optuna's own waits for the disk at every entry, 4 ms each."""
 
     def __init__(self, path: Path) -> None:
         """Begin an empty journal; a killed driver's file is replaced."""
@@ -50,51 +50,51 @@ class BufferedFile(BaseJournalBackend):
 
 
 class Mirror:
-    """A journal that is brought up to a study in memory, by what has changed there since the last time."""
+    """Writes a study in memory to a journal: each time what has changed since the last."""
 
     def __init__(self, study: optuna.Study, storage: BaseStorage, path: Path) -> None:
-        """storage: that of the study, of which no other one is there."""
+        """storage: that of the study, which holds no other study."""
         self._source, self._storage = study, storage
         self._file = BufferedFile(path)
         self._journal = JournalStorage(self._file)
-        self._of = storage.get_study_id_from_name(study.study_name)
-        self._to = self._journal.create_new_study(study.directions, study.study_name)
-        self._known, self._open = 0, list[int]()  # how many trials were looked at, and which of them may change
+        self._study_id = storage.get_study_id_from_name(study.study_name)
+        self._journal_id = self._journal.create_new_study(study.directions, study.study_name)
+        self._trials_seen, self._open = 0, list[int]()  # trials written, and the numbers of those that may change
         self._ids: dict[int, int] = {}  # number of a trial -> its id in the journal
 
     def update(self) -> None:
         """Write what is new, and wait for the disk once."""
-        journal, to = self._journal, self._to
+        journal, to = self._journal, self._journal_id
         _add(
-            self._storage.get_study_user_attrs(self._of),
+            self._storage.get_study_user_attrs(self._study_id),
             journal.get_study_user_attrs(to),
             lambda name, value: journal.set_study_user_attr(to, name, value),
         )
         _add(
-            self._storage.get_study_system_attrs(self._of),
+            self._storage.get_study_system_attrs(self._study_id),
             journal.get_study_system_attrs(to),
             lambda name, value: journal.set_study_system_attr(to, name, value),
         )
         trials = self._source.get_trials(deepcopy=False)
         for number in self._open:
-            self._go_on(in_file(trials[number]), self._ids[number])
-        new = [t for t in trials[self._known :] if REPEATED not in t.user_attrs]
+            self._bring_up_to_date(in_file(trials[number]), self._ids[number])
+        new = [t for t in trials[self._trials_seen :] if REPEATED not in t.user_attrs]
         self._ids |= {t.number: journal.create_new_trial(to, in_file(t)) for t in new}
         self._open = [n for n in (*self._open, *(t.number for t in new)) if not trials[n].state.is_finished()]
-        self._known = len(trials)
+        self._trials_seen = len(trials)
         self._file.flush()
 
-    def _go_on(self, trial: FrozenTrial, to: int) -> None:
-        """Bring a trial that runs in the journal up to what it is now."""
-        journal, known = self._journal, self._journal.get_trial(to)
-        _add(trial.user_attrs, known.user_attrs, lambda n, v: journal.set_trial_user_attr(to, n, v))
-        _add(trial.system_attrs, known.system_attrs, lambda n, v: journal.set_trial_system_attr(to, n, v))
+    def _bring_up_to_date(self, trial: FrozenTrial, to: int) -> None:
+        """Write to the journal how a running trial has changed."""
+        journal, written = self._journal, self._journal.get_trial(to)
+        _add(trial.user_attrs, written.user_attrs, lambda n, v: journal.set_trial_user_attr(to, n, v))
+        _add(trial.system_attrs, written.system_attrs, lambda n, v: journal.set_trial_system_attr(to, n, v))
         _add(
             trial.intermediate_values,
-            known.intermediate_values,
+            written.intermediate_values,
             lambda step, value: journal.set_trial_intermediate_value(to, step, value),
         )
-        if trial.state != known.state:
+        if trial.state != written.state:
             journal.set_trial_state_values(to, trial.state, trial.values)
 
 
@@ -106,8 +106,8 @@ def in_file(trial: FrozenTrial) -> FrozenTrial:
     """
     if not (trial.user_attrs.get("diverged") and trial.state == TrialState.COMPLETE):
         return trial
-    pruned, reached = copy.copy(trial), trial.intermediate_values
-    pruned.state, pruned.values = TrialState.PRUNED, [reached[max(reached)]] if reached else None
+    pruned, values = copy.copy(trial), trial.intermediate_values
+    pruned.state, pruned.values = TrialState.PRUNED, [values[max(values)]] if values else None
     return pruned
 
 

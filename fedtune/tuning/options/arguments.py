@@ -25,10 +25,10 @@ def add_options(parser: Parser, cls: type, *only: str, **helps: str) -> None:
 
     helps: other words for some of them.
     """
-    whole = not only
-    there = {action.dest for action in parser._actions}  # the command has declared these itself
+    every = not only
+    declared = {action.dest for action in parser._actions}  # the command has declared these itself
     for f in sorted(options.options(cls), key=lambda f: f.name not in FIRST):
-        if f.name in there or (only and f.name not in only):
+        if f.name in declared or (only and f.name not in only):
             continue
         about = f.metadata
         text = helps.get(f.name) or (about["help"]() if callable(about["help"]) else about["help"])
@@ -40,20 +40,20 @@ def add_options(parser: Parser, cls: type, *only: str, **helps: str) -> None:
         else:
             given |= {"metavar": about["metavar"], "choices": about["choices"] or None}
             given |= {"type": typed(about["parse"])} if about["parse"] else {}
-        group = heading(parser, about["group"]) if whole and about["group"] else parser
-        made = group.add_argument(options.flag(f.name, f.default), **given)
-        if whole and about["rare"]:
-            parser.leave_out(made)
-    if whole and issubclass(cls, ExperimentOptions):
+        group = heading(parser, about["group"]) if every and about["group"] else parser
+        argument = group.add_argument(options.flag(f.name, f.default), **given)
+        if every and about["rare"]:
+            parser.leave_out(argument)
+    if every and issubclass(cls, ExperimentOptions):
         add_fields(parser)
 
 
 def heading(parser: Parser, title: str) -> Any:
     """The group of arguments that stand under a heading; headings come in one order, WHAT, HOW, LENGTH, WHERE."""
-    known = {str(g.title): g for g in parser._action_groups}
-    for name in options.HEADINGS if title not in known else ():
-        known[name] = parser.add_argument_group(name)
-    return known[title]
+    groups = {str(g.title): g for g in parser._action_groups}
+    for name in options.HEADINGS if title not in groups else ():
+        groups[name] = parser.add_argument_group(name)
+    return groups[title]
 
 
 def add_resumed(parser: Parser) -> None:
@@ -81,7 +81,7 @@ def add_fields(parser: Parser) -> None:
     )
     for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
         section = scenario.SECTIONS.get(name, section)
-        said, _, more = scenario.about(name).partition("; ")
+        summary, _, detail = scenario.about(name).partition("; ")
         own = scenarios.on_own_data(name)
         on_own = f"on your own data: {own}" if own else ""
         made = heading(parser, options.LENGTH if name == "rounds" else options.WHAT).add_argument(
@@ -89,7 +89,7 @@ def add_fields(parser: Parser) -> None:
             dest=f"field_{name}",
             metavar={int: "N", float: "X"}.get(type(value), "NAME"),
             default=argparse.SUPPRESS,
-            help="; ".join(filter(None, [f"{said} (default {value})", more, on_own])).replace("%", "%%"),
+            help="; ".join(filter(None, [f"{summary} (default {value})", detail, on_own])).replace("%", "%%"),
         )
         parser.leave_out(made, section, rare=name not in often)
 
@@ -100,33 +100,34 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
     UserError for more CPUs than there are, before anything that takes seconds to load.
     """
     values = {n: v for n, v in vars(args).items() if not only or n in only}
-    found = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
-    if "set" in found:
-        found["set"] = dict(options.pair(text) for text in found["set"])
-    if "cpus_per_trial" in found:
+    values_given = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
+    if "set" in values_given:
+        values_given["set"] = dict(options.pair(text) for text in values_given["set"])
+    if "cpus_per_trial" in values_given:
         from fedtune.cluster import ray_start
 
-        ray_start.require_cpus(found["cpus_per_trial"], found.get("address"))
+        ray_start.require_cpus(values_given["cpus_per_trial"], values_given.get("address"))
     fields = {n.removeprefix("field_"): v for n, v in values.items() if n.startswith("field_")}
-    return found | ({"fields": fields} if fields else {})
+    return values_given | ({"fields": fields} if fields else {})
 
 
 def words(given: Mapping[str, Any], cls: type) -> list[str]:
     """The arguments of a command line that give these options of a class; those that are as by default are left out."""
-    found: list[str] = []
+    arguments: list[str] = []
     for f in options.options(cls):
         default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
         if f.name not in given or (value := given[f.name]) == default:
             continue
         name = options.flag(f.name, f.default)
         if isinstance(default, bool):
-            found.append(name)
+            arguments.append(name)
         elif isinstance(value, Mapping):
-            found += [word for n, v in value.items() for word in (name, f"{n}={v}")]
+            arguments += [word for n, v in value.items() for word in (name, f"{n}={v}")]
         else:
-            found += [word for v in (value if isinstance(value, list | tuple) else [value]) for word in (name, str(v))]
+            values = value if isinstance(value, list | tuple) else [value]
+            arguments += [word for v in values for word in (name, str(v))]
     fields = dict(given.get("fields", {}))
-    return found + [word for n, v in fields.items() if v is not None for word in (options.flag(n), str(v))]
+    return arguments + [word for n, v in fields.items() if v is not None for word in (options.flag(n), str(v))]
 
 
 def read_config(path: str) -> dict[str, Any]:

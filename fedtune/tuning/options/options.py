@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, shown
@@ -103,7 +103,7 @@ def _scenarios() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
-    """What is trained on what: the algorithm, its setting, data and device."""
+    """What is trained on what: the algorithm, its scenario, data and device."""
 
     algo: str = option("", _algorithms, "NAME|FILE", group=WHAT)
     scenario: str = option("", _scenarios, "NAME", group=WHAT)
@@ -165,10 +165,8 @@ class ExperimentOptions:
         rare=True,
     )
     debug: bool = option(False, "show the full traceback of an error", group=WHERE, rare=True)
-    # what the record that these options are of says of the setting and of defaults: declarations may be others now
+    # the scenario and defaults that a record has besides its options: declarations may have changed since
     recorded: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    OLDER: ClassVar[dict[str, Any]] = {}  # options of records that are older than these options
 
     def __post_init__(self) -> None:
         """Parse every value; UserError for one that breaks its option's rule."""
@@ -211,8 +209,8 @@ class ExperimentOptions:
             own = user_files.merged(own, [file])
         metrics, files = user_metrics.take(self.metric)
         own = user_files.merged(own, files)
-        known = {**fields, **hyperparameters(type(scenario))}  # hyperparameters stand among the defaults
-        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in known}
+        given_now = {**fields, **hyperparameters(type(scenario))}  # a record has hyperparameters among its defaults
+        then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
         experiment = Experiment(
             algorithm=algo,
             scenario=scenario.override(**then),
@@ -230,8 +228,8 @@ class ExperimentOptions:
             defaults=self.recorded.get("defaults", {}),
         )
         experiment.check()
-        known = hyperparameters(type(scenario)) | hyperparameters(cls)
-        return replace(experiment, pinned={n: known[n].check(v) for n, v in pinned.items()})
+        declared = hyperparameters(type(scenario)) | hyperparameters(cls)
+        return replace(experiment, pinned={n: declared[n].check(v) for n, v in pinned.items()})
 
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
@@ -254,7 +252,7 @@ class ExperimentOptions:
 
     def _require_of_program(self) -> None:
         """UserError for an option that says how fedtune itself trains: a program does as it wants."""
-        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # there it names figures
+        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # a Flower app has metrics
         given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in of_engine]
         of_scenario = [n for n in self.fields if n != "rounds"]
         if given or of_scenario:
@@ -286,17 +284,15 @@ class ExperimentOptions:
         if not isinstance(values, dict):
             raise UserError(f"the record's options must be names and values, but are {values!r}")
         if content.get("executor") and "executor" in values:
-            values = values | {"executor": content["executor"]}  # what was found for `auto`
+            values = values | {"executor": content["executor"]}  # the executor that was chosen for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
-        return cls(**cls.OLDER | values, recorded=_recorded(content))
+        return cls(**values, recorded=_recorded(content))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
-
-    OLDER: ClassVar[dict[str, Any]] = {"choose_seeds": 1}
 
     program: str = option(
         "",
@@ -454,11 +450,11 @@ class SearchOptions(ExperimentOptions):
 
         rounds = self.fields.get("rounds")
         if self.flower:
-            found = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
-            return workload.of_program(found, self.seed, {}, self.selects_on_test)
-        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be in another one
-        found = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
-        return workload.of_program(found, self.seed, self.set, self.selects_on_test, rounds)
+            program = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
+            return workload.of_program(program, self.seed, {}, self.selects_on_test)
+        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be started in another
+        program = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
+        return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
 
     def _require_of_engine(self) -> None:
         """UserError for an option that only programs have."""
@@ -469,7 +465,7 @@ class SearchOptions(ExperimentOptions):
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says of the setting, by its fields, of defaults, of what was searched, and of a program."""
+    """A record's entries about the scenario, the defaults, the space and the program."""
     return {name: content[name] for name in ("scenario", "defaults", "space", "program") if name in content}
 
 

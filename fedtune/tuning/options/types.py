@@ -12,8 +12,8 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import python_value
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
-AUTO = "auto"  # --gpus-per-trial: measured
-MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # the most of trials or rounds; of seeds; of seconds or megabytes
+AUTO = "auto"  # --gpus-per-trial auto: the share is measured
+MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # most trials or rounds; most seeds; most seconds or megabytes
 
 
 def bounded_int(low: int, high: int) -> Callable[[Any], int]:
@@ -66,14 +66,14 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(os.fspath, several)))
 
 
-def names_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
+def names_of(*allowed: str) -> Callable[[Any], tuple[str, ...]]:
     """A parser of names, each once, from one name or several; its UserError names those that there are."""
 
     def names(value: Any) -> tuple[str, ...]:
         given = texts(value)
         for name in given:
-            if name not in known:
-                raise UserError(f"must be {' or '.join(known)}, but got {name!r}")
+            if name not in allowed:
+                raise UserError(f"must be {' or '.join(allowed)}, but got {name!r}")
         return tuple(dict.fromkeys(given))
 
     return names

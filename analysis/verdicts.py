@@ -16,10 +16,10 @@ SMALLER, PARTLY = "smaller than claimed", "holds in part"
 LEAST = 0.5  # points: no paper would report a smaller effect
 NOTHING = f"no effect above {LEAST:g} points"
 FORMS = {"points": ".2f", "MB": ".2g"}  # by unit: how a difference is written
-LINEAR = 0.05  # of the largest value: how far points between the ends may lie from the straight line through those
+LINEAR = 0.05  # share of the largest value by which points may lie off the line through both ends
 ROUNDS = 10  # how far a number of rounds may lie from the printed one
 
-Values = dict[str, np.ndarray]  # a setting's label -> a figure per seed
+Values = dict[str, np.ndarray]  # a variant's label -> a figure per seed
 
 
 class ClaimVerdict(NamedTuple):
@@ -38,7 +38,7 @@ def better(
     where: str = "",
     claimed: float = math.nan,
 ) -> ClaimVerdict:
-    """Whether one setting has more than another (sign -1: less), by as much as was claimed.
+    """Whether one variant has more than another (sign -1: less), by as much as was claimed.
 
     It holds if the 95 % interval of the paired difference lies on that side of 0, and does not if on the other.
     Otherwise, if the claimed figure lies beyond the interval, the effect is smaller than claimed.  If no figure is
@@ -65,16 +65,16 @@ def better(
 
 def all_of(*verdicts: ClaimVerdict) -> ClaimVerdict:
     """A claim of several parts: it fails with any of them, is as small as the smallest, and holds with all."""
-    said = "; ".join(v.why for v in verdicts) or "not run"
-    there = {v.verdict for v in verdicts}
+    reasons = "; ".join(v.why for v in verdicts) or "not run"
+    kinds = {v.verdict for v in verdicts}
     for verdict in (FAILS, SMALLER, NOTHING, UNTOLD):
-        if verdict in there:
-            return ClaimVerdict(verdict, said)
-    return ClaimVerdict(HOLDS if verdicts else UNTOLD, said)
+        if verdict in kinds:
+            return ClaimVerdict(verdict, reasons)
+    return ClaimVerdict(HOLDS if verdicts else UNTOLD, reasons)
 
 
 def peak(values: Values, among: Sequence[str]) -> ClaimVerdict:
-    """Whether the best setting is one of these: better than all others, by paired differences."""
+    """Whether the best variant is one of these: better than all others, by paired differences."""
     here = [s for s in among if s in values]
     if not here or len(values) == len(here):
         return ClaimVerdict(UNTOLD, f"{' or '.join(among)} was not run, or nothing else")
@@ -94,15 +94,15 @@ def linear(values: Values) -> ClaimVerdict:
     x = {label: float(label.rpartition("= ")[2]) for label in values}
     first, *between, last = sorted(values, key=lambda label: x[label])
     largest = max(v.mean() for v in values.values())
-    verdicts, said = [], [f"{first} {values[first].mean():.4g}"]
+    verdicts, texts = [], [f"{first} {values[first].mean():.4g}"]
     for label in between:
         share = (x[label] - x[first]) / (x[last] - x[first])
         off = statistics.mean((values[label] - (1 - share) * values[first] - share * values[last]) / largest)
-        said.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%')} off the line)")
+        texts.append(f"{label} {values[label].mean():.4g} ({interval(*off, '+z.1%')} off the line)")
         inside, outside = abs(off.mean) + off.half <= LINEAR, abs(off.mean) - off.half > LINEAR
         verdicts.append(HOLDS if inside else FAILS if outside else UNTOLD)
-    said.append(f"{last} {values[last].mean():.4g}")
-    return all_of(*(ClaimVerdict(v, "") for v in verdicts))._replace(why=", ".join(said))
+    texts.append(f"{last} {values[last].mean():.4g}")
+    return all_of(*(ClaimVerdict(v, "") for v in verdicts))._replace(why=", ".join(texts))
 
 
 def within(values: Values, low: float, high: float) -> ClaimVerdict:
@@ -110,22 +110,24 @@ def within(values: Values, low: float, high: float) -> ClaimVerdict:
     means = {label: v.mean() for label, v in values.items()}
     if not means or any(math.isnan(m) for m in means.values()):
         return ClaimVerdict(UNTOLD, "not run")
-    said = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
-    return ClaimVerdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, said)
+    text = ", ".join(f"{label} {m:.2f}" for label, m in means.items())
+    return ClaimVerdict(HOLDS if all(low <= m <= high for m in means.values()) else FAILS, text)
 
 
-def as_printed(ours: Values, printed: dict[str, tuple[int, int]]) -> ClaimVerdict:
+def as_printed(ratios: Values, printed: dict[str, tuple[int, int]]) -> ClaimVerdict:
     """Whether a ratio of ours lies where whole numbers that were printed leave it, by data set: a / b, each ± 0.5."""
-    means = [value.mean() for value in ours.values()]
+    means = [value.mean() for value in ratios.values()]
     if not means or any(math.isnan(m) for m in means):
         return ClaimVerdict(UNTOLD, "not run")
-    low, high, held, said = min(means), max(means), [], []
+    low, high, matches, texts = min(means), max(means), [], []
     for name, (a, b) in printed.items():
-        least, most = (a - 0.5) / (b + 0.5), (a + 0.5) / (b - 0.5)
-        held.append(least <= low and high <= most)
-        said.append(f"{'as printed' if held[-1] else 'not as printed'} for {name} ({least:.2f} to {most:.2f})")
-    why = f"{low:.2f}" + (f" to {high:.2f}" if high - low > 5e-3 else "") + " here; " + ", ".join(said)
-    return ClaimVerdict(HOLDS if all(held) else PARTLY if any(held) else FAILS, why)
+        low_ratio, high_ratio = (a - 0.5) / (b + 0.5), (a + 0.5) / (b - 0.5)
+        matches.append(low_ratio <= low and high <= high_ratio)
+        texts.append(
+            f"{'as printed' if matches[-1] else 'not as printed'} for {name} ({low_ratio:.2f} to {high_ratio:.2f})"
+        )
+    why = f"{low:.2f}" + (f" to {high:.2f}" if high - low > 5e-3 else "") + " here; " + ", ".join(texts)
+    return ClaimVerdict(HOLDS if all(matches) else PARTLY if any(matches) else FAILS, why)
 
 
 def near(values: Values, printed: float, tolerance: float = ROUNDS) -> ClaimVerdict:
@@ -133,11 +135,11 @@ def near(values: Values, printed: float, tolerance: float = ROUNDS) -> ClaimVerd
     verdicts = []
     for label, value in values.items():
         m = statistics.mean(value)
-        apart, text = abs(m.mean - printed), f"{label}: {interval(*m, '.0f')} ({printed:g} printed)"
+        distance, text = abs(m.mean - printed), f"{label}: {interval(*m, '.0f')} ({printed:g} printed)"
         if math.isnan(m.mean) or math.isnan(m.half):
             verdicts.append(ClaimVerdict(UNTOLD, text))
-        elif apart + m.half <= tolerance:
+        elif distance + m.half <= tolerance:
             verdicts.append(ClaimVerdict(HOLDS, text))
         else:
-            verdicts.append(ClaimVerdict(FAILS if apart - m.half > tolerance else UNTOLD, text))
+            verdicts.append(ClaimVerdict(FAILS if distance - m.half > tolerance else UNTOLD, text))
     return all_of(*verdicts)

@@ -1,1 +1,0 @@
-"""The papers' own figures, measured again."""
