@@ -14,10 +14,10 @@ from torch import nn
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import UserError
+from fedtune.core.process_streams import Streams
 from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient
-from fedtune.engine.hidden_state import Streams
 from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
