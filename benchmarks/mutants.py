@@ -56,7 +56,7 @@ TARGETS = {
     "trees": Target(("trees",), ("trees", "engine")),
     "local_training": Target(
         ("local_training", "optimizers", "batches", "between_steps", "stacked_step"),
-        ("engine", "optimizers", "phases", "stacked_step", "generators", "fedrep", "fedprox"),
+        ("engine", "optimizers", "phases", "stacked_step", "generators", "fedrep", "fedprox", "limits"),
     ),
     "engine": Target(
         ("engine", "evaluation", "chunks", "round", "state", "uploads", "adaptation", "stacked_rows"),
@@ -70,6 +70,7 @@ TARGETS = {
             "fedproto",
             "fedensemble",
             "fesem",
+            "limits",
         ),
     ),
     "program_rows": Target(

@@ -108,7 +108,7 @@ def cluster() -> Picture:
     """Who talks to whom: you submit a job to Ray on the head node, which starts the driver; the driver gives trials to
     workers, which report each round; all of them use one shared folder, and a browser sees the dashboard."""
     p = Picture(346, "Who talks to whom on a cluster")
-    block(p, 2, 58, 118, 78, "your machine", "fedtune submit", "a browser", colour="green")
+    block(p, 2, 58, 118, 78, "your machine", "ray job submit", "a browser", colour="green")
     p.box(176, 30, 302, 118, "axis", 0.06, "axis", 8)
     p.text(188, 48, "head node", "note")
     block(p, 190, 58, 112, 78, "Ray", "jobs :8265", "dashboard", colour="pink")

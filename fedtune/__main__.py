@@ -33,10 +33,6 @@ GROUPS = {  # what one wants -> its commands
         "extend": "give a finished search more trials or rounds",
         "replay": "repeat a search's trials and compare every number",
     },
-    "use a cluster": {
-        "submit": "run a search, comparison, … as a job of a Ray cluster",
-        "jobs": "list, follow and stop submitted jobs",
-    },
     "study how searches work": {
         "tabulate": "train a whole grid once and write a table",
         "simulate": "simulate searches on such a table",

@@ -1,1 +1,1 @@
-"""Ray: starting or joining it, jobs, shares of a GPU, metrics for Prometheus."""
+"""Ray: starting or joining it, shares of a GPU, metrics for Prometheus."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from ray.exceptions import RayTaskError
 
-from fedtune.cluster import ray_internals, ray_processes
+from fedtune.cluster import ray_internals
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
@@ -37,7 +37,6 @@ SOCKET = "/session_2026-11-26_06-58-18_123456_1234567/sockets/plasma_store"  # t
 LONGEST = (103 if sys.platform == "darwin" else 107) - len(
     f"/{PREFIX}12345678/{INSIDE}{SOCKET}"
 )  # bytes of where it is made
-ROOM = 64 * 2**20  # bytes that Ray's logs may need there
 NEW = 60.0  # seconds in which a folder may not be locked yet
 
 # where Ray's files go
@@ -57,11 +56,11 @@ def folder() -> Iterator[Path]:
         _require_private(made)
         locks = {"RAY_TMPDIR": str(made)}  # Tune's, in /tmp/_ray_lockfiles, which belongs to whoever was there first
         with FileLock(made / MARK), ray_internals.environment(_token(made) | locks):
-            ray_processes.forget_token()
+            ray_internals.forget_token()
             yield made
     finally:
-        ray_processes.forget_token()
-        ray_processes.end_those_of(made)
+        ray_internals.forget_token()
+        ray_internals.end_those_of(made)
         shutil.rmtree(made, ignore_errors=True)
 
 
@@ -91,44 +90,36 @@ def _remove_left(parent: Path) -> None:
 def _parent() -> Path:
     """Where Ray's folder is made: in RAY_TMPDIR, else in TMPDIR or /tmp, as Ray has it.
 
-    If Ray cannot use TMPDIR, for instance because a socket's path would be too long, /tmp is used and a line says so.
-    UserError if neither can be used, or if RAY_TMPDIR, which is meant for Ray, cannot.
+    If Ray cannot use TMPDIR, /tmp is used and a line says so; UserError if it cannot use RAY_TMPDIR, or /tmp either.
     """
-    rule = f"a folder for Ray must have a path of at most {LONGEST} bytes without spaces, and room to write"
-    if given := os.environ.get("RAY_TMPDIR"):
-        if (Path(given) / MARK).exists():  # of the Ray that has started this process, and may end before it
-            given = str(Path(given).parent)
-        if why := _unfit(Path(given).parent if not Path(given).exists() else Path(given), given):
-            raise UserError(f"{rule}, but RAY_TMPDIR is {given!r}: {why}; give another, like /tmp")
-        Path(given).mkdir(exist_ok=True)
-        return Path(given).absolute()
-    left = ""
-    if (given := os.environ.get("TMPDIR", "")) and sys.platform == "linux":
-        if not (why := _unfit(Path(given), given)):
-            return Path(given).absolute()
-        left = f"TMPDIR is {given!r}: {why}"
-    if why := _unfit(Path("/tmp"), "/tmp"):
-        raise UserError(f"{rule}, but {left or '/tmp cannot be used'} ({why}); set RAY_TMPDIR to another")
-    if left:
-        say(f"note: {left}; Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder")
-    return Path("/tmp")
+    given = os.environ.get("RAY_TMPDIR", "")
+    if given and (Path(given) / MARK).exists():  # of the Ray that has started this process, and may end before it
+        given = str(Path(given).parent)
+    if given:
+        with suppress(OSError):
+            Path(given).mkdir(exist_ok=True)
+    of_system = os.environ.get("TMPDIR", "") if sys.platform == "linux" and not given else ""
+    if of_system and (why := _unfit(of_system)):
+        say(f"note: TMPDIR is {of_system!r}: {why}; Ray's files go to /tmp instead; RAY_TMPDIR chooses another folder")
+        of_system = ""
+    found = given or of_system or "/tmp"
+    if why := _unfit(found):
+        raise UserError(f"Ray's files need a folder that it can use, but got {found!r}: {why}; set RAY_TMPDIR")
+    return Path(found).absolute()
 
 
-def _unfit(folder: Path, given: str) -> str:
-    """Why Ray cannot keep its files in a folder that may not exist yet; "" if it can."""
-    whole = str(Path(given).absolute())
-    if len(os.fsencode(whole)) > LONGEST:
-        return f"its path has {len(os.fsencode(whole))} bytes, too many for Ray's sockets"
-    if any(letter.isspace() for letter in whole):
+def _unfit(given: str) -> str:
+    """Why Ray cannot keep its files in a folder; "" if it can."""
+    folder = Path(given).absolute()
+    if (size := len(os.fsencode(folder))) > LONGEST:
+        return f"its path has {size} bytes, and Ray's sockets leave room for {LONGEST}"
+    if any(letter.isspace() for letter in str(folder)):
         return "its path has a space, which breaks the commands of Ray's workers"
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"\0" * 4096)
-            file.flush()
-        free = shutil.disk_usage(folder).free
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        return f"{folder} cannot be written to ({error.strerror})"
-    return f"only {free >> 20} MiB are free there, and Ray's logs may need {ROOM >> 20}" if free < ROOM else ""
+        return f"it cannot be written to ({error.strerror})"
+    return ""
 
 
 # its token and its dashboard
@@ -170,9 +161,7 @@ def said_of_dashboard(url: str) -> str:
         return f"dashboard: http://{url}"
     if (file := os.environ.get(TOKENS[1])) and not os.environ.get(TOKENS[0]):
         return f"dashboard: http://{url} (its token: {shlex.join(['cat', file])})"
-    beside = Path(sys.executable).with_name("ray")  # the command of this environment, active or not
-    command = str(beside) if beside.exists() and shutil.which("ray") != str(beside) else "ray"
-    return f"dashboard: http://{url} (its token: {command} get-auth-token)"
+    return f"dashboard: http://{url} (its token: ray get-auth-token)"
 
 
 @contextmanager
@@ -190,17 +179,22 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
         if over.wait(LATER):
             return
         try:
-            url = running or ray_processes.start_dashboard()
+            url = running or ray_internals.start_dashboard()
             if not running:
                 say(said_of_dashboard(url))
-            with _kept(f"http://{url}", file):
-                over.wait()
+            with suppress(OSError):
+                if file:
+                    file.write_text(f"http://{url}\n")
+            over.wait()
         except Exception as error:
             said = (str(error).splitlines() or [type(error).__name__])[-1]
             say(f"note: Ray's dashboard did not start: {said[:200]}")
             over.wait()
+        with suppress(OSError):
+            if file:
+                file.unlink(missing_ok=True)
         if not running:
-            ray_processes.end_dashboard()
+            ray_internals.end_dashboard()
 
     shown = threading.Thread(target=show, daemon=True)
     shown.start()
@@ -209,18 +203,6 @@ def dashboard(running: str = "", file: Path | None = None) -> Iterator[None]:
     finally:
         over.set()
         shown.join()
-
-
-@contextmanager
-def _kept(line: str, file: Path | None) -> Iterator[None]:
-    """The file holds this line meanwhile, if it can be written."""
-    with suppress(OSError):
-        if file:
-            file.write_text(line + "\n")
-    yield
-    with suppress(OSError):
-        if file:
-            file.unlink(missing_ok=True)
 
 
 # its end
@@ -236,8 +218,8 @@ def watched() -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK):
-            dead = ray_processes.dead_service()
-            if dead and not over.wait(PATIENCE) and ray_processes.dead_service() == dead:
+            dead = ray_internals.dead_service()
+            if dead and not over.wait(PATIENCE) and ray_internals.dead_service() == dead:
                 _end(dead)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -261,7 +243,7 @@ def spoken_to() -> Iterator[None]:
         raise
     except Exception:
         until = time.monotonic() + PATIENCE
-        while ray_processes.started_here() and time.monotonic() < until:
+        while ray_internals.started_here() and time.monotonic() < until:
             _end_if_dead()
             time.sleep(LOOK / 5)
         raise
@@ -269,7 +251,7 @@ def spoken_to() -> Iterator[None]:
 
 
 def _end_if_dead() -> None:
-    if dead := ray_processes.dead_service():
+    if dead := ray_internals.dead_service():
         _end(dead)
 
 

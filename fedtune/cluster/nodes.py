@@ -7,6 +7,7 @@ import re
 import tempfile
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -19,7 +20,7 @@ SECONDS = 60.0  # for nodes to say whether they see a folder
 
 
 class Told:
-    """Writes Ray's long messages about nodes to a file, and prints one line instead."""
+    """Prints one line for each of Ray's long messages about nodes, and writes the message to a file."""
 
     def __init__(self, log: Path | None, several: bool) -> None:
         """log: the file, whose folder may be made later.  several: whether there may be more nodes than this one."""
@@ -28,25 +29,19 @@ class Told:
 
     def __call__(self, message: str) -> None:
         """A message of Ray's."""
-        where = self._keep(message)
-        if "Raylet is terminated" in message:  # what follows, or came before, says which node
-            return
+        where = ""
+        if self._log and self._log.parent.is_dir():
+            with suppress(OSError), self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{datetime.now().isoformat(' ', 'seconds')} {message.rstrip()}\n\n")
+                where = f" (more in {near(self._log)})"
+        line = f"note: Ray says: {one_line(message)[:200]}"
         if lost := re.search(r"address: (\S+) .*has been marked dead", message):
             line = f"note: Ray lost the node {lost[1]}; its trials continue on other nodes" if self._several else ""
-        else:
-            line = f"note: Ray says: {one_line(message)[:200]}"
+        elif "Raylet is terminated" in message:  # what follows, or came before, says which node
+            line = ""
         if line and line not in self._said:
             self._said.add(line)
             say(line + where)
-
-    def _keep(self, message: str) -> str:
-        """Write it to the file if possible; the place, in words."""
-        with suppress(OSError):
-            if self._log and self._log.parent.is_dir():
-                with self._log.open("a", encoding="utf-8") as file:
-                    file.write(f"{datetime.now().isoformat(' ', 'seconds')} {message.rstrip()}\n\n")
-                return f" (more in {near(self._log)})"
-        return ""
 
 
 def require_shared(storage: Path) -> None:
@@ -63,10 +58,14 @@ def require_shared(storage: Path) -> None:
         there = there.parent
     with tempfile.NamedTemporaryFile(dir=there, prefix=".fedtune-") as file:
         ask = ray.remote(num_cpus=0, max_retries=0)(_sees)
-        at = {n["NodeID"]: NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in others}
-        asked = {ask.options(scheduling_strategy=at[n["NodeID"]]).remote(file.name): n for n in others}
+        at = partial(NodeAffinitySchedulingStrategy, soft=False)
+        asked = {ask.options(scheduling_strategy=at(n["NodeID"])).remote(file.name): n for n in others}
         answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SECONDS)
-        without = [asked[a]["NodeManagerAddress"] for a in answered if not _answer(a)]
+        without = []
+        for answer in answered:
+            with suppress(ray.exceptions.RayError):  # a node that cannot answer: the search will find out
+                if not ray.get(answer):
+                    without.append(asked[answer]["NodeManagerAddress"])
     if without:
         raise UserError(
             f"--storage-path must be a folder that every node of the cluster shares, but {without[0]} "
@@ -75,14 +74,6 @@ def require_shared(storage: Path) -> None:
         )
     if silent:
         say(f"note: {several(len(silent), 'node')} did not say within {SECONDS:g} s whether it sees {there}")
-
-
-def _answer(asked: ray.ObjectRef) -> bool:
-    """A node's answer; a node that cannot answer counts as one that sees the folder, as the search will find out."""
-    try:
-        return bool(ray.get(asked))
-    except ray.exceptions.RayError:
-        return True
 
 
 def _sees(file: str) -> bool:

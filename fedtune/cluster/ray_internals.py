@@ -1,27 +1,39 @@
-"""Ray Tune's private names that fedtune cannot do without, each behind a function.
+"""Ray's private names: each stands here only, behind a function that says which promise it keeps.
 
-tests/cluster/test_ray_internals.py tries each.  Those of Ray's processes are in ray_processes.py, and what only saves
-time is in ray_optional.py.  Ray is imported where it is used: who only reads a run's
-folder need not load it.  How a snapshot holds its trials is known to fedtune/runs/trial_states.py, which stands below.
+tests/cluster/test_ray_internals.py has a test for each that fails without it, or where Ray has changed.  Ray is
+imported where it is used: who only reads a study's folder need not load it.  How a snapshot holds its trials is known
+to fedtune/runs/trial_states.py, which stands below.
 """
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from fedtune.core import bounded
+from fedtune.core import bounded, interrupting
 from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 
 TUNER_FILE = "tuner.pkl"  # a run's settings
 DECISIONS = ("_cached_trial_decisions", "_queued_trial_decisions")  # of the controller, in a snapshot
-LARGEST_UPLOAD = 100 * 2**20  # bytes that a cluster's job server takes at once
 STACKS = ("ray.tune", "ray.train")  # the loggers that print stacks of trials
 STACKS_VARIABLE = "TUNE_PRINT_ALL_TRIAL_ERRORS"  # whether they do
+HANDLER_MARK = "_ZN3ray6RayLog36is_failure_signal_handler_installed_E"  # a bool of C++'s RayLog
+SERVICES = ("gcs_server", "raylet")  # the processes without which a driver can do nothing
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+RANGE = range(20_000, 32_000)  # of ports: systems give those from 32768 on, or higher ones, to whoever asks for any
 
 
 @contextmanager
@@ -76,6 +88,39 @@ def save_with_next_snapshot(controller: Any, trial: Any) -> None:
     controller._tune_controller._mark_trial_to_checkpoint(trial)
 
 
+@contextmanager
+def searching() -> Iterator[None]:
+    """Tune leaves SIGUSR1 to us meanwhile, and lets trials take the workers that are ready.
+
+    Tune's handler of SIGUSR1 would stay, and break off what our own is saving.  The variable that Tune gives each trial
+    (for PyTorch Lightning) makes it wait for a new worker, which imports PyTorch first.
+    """
+    from ray.tune import tune
+    from ray.tune.execution import class_cache
+
+    catch = tune._setup_signal_catching
+
+    def catching() -> threading.Event:
+        before = signal.getsignal(signal.SIGUSR1)
+        found = catch()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, before)
+        return found
+
+    with replaced(tune, _setup_signal_catching=catching), replaced(class_cache, DEFAULT_ENV_VARS={}):
+        yield
+
+
+def forget_averages(trial: Any, but: Collection[str]) -> None:
+    """Drop what Tune keeps of an ended trial's metrics besides the last result, except for some of them.
+
+    Extremes and moving averages of forty metrics are 100 kB of a driver's memory a trial, and 35 kB of every snapshot.
+    """
+    kept = trial.run_metadata
+    kinds = (kept.metric_analysis, kept.metric_n_steps)
+    kept.metric_analysis, kept.metric_n_steps = ({n: v for n, v in of.items() if n in but} for of in kinds)
+
+
 # a trainable ----------------------------------------------------------------------------------------------------------
 
 
@@ -102,6 +147,14 @@ def unsaved(trainable: Any) -> Any:
     from ray.train._internal.session import _TrainingResult
 
     return _TrainingResult(None, trainable._last_result or {})
+
+
+def title_with(what: str) -> None:
+    """Add words to the title that Ray gives a worker's process while it does a task: `ps` and the dashboard show it."""
+    raylet: Any = resolve_name("ray._raylet")
+    title = raylet.getproctitle()
+    if title.startswith("ray::") and not title.endswith(what):  # in a process of Ray's
+        raylet.setproctitle(f"{title} {what}")
 
 
 # the state of a search on disk ----------------------------------------------------------------------------------------
@@ -177,4 +230,238 @@ def states_copied_by(copy: Callable[[Path, Path], None]) -> Iterator[None]:
         return True
 
     with replaced(storage._FilesystemSyncer, sync_up=sync_up):
+        yield
+
+
+# Ray's processes ------------------------------------------------------------------------------------------------------
+
+
+def show_token() -> None:
+    """Let this driver present the user's token if there is one, as `ray start` does."""
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def forget_token() -> None:
+    """Have this process look for its token anew: Ray keeps the first that it finds."""
+    raylet: Any = resolve_name("ray._raylet")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def signals_apart() -> Iterator[None]:
+    """A Ray started meanwhile gets no signals sent to our process group or session, and does not change our handlers.
+
+    Batch systems, `timeout` and terminals signal a whole group: a driver whose Ray dies at once would wait for it for a
+    minute and be aborted.  On Linux the kernel ends Ray's processes with the driver in any case.
+    """
+    from ray._private import services, utils, worker
+
+    join = worker.connect
+
+    def connect(*given: Any, **named: Any) -> Any:
+        with interrupting.deferred():  # half a core worker crashes the process as it ends
+            return join(*given, **named)
+
+    begin = partial(services.ConsolePopen, start_new_session=True)
+    python = replaced(utils, set_sigterm_handler=lambda handler: None)
+    with replaced(services, ConsolePopen=begin), python, replaced(worker, connect=connect), _no_handler_of_crashes():
+        yield
+
+
+def shut_down() -> None:
+    """End the Ray of this process, or leave the cluster, in one go."""
+    import ray
+
+    with interrupting.deferred():
+        ray.shutdown()
+
+
+@contextmanager
+def _no_handler_of_crashes() -> Iterator[None]:
+    """Ray's C++ leaves this process's handlers: meanwhile it believes that it has put its own in place.
+
+    For them SIGTERM is a crash: they write a stack for seconds, and abort the process.  What is not marked as in place
+    Ray does not take away when it ends, either, which would leave the process with no handler.
+    """
+    raylet: Any = resolve_name("ray._raylet")
+    try:
+        mark = ctypes.c_bool.in_dll(ctypes.CDLL(raylet.__file__), HANDLER_MARK)
+    except (OSError, ValueError):  # Ray for another system hides the name
+        yield
+        return
+    before, mark.value = mark.value, True
+    try:
+        yield
+    finally:
+        mark.value = before
+
+
+def started_here() -> bool:
+    """Whether the Ray that this process is connected to was started by it."""
+    from ray._private import worker
+
+    node = worker._global_node
+    return bool(node and node.all_processes)
+
+
+def dead_service() -> str | None:
+    """The process of our Ray, the control service or the raylet, that has died by itself."""
+    from ray._private import worker
+
+    node = worker._global_node
+    services: dict[str, list[Any]] = node.all_processes if node else {}  # none of a cluster's
+    return next((s for s in SERVICES for p in services.get(s, ()) if p.process.poll() is not None), None)
+
+
+@contextmanager
+def few_services() -> Iterator[None]:
+    """A Ray started meanwhile has no processes but those that trials need, and does not end on a busy machine.
+
+    The dashboard, the autoscaler and the log monitor import Ray for seconds, one after the other, before ray.init is
+    done.  A node whose agents choose their own ports waits for them, and ends after 15 s; here it is told the ports,
+    and waits for no agent.
+    """
+    from ray._private import node, parameter, services
+
+    params, start = parameter.RayParams, services.start_raylet
+    raylet: Any = resolve_name("ray._raylet")
+
+    def start_raylet(*given: Any, **named: Any) -> Any:
+        asked = inspect.signature(start).bind(*given, **named).arguments
+        if port := asked["dashboard_agent_listen_port"]:  # the one port that a node reads from a file even then
+            name = raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME
+            raylet.persist_port(asked["session_dir"], asked["node_id"], name, port)
+        return start(*given, **named)
+
+    def chosen(*given: Any, **named: Any) -> Any:
+        return params(*given, **(named | {"include_log_monitor": False, "no_monitor": True} | _free_ports()))
+
+    in_node = replaced(node.Node, start_api_server=lambda *_, **__: None)
+    with replaced(parameter, RayParams=chosen), in_node, replaced(services, start_raylet=start_raylet):
+        yield
+
+
+def _free_ports() -> dict[str, int]:
+    """Ports of loopback that nobody has, from below those that the system gives to whoever asks for any."""
+    found: dict[str, int] = {}
+    for number in random.SystemRandom().sample(RANGE, len(RANGE)):  # two Rays that start at once choose others
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", number))
+            found[PORTS[len(found)]] = number
+        if len(found) == len(PORTS):
+            break
+    return found
+
+
+@contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """A Ray started meanwhile has so many seconds for its node to come up, as a busy machine needs; Ray's own: 30.
+
+    A node that has ended is not waited for: Ray gives up after its own seconds.
+    """
+    from ray._private import services
+
+    look = services.get_node
+
+    def get_node(gcs_address: str, node_id: str) -> Any:
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return look(gcs_address, node_id)
+            except RuntimeError:  # there is none yet
+                if time.monotonic() > until or not _raylet_lives():
+                    raise
+            time.sleep(0.2)
+
+    with replaced(services, get_node=get_node):
+        yield
+
+
+def _raylet_lives() -> bool:
+    """Whether a node that this process has started is alive."""
+    import psutil
+
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == "raylet" and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """A Ray started meanwhile listens on loopback only, and does not disturb other Rays of this machine.
+
+    On Linux Ray's ports (but not the dashboard's) are open on every interface, even with a node address of 127.0.0.1,
+    which it replaces; on macOS and Windows it keeps to loopback, and this makes it do so everywhere.  It has read the
+    variable when it was imported, so the constant is set too; the processes that it starts read the variable.
+    """
+    from ray._private import ray_constants
+
+    variable = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+    with environment(variable), replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
+        yield
+
+
+def start_dashboard() -> str:
+    """Start the dashboard of a Ray that was started here with few services, and give its address once it answers.
+
+    On Linux it ends with the thread that calls this.  With it comes the autoscaler, whose word on the cluster it shows.
+    """
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    with signals_apart():
+        node.start_monitor()
+        node.start_api_server(include_dashboard=True, raise_on_failure=True)
+    return str(node.webui_url)
+
+
+def end_dashboard() -> None:
+    """End it with the processes of its pages: one that waits for an answer of Ray's would outlive both."""
+    import psutil
+    from ray._private import ray_constants, worker
+
+    node = worker._global_node
+    started: Any = node.all_processes.get(ray_constants.PROCESS_TYPE_DASHBOARD, ()) if node else ()
+    for dashboard in started:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(dashboard.process.pid)
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
+def end_those_of(folder: Path) -> None:
+    """End what this process has started and has Ray's folder among its words, as after a start that was broken off."""
+    import psutil
+
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(str(folder) in word for word in each.cmdline()):
+                each.kill()
+                found.append(each)
+    psutil.wait_procs(found, timeout=10)
+
+
+# what it says ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def messages_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """What Ray would print about nodes, with twenty lines of a raylet's log, goes to this function meanwhile."""
+    from ray._private import worker
+
+    prints = worker.print_to_stdstream
+
+    def told(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") == "raylet":
+            tell("\n".join(data["lines"]))
+        else:
+            prints(data, ignore_prefix)
+
+    with replaced(worker, print_to_stdstream=told):
         yield

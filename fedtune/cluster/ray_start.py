@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import optuna
 import ray
 
-from fedtune.cluster import addresses, local_ray, nodes, ray_internals, ray_optional, ray_processes
+from fedtune.cluster import local_ray, nodes, ray_internals
 from fedtune.core import interrupting, processors
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import one_line, say
@@ -23,7 +24,8 @@ from fedtune.runs.files import RunFiles
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 180.0  # seconds for a Ray started here to come up
-TRIES = 3  # a Ray that ends while it starts
+TRIES = 3  # of a Ray whose node ends while it starts
+ANSWER = 5.0  # seconds to wait for a cluster's
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -69,13 +71,13 @@ def connected(
     ahead = not address and not gpus and trials >= processors.usable()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
-        held.enter_context(ray_optional.changed(ray_optional.messages_told(nodes.Told(log, address is not None))))
+        held.enter_context(ray_internals.messages_told(nodes.Told(log, address is not None)))
         if own:
             require_cpus(cpus, address)
             _note_other_clusters(address)
             folder = None if address else held.enter_context(local_ray.folder())
             held.enter_context(local_ray.watched())
-            held.callback(ray_processes.shut_down)
+            held.callback(ray_internals.shut_down)
             url = _connect(address, host, dashboard, folder)
             if url or (dashboard and not address):
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
@@ -85,7 +87,7 @@ def connected(
                 f"a process can use one Ray at a time, but this one is already connected and got --address {address}; "
                 "call ray.shutdown() first"
             )
-        elif dead := ray_processes.dead_service():
+        elif dead := ray_internals.dead_service():
             raise UserError(
                 f"a search needs a running Ray, but {dead} of the Ray that this process is connected to has died; "
                 "call ray.shutdown() first"
@@ -154,17 +156,17 @@ def _connect(address: str | None, host: str, dashboard: bool = False, folder: Pa
         # `ray start` asks for a token wherever the user has one, but a driver shows it only when told to.  A cluster
         # that asks for none cannot call such a driver back: RAY_AUTH_MODE=disabled
         local_ray.keep_token_private()
-        ray_processes.show_token()
+        ray_internals.show_token()
     else:
         how |= {"dashboard_host": host, "_temp_dir": f"{folder}/{local_ray.INSIDE}", "num_cpus": processors.usable()}
         how |= {} if dashboard else {"include_dashboard": False}
     try:
         with ExitStack() as meanwhile:
-            meanwhile.enter_context(ray_processes.signals_apart())
+            meanwhile.enter_context(ray_internals.signals_apart())
             if not address:
-                meanwhile.enter_context(ray_processes.loopback_only())
-                patient = ray_optional.patient(PATIENCE, lambda words: say(f"note: {words}"))
-                meanwhile.enter_context(ray_optional.changed(*ray_optional.FEW_SERVICES, patient))
+                meanwhile.enter_context(ray_internals.loopback_only())
+                meanwhile.enter_context(ray_internals.few_services())
+                meanwhile.enter_context(ray_internals.patient(PATIENCE))
                 meanwhile.enter_context(ray_internals.environment(_path_of_workers()))
             context = _started(how)
     except Exception as error:
@@ -190,14 +192,14 @@ def _connect(address: str | None, host: str, dashboard: bool = False, folder: Pa
 
 
 def _started(how: dict[str, Any]) -> Any:
-    """What ray.init returns; a Ray of our own whose node ends while it starts is started again."""
+    """What ray.init returns; a Ray of our own whose node does not come up is started again."""
     for left in reversed(range(TRIES)):
         try:
             return ray.init(**how)
         except Exception as error:
             if how["address"] != "local" or not left or "timed out during startup" not in str(error):
                 raise
-            say("note: Ray ended while it started, as on a machine that is very busy; it is started again")
+            say("note: Ray did not come up in time, as on a machine that is very busy; it is started again")
             ray.shutdown()
     raise AssertionError  # the last try returns or raises
 
@@ -254,8 +256,21 @@ def require_host(host: str) -> None:
 
 
 def require_address(address: str | None) -> None:
-    """UserError if nothing listens there, without Ray's long wait."""
+    """UserError for what is no address of a cluster, and if nothing listens there, without Ray's long wait."""
     if address in (None, "auto", "local"):
         return
-    where = addresses.parsed(address, ("", "ray"), "--address must be auto, host:port or ray://host:port")
-    addresses.require_answer(where, "--address must be that of a running Ray cluster", "leave it out to start one here")
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme not in ("", "ray") or not (host and port) or not address.isprintable() or " " in address:
+            raise ValueError
+        host.encode("idna")  # labels of a name that are empty or too long
+    except ValueError:  # UnicodeError among them
+        raise UserError(f"--address must be auto, host:port or ray://host:port, but got {address!r}") from None
+    try:
+        socket.create_connection((host, port), timeout=ANSWER).close()
+    except OSError as error:
+        raise UserError(
+            f"--address must be that of a running Ray cluster, but nobody answers at {parts.netloc} ({error}); "
+            "leave it out to start one here"
+        ) from error

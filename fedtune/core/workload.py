@@ -58,10 +58,6 @@ class Workload(Protocol):
         """The user's files that it uses."""
 
     @property
-    def places(self) -> tuple[Path, ...]:
-        """The folders that it is read from and runs in; none if `own` is all of the user's that it needs."""
-
-    @property
     def pinned(self) -> Mapping[str, Any]:
         """Hyperparameters with a fixed value."""
 

@@ -160,12 +160,6 @@ def has_tokens(name: str, x_as: str = user_rows.AUTO) -> bool:
     return about.kind != PICTURES and user_rows.resolved(name, about.kind, about.shape, x_as) == user_rows.TOKENS
 
 
-def from_files(name: str) -> tuple[str, ...]:
-    """The data sets in the data folder that this one is read from; none for a package's and a user's own."""
-    made_of = SOURCES[name].made_of or (name,) if name in SOURCES else ()
-    return tuple(part for part in made_of if SOURCES[part].folder)
-
-
 def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
     """Read one data set, official training rows first, normalised and upright.
 

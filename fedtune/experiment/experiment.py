@@ -55,7 +55,6 @@ class Experiment:
     start_from: str = ""  # FILE.pt[:part]: initial weights instead of random ones
     metrics: tuple[str, ...] = ()  # FILE.py:NAME: the user's own metrics, in addition to the built-in ones
     report_every: ClassVar[int] = 1
-    places: ClassVar[tuple[Path, ...]] = ()  # `own` is all of the user's that it needs
     own: tuple[user_files.UserFile, ...] = ()  # the user's files that it uses
     test_every: int = 1  # test rows are scored every this many rounds, and in the last
     defaults: dict[str, Any] = field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -38,12 +37,6 @@ class ProgramWorkload:
     def name(self) -> str:
         """The program's."""
         return self.program.name
-
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """The folder of the program file, and those that it runs in."""
-        folders = (self.program.folder, self.program.checking().folder)
-        return tuple(Path(place) for place in (os.path.dirname(self.path), *folders) if place)
 
     @property
     def path(self) -> str:

@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.search import BasicVariantGenerator
 
-from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_optional, ray_start
+from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
 from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
@@ -100,7 +100,7 @@ def drive(
 
     tools: experiment trackers.  show: whether to draw the progress.  also: further callbacks.
     """
-    with ray_start.settings(), ray_optional.changed(*ray_optional.SEARCHING):
+    with ray_start.settings(), ray_internals.searching():
         before: Rows = {}
         if resumed and saved_state.require_state(p.folder):
             before = saved_state.prepared(p.folder)

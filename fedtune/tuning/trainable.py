@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
 from ray.tune.search.repeater import TRIAL_INDEX
 
-from fedtune.cluster import ray_internals, ray_optional
+from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.memory import give_back_memory, keep_freed_memory
@@ -93,7 +93,7 @@ class FederatedTrainable(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Train one round and report its row of metrics."""
         began = time.monotonic()
-        ray_optional.title_with(self._who)
+        ray_internals.title_with(self._who)
         try:
             if self._broken:
                 raise self._broken

@@ -24,12 +24,12 @@ import pandas as pd
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.dashboard.modules.job import cli as job_commands
 from ray.scripts import scripts
 from support.waiting import wait_for
 
 import fedtune
-from fedtune.cluster import jobs
-from fedtune.commands import search, submit
+from fedtune.commands import search
 from fedtune.core.about import FORMAT
 from fedtune.runs import logs
 from fedtune.tuning import plan
@@ -187,10 +187,10 @@ def test_pods_run_what_is_here() -> None:
     assert {c["image"] for p in pods(staying) for c in p["spec"]["containers"]} == {image[1]}
 
 
-def test_the_job_cleans_up_is_tried_again_and_known_to_fedtune_jobs() -> None:
+def test_the_job_cleans_up_is_tried_again_and_may_write_its_record() -> None:
     spec = of_kind("RayJob")["spec"]
-    assert spec["shutdownAfterJobFinishes"] and spec["backoffLimit"] > 0 and jobs.MARK in spec["metadata"]
-    assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": jobs.JOB_ENVIRONMENT}
+    assert spec["shutdownAfterJobFinishes"] and spec["backoffLimit"] > 0
+    assert yaml.safe_load(spec["runtimeEnvYAML"]) == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "120"}}
     assert Path(shlex.split(spec["entrypoint"])[0]).name in {s.name for s in SCRIPTS}
 
 
@@ -242,7 +242,7 @@ def command_lines() -> list[tuple[str, str]]:
     found = []
     for file in [*DEPLOY.glob("*.yaml"), *DEPLOY.glob("*.md"), *SCRIPTS]:
         for line in re.sub(r"\\\n *#?", "", file.read_text()).splitlines():
-            if command := re.match(r"[# ]*((fedtune (search|submit|resume|jobs|status)|sbatch) .+)", line):
+            if command := re.match(r"[# ]*((ray job submit|fedtune (search|resume|status)|sbatch) .+)", line):
                 found.append((file.name, command[1].split("  #")[0]))
     return [*found, ("rayjob.yaml", of_kind("RayJob")["spec"]["entrypoint"])]
 
@@ -269,11 +269,14 @@ def test_every_command_line_is_one_that_fedtune_takes(tmp_path: Path) -> None:
         elif words[0] == "search-or-resume.sh":
             assert words[1].startswith(f"{SHARED}/"), file
             require_search(words[2:], tmp_path)
-        elif words[1] == "submit":
+        elif words[0] == "ray":
             at = words.index("--")
-            assert submit.parser().parse_args(words[2:at]).address.startswith("http://127.0.0.1:")
-            assert require_search(words[at + 1 :], tmp_path).storage_path.startswith(f"{SHARED}/"), file
-    assert {"sbatch", "search-or-resume.sh", "fedtune submit"} <= seen
+            job = job_commands.submit.make_context("submit", words[3:]).params
+            assert job["address"].startswith("http://127.0.0.1:"), file
+            assert words[at + 1 : at + 4] == ["python", "-m", "fedtune.search"], file
+            options = require_search(words[at + 4 :], tmp_path)
+            assert options.storage_path.startswith(f"{SHARED}/") and options.address == "auto", file
+    assert {"sbatch", "search-or-resume.sh", "ray"} <= seen
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda s: s.name)

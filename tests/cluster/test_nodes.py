@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedtune.cluster import nodes, ray_optional, ray_processes, ray_start
+from fedtune.cluster import nodes, ray_internals, ray_start
 from fedtune.core.errors import UserError
 
 DEAD = (
@@ -32,7 +32,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
     from ray._private import worker
 
     log = tmp_path / "ray.log"
-    with ray_optional.changed(ray_optional.messages_told(nodes.Told(log, several))):
+    with ray_internals.messages_told(nodes.Told(log, several)):
         for message in (DUMP, DEAD, DUMP, DEAD):
             worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert capsys.readouterr() == ("", said.format(log=log))
@@ -161,13 +161,13 @@ def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
         raise error
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_processes, "show_token", lambda: None)
+    monkeypatch.setattr(ray_internals, "show_token", lambda: None)
     with pytest.raises(UserError, match=told):
         ray_start._connect("head:1", "127.0.0.1")
 
 
 def test_a_notebooks_ray_that_has_died_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray_processes, "dead_service", lambda: "raylet")
+    monkeypatch.setattr(ray_internals, "dead_service", lambda: "raylet")
     with pytest.raises(UserError, match=r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"):
         ray_start.connected(None, 1, 0, dashboard=False).__enter__()

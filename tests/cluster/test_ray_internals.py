@@ -1,6 +1,6 @@
 """Ray's private names: each is there and does what fedtune's comment says, in the Ray that is installed.
 
-A failure here means that Ray has changed: look at the function of ray_internals.py or ray_processes.py that it names.
+A failure here means that Ray has changed: look at the function of ray_internals.py or ray_internals.py that it names.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,15 +21,15 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from ray import tune
-from ray._private import ray_constants, services, utils, worker
+from ray import _raylet, tune
+from ray._private import parameter, ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray.tune import Callback
-from ray.tune.execution import tune_controller
+from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
-from fedtune.cluster import ray_internals, ray_processes, ray_start
+from fedtune.cluster import ray_internals, ray_start
 from fedtune.core import processors
 from tests.support.waiting import wait_for
 
@@ -163,14 +164,8 @@ def test_decisions_are_dropped_from_a_snapshot(searched: Path, tmp_path: Path) -
 def test_a_driver_shows_a_token_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 64)
-    ray_processes.show_token()
+    ray_internals.show_token()
     assert os.environ.pop("RAY_AUTH_MODE", None) == "token", "Ray turns tokens on in another way: see show_token"
-
-
-def test_the_largest_upload_is_that_of_the_job_server() -> None:
-    from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
-
-    assert ray_internals.LARGEST_UPLOAD == DASHBOARD_CLIENT_MAX_SIZE
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -179,20 +174,20 @@ def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(mon
     node = worker._global_node
     assert {os.getsid(p.process.pid) for of in node.all_processes.values() for p in of}.isdisjoint({os.getsid(0)})
     before = services.ConsolePopen
-    with ray_processes.signals_apart():
+    with ray_internals.signals_apart():
         utils.set_sigterm_handler(signal.SIG_IGN)
         assert services.ConsolePopen is not before
     assert services.ConsolePopen is before and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
-    assert set(ray_processes.SERVICES) <= set(node.all_processes) and ray_processes.dead_service() is None
+    assert set(ray_internals.SERVICES) <= set(node.all_processes) and ray_internals.dead_service() is None
     monkeypatch.setattr(node.all_processes["raylet"][0].process, "poll", lambda: -9)
-    assert ray_processes.dead_service() == "raylet"
+    assert ray_internals.dead_service() == "raylet"
     monkeypatch.setattr(worker, "_global_node", None)
-    assert ray_processes.dead_service() is None
+    assert ray_internals.dead_service() is None
 
 
 def test_rays_handler_of_crashes_is_marked_as_in_place_while_a_ray_is_joined() -> None:
-    mark = ctypes.c_bool.in_dll(ctypes.CDLL(ray._raylet.__file__), ray_processes.HANDLER_MARK)
-    with ray_processes.signals_apart():
+    mark = ctypes.c_bool.in_dll(ctypes.CDLL(ray._raylet.__file__), ray_internals.HANDLER_MARK)
+    with ray_internals.signals_apart():
         assert mark.value
     assert not mark.value
 
@@ -201,14 +196,14 @@ def test_loopback_is_asked_for_by_variable_and_constant() -> None:
     from ray._private import ray_constants
 
     name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    with ray_processes.loopback_only():
+    with ray_internals.loopback_only():
         assert os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
     assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
 
 
 @pytest.mark.usefixtures("one_ray")
 def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
-    assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_processes.SERVICES)
+    assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_internals.SERVICES)
 
 
 def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +215,10 @@ def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> N
         page = psutil.Process(int(dashboard.stdout.readline()))
         started = {ray_constants.PROCESS_TYPE_DASHBOARD: [SimpleNamespace(process=dashboard)]}
         monkeypatch.setattr(worker, "_global_node", SimpleNamespace(all_processes=started))
-        ray_processes.end_dashboard()
+        ray_internals.end_dashboard()
         assert dashboard.wait(300) == -signal.SIGKILL
     wait_for(lambda: not page.is_running() or page.status() == psutil.STATUS_ZOMBIE)
-    ray_processes.end_dashboard()  # it has ended already
+    ray_internals.end_dashboard()  # it has ended already
 
 
 @pytest.mark.usefixtures("one_ray")
@@ -282,3 +277,126 @@ def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewher
 
     with ray_internals.states_copied_by(full):
         assert not _FilesystemSyncer(LocalFileSystem()).sync_up(str(source), str(here))
+
+
+class Nothing(tune.Trainable):
+    """Trains nothing."""
+
+
+def test_a_trial_asks_for_no_environment_of_its_own() -> None:
+    """Else none of the workers that are started ahead is used."""
+
+    def asked() -> dict:
+        return class_cache._ActorClassCache().get(Nothing)._default_options["runtime_env"]
+
+    assert asked() == {"env_vars": {"PL_DISABLE_FORK": "1"}}, "Tune asks for something else: see searching"
+    with ray_internals.searching():
+        assert not asked().get("env_vars"), "the variables come from elsewhere"
+    assert asked()["env_vars"]
+
+
+def test_tune_leaves_sigusr1_to_whoever_had_it() -> None:
+    from ray.tune import tune as running
+
+    ctrl_c, mine = signal.getsignal(signal.SIGINT), lambda *_: None
+    before = signal.signal(signal.SIGUSR1, mine)
+    try:
+        running._setup_signal_catching()
+        assert signal.getsignal(signal.SIGUSR1) is not mine, "Tune leaves it by itself: drop this change"
+        signal.signal(signal.SIGUSR1, mine)
+        with ray_internals.searching():
+            over = running._setup_signal_catching()
+        assert signal.getsignal(signal.SIGUSR1) is mine
+        signal.raise_signal(signal.SIGINT)  # which ours stands for
+        assert over.is_set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, ctrl_c)
+
+
+def test_few_services_are_asked_for_where_ray_init_makes_its_parameters() -> None:
+    with ray_internals.few_services():
+        params = parameter.RayParams(metrics_export_port=None)  # as ray.init has it
+        assert params.include_log_monitor is False and params.no_monitor
+        assert Node.start_api_server(None, include_dashboard=True, raise_on_failure=True) is None
+    assert parameter.RayParams().include_log_monitor is not False
+    assert "ray._private.parameter.RayParams(" in inspect.getsource(worker.init), "it makes them elsewhere"
+
+
+def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a node ends when its agents need more than 15 s to come, and a busy machine's do."""
+    asked: dict[str, Any] = {}
+
+    def start_raylet(gcs_address: str, node_id: str, session_dir: str, dashboard_agent_listen_port: int) -> str:
+        asked.update(locals())
+        return "started"
+
+    assert "ray._private.services.start_raylet(" in inspect.getsource(Node.start_raylet), "started elsewhere"
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    with ray_internals.few_services():
+        params, other = parameter.RayParams(metrics_export_port=None), parameter.RayParams()
+        ports = [getattr(params, name) for name in ray_internals.PORTS]
+        listens = params.dashboard_agent_listen_port
+        assert services.start_raylet("a", "id", str(tmp_path), dashboard_agent_listen_port=listens) == "started"
+        assert services.start_raylet("a", "other", str(tmp_path), dashboard_agent_listen_port=0) == "started"
+    assert len(set(ports)) == 4 and set(ports) <= set(ray_internals.RANGE)
+    assert ports != [getattr(other, name) for name in ray_internals.PORTS]
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    name = _raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME
+    assert _raylet.wait_for_persisted_port(str(tmp_path), "id", name) == listens
+    assert len(list(tmp_path.iterdir())) == 1 and asked["node_id"] == "other"
+
+
+@pytest.mark.parametrize(("late", "lives"), [(20, True), (100, True), (999, True), (20, False)])
+def test_a_node_that_comes_up_late_is_waited_for(late: float, lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives it thirty seconds, in which a busy machine's may not be there; none that has died is waited for."""
+    assert "ray._private.services.get_node(" in inspect.getsource(Node.__init__), "asked elsewhere: see patient"
+    now = [0.0]
+    raylet = SimpleNamespace(name=lambda: "raylet", status=lambda: "running" if lives else psutil.STATUS_ZOMBIE)
+
+    def look(gcs_address: str, node_id: str) -> dict:
+        if now[0] < late:
+            raise RuntimeError("none yet")
+        return {"node": node_id}
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(services, "get_node", look)
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: [raylet]))
+    monkeypatch.setattr(ray_internals, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
+    with ray_internals.patient(120):
+        if lives and late < 120:
+            assert services.get_node("address", "id") == {"node": "id"} and now[0] >= late
+        else:
+            with pytest.raises(RuntimeError, match="none yet"):
+                services.get_node("address", "id")
+            assert (now[0] > 120) is lives
+    assert services.get_node is look
+
+
+def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:
+    trial = Trial("counting", stub=True)
+    for step in (1, 2):
+        trial.run_metadata.update_metric("val_acc", step / 2, step=step)
+        trial.run_metadata.update_metric("loss", 1.0, step=step)
+    ray_internals.forget_averages(trial, ["val_acc"])
+    assert trial.metric_analysis["val_acc"]["max"] == 1.0
+    assert set(trial.metric_analysis) == set(trial.metric_n_steps) == {"val_acc"}
+
+
+def test_a_workers_title_gets_words_once_and_that_of_another_process_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(ray._raylet.getproctitle) and callable(ray._raylet.setproctitle)
+    title = ["ray::Trial.train"]
+    monkeypatch.setattr(ray._raylet, "getproctitle", lambda: title[-1])
+    monkeypatch.setattr(ray._raylet, "setproctitle", title.append)
+    for _ in range(2):
+        ray_internals.title_with("fedavg in run")
+    assert title == ["ray::Trial.train", "ray::Trial.train fedavg in run"]
+    title.append("python")
+    ray_internals.title_with("fedavg in run")
+    assert title[-1] == "python"

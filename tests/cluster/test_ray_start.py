@@ -19,7 +19,7 @@ import psutil
 import pytest
 import ray
 
-from fedtune.cluster import local_ray, ray_processes, ray_start
+from fedtune.cluster import local_ray, ray_internals, ray_start
 from fedtune.core import interrupting, processors
 from fedtune.core.errors import UserError
 
@@ -251,7 +251,7 @@ def test_a_driver_whose_ray_has_died_is_ended(
 
     monkeypatch.setattr(local_ray, "LOOK", 0.001)
     monkeypatch.setattr(local_ray, "PATIENCE", 0.001)
-    monkeypatch.setattr(ray_processes, "dead_service", look)
+    monkeypatch.setattr(ray_internals, "dead_service", look)
     monkeypatch.setattr(interrupting, "end", end)
     with local_ray.watched():
         assert over.wait(300)
@@ -276,14 +276,14 @@ def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
     monkeypatch.setattr(ray, "init", lambda **_: None)
     monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr(ray_processes, "start_dashboard", start)
+    monkeypatch.setattr(ray_internals, "start_dashboard", start)
     with ray_start.connected(None, 1, 0, dashboard=True):
         pass
     assert order == ["shut down"]  # nobody waits for it
     order.clear()
     monkeypatch.setattr(local_ray, "LATER", 0)
     begun = threading.Event()
-    monkeypatch.setattr(ray_processes, "start_dashboard", lambda: begun.set() or start())
+    monkeypatch.setattr(ray_internals, "start_dashboard", lambda: begun.set() or start())
     with ray_start.connected(None, 1, 0, dashboard=True) as fits:
         assert fits == 4 and begun.wait(300) and not order
         trials_run.set()

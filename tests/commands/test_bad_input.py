@@ -292,9 +292,6 @@ OTHER_CASES = {
     "replay {tmp}/over": "has none; start a new search",
     "status {tmp}/" + "a" * 300: "cannot be used: File name too long",
     "report {tmp}/over -o " + "a" * 300 + ".html": "cannot be used: File name too long",
-    "jobs list --address http://[::1": "--address must be the dashboard's, like http://head:8265, but got "
-    "'http://[::1'",
-    "jobs list --address http://" + "a" * 64 + ".b": "--address must be the dashboard's",
     "status {tmp}/deep": "run.json is missing or damaged (it is nested too deeply)",
     **{
         f"{command} {{tmp}}/old": "old/run.json is of fedtune 0.2.0; run it again, or use the fedtune that wrote it"

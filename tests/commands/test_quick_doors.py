@@ -48,8 +48,6 @@ def test_how_a_search_stands_is_read_without_them():
         f"report {EXAMPLE} -o {EXAMPLE}/run.json",
         "status {tmp}",
         "list gfpll",
-        "jobs list --address 127.0.0.1:1",
-        "submit -- --algo gfpl",
         "search --trials 0",
     ],
 )

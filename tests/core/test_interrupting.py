@@ -16,10 +16,15 @@ from fedtune.core import interrupting
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C is Python's own meanwhile: whoever ran Tune in this process has left Tune's."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C is Python's own meanwhile: whoever ran Tune in this process has left Tune's.
+
+    A closed terminal ends a process, also if the tests run under nohup.
+    """
+    meanwhile = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in meanwhile.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", interrupting.NUMBERS)

@@ -106,10 +106,3 @@ def test_without_the_package_its_extra_is_named(name: str, fashion: Path, monkey
 def test_a_data_set_made_of_others_names_the_one_that_is_absent(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="fashion-mnist is absent or damaged in .*raw .*--download"):
         datasets.load(name, tmp_path)
-
-
-def test_which_files_a_data_set_needs() -> None:
-    needs = {name: datasets.from_files(name) for name in datasets.SOURCES}
-    assert needs["digits"] == needs["mnist-5k"] == datasets.from_files("mine.npz") == ()
-    assert needs["fashion-mnist+mnist-5k"] == needs["fashion-mnist-rot4"] == ("fashion-mnist",)
-    assert needs["celeba"] == ("celeba",)

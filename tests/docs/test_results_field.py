@@ -10,7 +10,7 @@ import pytest
 import yaml
 from scipy import stats
 from support import field
-from support.field import called, counts, difference, led, named
+from support.field import called, cell, counts, difference, gains, larger, leaders, led, named, pair, significant
 from support.results_page import RESULTS, ROOT, contrasts, listed, require, section, span
 
 from fedtune.analysis.papers.worth import by_seed
@@ -101,13 +101,12 @@ def worth() -> list[str]:
     gain, most = statistics.mean((tuned - default).mean(axis=1)), of["gain"].nlargest(3)
     assert (of["gain"] > 0).all() and {*most.index} == {*of["default"].nsmallest(3).index}
     taus, *agreed = field.rankings(FEW)
-    by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", FEW.worth, re.MULTILINE))
-    shares = {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
+    shares = field.importance(FEW)
     chosen, first = (choices(which) for which in ("chosen", "default"))
     return [
         f"{len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
         f"{of['gain'].median():.1f} in the median",
-        f"Gains are largest for {gains(most)}",
+        f"Gains are largest for {gains(FEW, most)}",
         f"Without these three the mean is {of['gain'].drop(most.index).mean():.1f}",
         f"{(of['gain'] < of['gain_half']).sum()} intervals contain zero",
         f"from the best to the worst it is {np.ptp(of['default']):.1f} points by default and "
@@ -133,13 +132,6 @@ def choices(which: str) -> pd.DataFrame:
     return of.drop_duplicates(["algorithm", "search"]).set_index(["algorithm", "search"]).filter(like="config/")
 
 
-def gains(rows: pd.Series) -> str:
-    """A (+9.1 ± 2.0), B (+8.0 ± 1.0) and C (+7.0 ± 1.5)."""
-    return listed(
-        f"{called(str(n))} ({interval(FEW.field['gain'][n], FEW.field['gain_half'][n], '+.1f')})" for n in rows.index
-    )
-
-
 def test_who_leads_with_few_rows() -> None:
     require(section("### Who leads"), leads())
 
@@ -149,7 +141,7 @@ def leads() -> list[str]:
     mine = counts(FEW.pairs.xs(best))
     size = FEW.pairs["difference"].abs().groupby(FEW.pairs["verdict"])
     assert not pairs["within"]
-    assert {"fedrod", "gpfl", "fedas"} <= {*found("fedavgft", -1)}
+    assert {"fedrod", "gpfl", "fedas"} <= {*larger(FEW, "fedavgft", -1)}
     personal = of["foreign"] <= 1
     return [
         f"{led(of['tuned'], 5)} have the highest accuracy",
@@ -177,12 +169,12 @@ def against_baselines() -> list[str]:
     """How many are above and below Local and FedAvg-FT, and how many epochs FedAvg-FT adds."""
     local, tuned = (FEW.against.xs(b, level="other") for b in ("local", "fedavgft"))
     epochs = choices("chosen")["config/tune_epochs"].dropna().astype(int)
-    shared = FEW.field["foreign"].reindex(found("fedavgft", -1)) > SHARED
-    assert not found("fedavgft", 1)
+    shared = FEW.field["foreign"].reindex(larger(FEW, "fedavgft", -1)) > SHARED
+    assert not larger(FEW, "fedavgft", 1)
     assert FEW.pairs["verdict"][("fedavgft", "local")] == LARGER
     return [
         f"Local ({FEW.field['tuned']['local']:.1f}) has {counts(local)['above']} algorithms above it "
-        f"({named(found('local', 1))}) and {counts(local)['below']} below",
+        f"({named(larger(FEW, 'local', 1))}) and {counts(local)['below']} below",
         f"FedAvg-FT adds {listed(map(str, sorted(epochs['fedavgft'])))} epochs of fine-tuning to the twenty of "
         f"training, and FedBABU {listed(map(str, sorted(epochs['fedbabu'])))}",
         f"{counts(tuned)['below']} of {tuned['difference'].notna().sum()} tested algorithms are below",
@@ -192,25 +184,18 @@ def against_baselines() -> list[str]:
     ]
 
 
-def found(baseline: str, sign: int) -> list[str]:
-    """Those above (1) or below (−1) a baseline by more than the margin, the best first."""
-    of = FEW.against.xs(baseline, level="other")
-    return [str(n) for n in of.index if of["verdict"][n] == LARGER and sign * of["difference"][n] > 0]
-
-
 def test_who_leads_at_which_budget() -> None:
     require(section("### At which budget"), budget())
 
 
 def budget() -> list[str]:
-    leaders, most = budgets.leaders(FEW.budget), int(FEW.budget["trials"].max())
+    most = int(FEW.budget["trials"].max())
     last = FEW.budget[FEW.budget["trials"] == most].set_index("algorithm")
     ends = last["score"] * 100
     gained = 100 * FEW.budget.pivot(index="trials", columns="algorithm", values="score").mean(axis=1)
-    said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in leaders]
     assert budgets.settled(FEW.budget, ACCURACY) == most
     return [
-        f"The leader is {listed(said)} trials",
+        f"The leader is {leaders(FEW)} trials",
         f"After {most} trials {led(ends, 3)} have the highest means",
         f"The mean over all algorithms is {listed(f'{gained[n]:.1f}' for n in (*AFTER, most))} % "
         f"after {listed(map(str, (*AFTER, most)))} trials",
@@ -291,21 +276,10 @@ def earlier() -> list[str]:
         f"of the {len(both)} contrasts that were significant in both earlier settings, "
         f"{(few['difference'][both] * many['difference'][both] < 0).sum()} differ in sign",
         *(
-            f"| {called(key[0])} − {called(key[1])}{field.OF[key[2]]} | {cell(few.loc[key])} | {cell(many.loc[key])} "
-            f"| {cell(now.loc[key])} |"
+            f"| {pair(key)} | {cell(few.loc[key])} | {cell(many.loc[key])} | {cell(now.loc[key])} |"
             for key in few.index
         ),
     ]
-
-
-def significant(rows: pd.DataFrame) -> pd.Series:
-    return rows["verdict"].isin(["above", "below"])
-
-
-def cell(row: pd.Series) -> str:
-    """A contrast's difference, in bold if it is significant."""
-    mark = "**" * (row["verdict"] in ("above", "below"))
-    return f"{mark}{difference(row)}{mark}"
 
 
 def test_how_far_to_trust_it() -> None:

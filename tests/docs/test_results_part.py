@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pandas as pd
 import yaml
 from support import field
-from support.field import called, counts, difference, led, named
+from support.field import cell, counts, difference, gains, larger, leaders, led, named, pair, significant
 from support.results_page import ROOT, listed, require, section
 
 from fedtune.analysis.papers.worth import by_seed
 from fedtune.core import statistics
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import interval, number
-from fedtune.studies.comparison import budgets, tables
+from fedtune.studies.comparison import tables
 from fedtune.studies.comparison.tables import LARGER
 
 PART = field.read("tuned-part")
@@ -49,10 +48,6 @@ def setting() -> list[str]:
     ]
 
 
-def significant(rows: pd.DataFrame) -> pd.Series:
-    return rows["verdict"].isin(["above", "below"])
-
-
 def test_tuning() -> None:
     require(section("### Tuning with many clients"), worth())
 
@@ -72,21 +67,19 @@ def worth() -> list[str]:
     first, chosen = (config[mine & of] for of in (PART.runs["configuration"] == "default", PART.runs["chosen"]))
     assert (chosen.to_numpy() == first.to_numpy()[:1]).all(axis=1).sum() == 2 * 3  # two searches, three seeds each
     assert {*PART.runs.loc[PART.runs["configuration"] == "default", "config/momentum"]} == {0.0}
-    by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", PART.worth, re.MULTILINE))
-    shares = {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
+    shares = field.importance(PART)
     ends = 100 * PART.budget.pivot(index="trials", columns="algorithm", values="score")
-    said = [f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in budgets.leaders(PART.budget)]
     return [
         f"the {len(of)} algorithms gain {interval(*gain, '.1f')} points on average",
-        f"The gain is largest for {gains(most)}",
-        f"smallest for {gains(least)}",
+        f"The gain is largest for {gains(PART, most)}",
+        f"smallest for {gains(PART, least)}",
         f"{(of['gain'] < of['gain_half']).sum()} intervals contain zero",
         f"from the best to the worst it is {np.ptp(of['default']):.1f} points by default and "
         f"{np.ptp(of['tuned']):.1f} tuned",
         f"{min(taus):.2f} to {max(taus):.2f} in one search",
         f"Two tuned rankings agree by {agreed[0]:.2f}, and two by defaults by {agreed[1]:.2f}",
         f"{shares['all']} % of the importance",
-        f"the leader is {listed(said)} trials",
+        f"the leader is {leaders(PART)} trials",
         f"The mean over all algorithms is {listed(f'{v:.1f}' for v in ends.loc[[*AFTER]].mean(axis=1))} % "
         f"after {listed(map(str, AFTER))} trials",
     ]
@@ -95,21 +88,14 @@ def worth() -> list[str]:
 AFTER = 1, 2, 4, 6  # trials
 
 
-def gains(rows: pd.Series) -> str:
-    """A (+9.1 ± 2.0), B (+8.0 ± 1.0) and C (+7.0 ± 1.5)."""
-    of = PART.field
-    return listed(f"{called(str(n))} ({interval(of['gain'][n], of['gain_half'][n], '+.1f')})" for n in rows.index)
-
-
 def test_who_leads() -> None:
     require(section("### Who leads with many clients"), leads())
 
 
 def leads() -> list[str]:
     of, pairs = PART.field, counts(PART.pairs)
-    local, tuned = (PART.against.xs(b, level="other") for b in ("local", "fedavgft"))
-    above, below = (of_larger(local, 1), of_larger(tuned, -1))
-    assert not of_larger(local, -1) and not of_larger(tuned, 1)
+    above, below = larger(PART, "local", 1), larger(PART, "fedavgft", -1)
+    assert not larger(PART, "local", -1) and not larger(PART, "fedavgft", 1)
     assert PART.pairs["verdict"][("fedavgft", "local")] == LARGER
     assert np.ptp(PART.pairs["half"]) < 1e-9, "variances are pooled"
     shared = [n for n in below if of["foreign"][n] > 50]
@@ -130,11 +116,6 @@ def leads() -> list[str]:
         f"The control, FedAvg searched under a second name, differs from it by "
         f"{interval(100 * rows['difference'], 100 * rows['half'], '+.1f')} points (p = {number(rows['p'], '.2f')})",
     ]
-
-
-def of_larger(pairs: pd.DataFrame, sign: int) -> list[str]:
-    """Those above (1) or below (−1) a baseline by more than the margin, the best first."""
-    return [str(n) for n in pairs.index if pairs["verdict"][n] == LARGER and sign * pairs["difference"][n] > 0]
 
 
 def test_which_verdicts_of_one_search_hold() -> None:
@@ -165,14 +146,3 @@ def holding() -> list[str]:
         f"{listed(map(pair, both))} are also significant with few rows, with the same signs",
         *(f"| {pair(key)} | {cell(MANY.loc[key])} | {cell(now.loc[key])} |" for key in KEYS),
     ]
-
-
-def pair(key: tuple[str, str, str]) -> str:
-    """A − B, and of which classes."""
-    return f"{called(key[0])} − {called(key[1])}{field.OF[key[2]]}"
-
-
-def cell(row: pd.Series) -> str:
-    """A contrast's difference, in bold if it is significant."""
-    mark = "**" * (row["verdict"] in ("above", "below"))
-    return f"{mark}{difference(row)}{mark}"

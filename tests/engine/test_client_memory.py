@@ -19,7 +19,6 @@ from support.helpers import (
     numbers,
     own_rows,
     play,
-    random_federation,
     simulate,
 )
 from support.user_algorithms import known_as
@@ -119,13 +118,6 @@ def test_control_variates_are_kept_as_scaffold_has_them(executor: str, participa
     for k in range(5):
         for n, t in sim.state.groups[0].kept["control"].items():
             assert_close(t[k], own[k][n], **TIGHT)
-
-
-def test_without_a_second_client_the_controls_cancel_and_it_is_fedavg() -> None:
-    sims = [simulate(name, PLAIN, random_federation([9])) for name in ("scaffold", "fedavg")]
-    rows = [play(sim, 3) for sim in sims]
-    assert_close_numbers(sims[0].state.server["shared"], sims[1].state.server["shared"])
-    assert [r["val_acc"] for r in rows[0]] == [r["val_acc"] for r in rows[1]]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from scipy.stats import kendalltau
 from fedtune.analysis.papers.twins import of_their_own
 from fedtune.analysis.papers.worth import by_seed
 from fedtune.core.statistics import interval
+from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTOLD, WITHIN
 from support.results_page import RESULTS, ROOT, contrasts, listed
 
@@ -111,6 +113,46 @@ def counts(pairs: pd.DataFrame) -> dict[str, int]:
 def difference(row: pd.Series) -> str:
     """+1.2 ± 0.3."""
     return interval(row["difference"], row["half"], "+.1f")
+
+
+def significant(rows: pd.DataFrame) -> pd.Series:
+    """Which contrasts differ from 0."""
+    return rows["verdict"].isin(["above", "below"])
+
+
+def cell(row: pd.Series) -> str:
+    """A contrast's difference, in bold if it is significant."""
+    mark = "**" * (row["verdict"] in ("above", "below"))
+    return f"{mark}{difference(row)}{mark}"
+
+
+def pair(key: tuple[str, str, str]) -> str:
+    """A − B, and of which classes."""
+    return f"{called(key[0])} − {called(key[1])}{OF[key[2]]}"
+
+
+def larger(of: SimpleNamespace, baseline: str, sign: int) -> list[str]:
+    """Those above (1) or below (−1) a baseline by more than the margin, the best first."""
+    rows = of.against.xs(baseline, level="other")
+    return [str(n) for n in rows.index if rows["verdict"][n] == LARGER and sign * rows["difference"][n] > 0]
+
+
+def gains(of: SimpleNamespace, rows: pd.Series) -> str:
+    """A (+9.1 ± 2.0), B (+8.0 ± 1.0) and C (+7.0 ± 1.5)."""
+    gain, half = of.field["gain"], of.field["gain_half"]
+    return listed(f"{called(str(n))} ({interval(gain[n], half[n], '+.1f')})" for n in rows.index)
+
+
+def leaders(of: SimpleNamespace) -> str:
+    """A (1 to 3) and B (after 4): who has the highest mean, after which trials."""
+    each = budgets.leaders(of.budget)
+    return listed(f"{called(n)} ({f'after {a}' if a == b else f'{a} to {b}'})" for a, b, n in each)
+
+
+def importance(of: SimpleNamespace) -> dict[str, int]:
+    """Percent of the importance that the two hyperparameters of training have, by kind of search."""
+    by_kind = dict(re.findall(r"^\| (.+?) \| (\d+ % \| \d+ %)", of.worth, re.MULTILINE))
+    return {kind: sum(map(int, re.findall(r"\d+", found))) for kind, found in by_kind.items()}
 
 
 def simulated(question: str, column: int, having: str = "") -> list[float]:

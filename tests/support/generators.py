@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedtune.data.federation import Federation
 from fedtune.nn.generators import new_net
-from support.helpers import randn
+from support.helpers import randn, random_federation
 
 Z, C, H, D = 5, 4, 7, 6
 SHIFTS = {"in": 0, "norm": 1, "out": 3}  # a generator's layers, as positions in a Sequential
@@ -40,6 +41,14 @@ def fresh(seed: int = 0, heads: int = 1) -> dict[str, Tensor]:
     net = new_net(Z, C, H, D, heads, seed)
     net = {n: t.double() + 0.3 * randn(*t.shape, seed=seed + i) for i, (n, t) in enumerate(net.items())}
     return net | {"norm.running_var": net["norm.running_var"].abs() + 0.2}
+
+
+def two_clients() -> Federation:
+    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1.
+
+    Rows of a class add up to powers of two, so that shares are exact in any precision.
+    """
+    return random_federation([8, 12], [[0, 1, 2, 3], [0, 1]])
 
 
 def labels(n: int, seed: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""A Ray cluster of one node as `ray start` makes it, and fedtune as its client."""
+"""A Ray cluster of one node as `ray start` makes it, and `ray job` as its client."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from support.ports import free_port
 from support.waiting import wait_for
 
 TRIES = 3
+RAY = (sys.executable, "-m", "ray.scripts.scripts")  # `ray` with this Python, wherever a script of that name stands
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,16 @@ class Head:
     folder: Path
     environment: dict[str, str]
 
-    def begin(self, *words: str, **more: str) -> subprocess.Popen:
-        """fedtune with these arguments, as somebody who has the token."""
-        command = [sys.executable, "-m", "fedtune", words[0], *words[1:2] * (words[0] == "jobs")]
-        command += ["--address", self.address, *words[1 + (words[0] == "jobs") :]]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, env=self.environment | more, **pipes)
+    def begin(self, *words: str) -> subprocess.Popen:
+        """`ray job` with these words, as somebody who has the token."""
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([*RAY, "job", *words], env=self.environment, **pipes)
 
-    def run(self, *words: str, **more: str) -> tuple[int, str, str]:
-        """Its exit status and what it said, out and err."""
-        process = self.begin(*words, **more)
-        out, err = process.communicate(timeout=3000)
-        return process.returncode, out, err
+    def run(self, *words: str) -> tuple[int, str]:
+        """Its exit status and what it said."""
+        process = self.begin(*words)
+        said, _ = process.communicate(timeout=3000)
+        return process.returncode, said
 
     def ask(self, path: str) -> requests.Response:
         """The dashboard's answer."""
@@ -82,7 +81,7 @@ def _started() -> Iterator[tuple[Head | None, Path]]:
     asks = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file), "PATH": f"{programs}:{os.environ['PATH']}"}
     dashboard = free_port()
     command = [  # port 0: whoever listens there chooses it, so that nobody can have taken it meanwhile
-        str(programs / "ray"),
+        *RAY,
         "start",
         "--head",
         "--block",
@@ -99,8 +98,8 @@ def _started() -> Iterator[tuple[Head | None, Path]]:
     ]
     with said.open("w") as log:
         process = subprocess.Popen(command, env=clean | asks, stdout=log, stderr=log, start_new_session=True)
-    elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1"}  # for Ray's own client it would win over --address
-    made = Head(f"http://127.0.0.1:{dashboard}", token, folder, clean | asks | elsewhere)
+    address = f"http://127.0.0.1:{dashboard}"
+    made = Head(address, token, folder, clean | asks | {"RAY_API_SERVER_ADDRESS": address})
     try:
         # The dashboard's answer says too little: it answers before there is an agent, and takes no job until then.
         wait_for(lambda: process.poll() is not None or "Ray runtime started" in said.read_text())

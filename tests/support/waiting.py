@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 
-def wait_for(what: Any, seconds: float = 240, every: float = 0.1) -> Any:
+def wait_for(what: Any, seconds: float = 900, every: float = 0.1) -> Any:
     """Its first true value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

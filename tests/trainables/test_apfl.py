@@ -1,56 +1,22 @@
-"""APFL: α = 0 is FedAvg, α = 1 Local beside FedAvg; rounds by hand, with a fixed α and with one that adapts."""
+"""APFL: rounds by hand, with a fixed α and with one that adapts."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import common_model
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     own_rows,
     play,
     random_federation,
     simulate,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
-
-from fedtune.experiment.scenario import Scenario
-
-
-def bare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
-
-
-@pytest.mark.parametrize(("mixed", "bound"), [("weights", 0.3), ("logits", 0.0)])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_own_model_it_is_fedavg_and_with_it_alone_local(executor: str, mixed: str, bound: float) -> None:
-    data = random_federation([5, 9, 7])
-    for scenario in (Scenario(model="mlp", features=8, participation=0.7), BATCHNORM.override(participation=0.7)):
-        work = {"executor": executor, "lr": 0.1, "weight_decay": 0.01, "clip_norm": bound}
-        none, all_, avg, alone = (
-            simulate(name, scenario, data, **work, **more)
-            for name, more in (
-                ("apfl", {"mix": 0.0, "mixed": mixed}),
-                ("apfl", {"mix": 1.0, "mixed": mixed}),
-                ("fedavg", {}),
-                ("local", {}),
-            )
-        )
-        rows = [play(sim, 3) for sim in (none, all_, avg, alone)]
-        for sim in (none, all_):
-            assert_same_numbers(bare(sim.state.server["shared"]), avg.state.server["shared"])
-        assert_same_numbers(all_.state.groups[0].tensors, alone.state.groups[0].tensors)
-        for mine, own, common, one in zip(*rows, strict=True):
-            assert mine["test_acc_common"] == own["test_acc_common"] == common["test_acc"]
-            assert own["test_acc"] == own["test_acc_mixed"] == one["test_acc"]
-            if scenario.model == "mlp":  # otherwise the mixture has its own running statistics
-                assert mine["test_acc"] == common["test_acc"]
-            assert all(mine[n] == common[n] for n in common if n.startswith(("up_", "down_")))
 
 
 @pytest.mark.parametrize("mixed", ["weights", "logits"])
@@ -92,7 +58,7 @@ def test_three_rounds_by_hand(executor: str, adaptive: bool, mixed: str) -> None
             ends.append(w)
         common = {n: (ends[0][n] + ends[1][n]) / 2 for n in common}
         play(sim, 1)
-        for n, t in bare(sim.state.server["shared"]).items():
+        for n, t in common_model(sim).items():
             assert_close(t, common[n], **TIGHT)
         for k in range(2):
             for n, t in own[k].items():

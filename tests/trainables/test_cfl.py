@@ -1,4 +1,4 @@
-"""CFL: FedAvg while nothing splits; clients of two tasks part, and each half is FedAvg of its own; rounds by hand."""
+"""CFL: clients of two tasks part, and each half is FedAvg of its own; rounds by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     copied,
     play,
     randn,
@@ -20,7 +18,6 @@ from support.helpers import (
 from torch.testing import assert_close
 
 from fedtune.data.federation import Federation
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.cfl import second_half
 
 ROWS = [6, 9, 7, 8]
@@ -35,18 +32,6 @@ def two_tasks() -> Federation:
             rows = split.rows[k, : split.counts[k]]
             y[rows] = (data.y[rows] + 1) % 4
     return data._replace(y=y)
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_while_nothing_splits_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    whole = simulate("cfl", scenario, data, executor=executor, eps1=0.0, eps2=0.01, start=0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    rows, wanted = play(whole, 3), play(avg, 3)
-    assert_same_numbers(whole.state.server["shared"], avg.state.server["shared"])
-    assert all(row[n] == one[n] for row, one in zip(rows, wanted, strict=True) for n in one)
-    assert {r["clusters_occupied"] for r in rows} == {1}
 
 
 @pytest.mark.parametrize("weighting", ["rows", "clients"])
@@ -109,10 +94,3 @@ def test_two_groups_are_those_of_the_authors_library(seed: int) -> None:
 
 def test_moves_as_far_from_one_another_as_any_are_two_groups_too() -> None:
     assert 0 < int(second_half(torch.eye(3)).sum()) < 3
-
-
-def test_the_model_is_sent_and_nothing_else() -> None:
-    config = {"eps1": 10.0, "eps2": 0.01, "start": 0}
-    rows = [play(simulate(n, DIGITS, two_tasks(), **c), 3)[-1] for n, c in (("cfl", config), ("fedavg", {}))]
-    assert rows[0]["clusters_occupied"] == 2
-    assert all(rows[0][n] == rows[1][n] for n in rows[1] if n.startswith(("up_", "down_", "comm")))

@@ -1,13 +1,13 @@
-"""Ditto: FedAvg beside a model of one's own; λ = 0 is Local, λ = 1 / η forgets what it was; a round by hand."""
+"""Ditto: λ = 1 / η forgets what the own model was; a round by hand."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import common_model, distance, sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     copied,
     own_rows,
@@ -19,33 +19,12 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
-from fedtune.experiment.scenario import Scenario
 
-
-def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
-
-
-@pytest.mark.parametrize(("model", "bound"), [("mlp", 0.0), ("fedgen-cnn", 0.0), ("mlp", 0.3)])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_the_common_model_is_fedavgs_and_without_the_pull_the_own_one_is_locals(
-    executor: str, model: str, bound: float
-) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    config = {"executor": executor, "lr": 0.1, "weight_decay": 0.01, "clip_norm": bound}
-    ditto, free, avg, alone = (
-        simulate(name, scenario, data, **config, **more)
-        for name, more in (("ditto", {"lam": 0.7}), ("ditto", {"lam": 0.0}), ("fedavg", {}), ("local", {}))
-    )
-    rows = [play(sim, 3) for sim in (ditto, free, avg, alone)]
-    for sim in (ditto, free):
-        assert_same_numbers(bare(sim.state.server["shared"]), avg.state.server["shared"])
-    assert_same_numbers(free.state.groups[0].tensors, alone.state.groups[0].tensors)
-    for held, mine, common, one in zip(*rows, strict=True):
-        assert mine["test_acc"] == mine["test_acc_own"] == one["test_acc"]
-        assert held["test_acc_common"] == mine["test_acc_common"] == common["test_acc"]
-        assert abs(mine["train_loss"] - common["train_loss"] - one["train_loss"]) < 1e-12
-        assert all(mine[n] == common[n] for n in common if n.startswith(("up_", "down_")))
+def test_its_loss_is_that_of_both_models() -> None:
+    data = random_federation([5, 9, 7])
+    sims = [simulate(name, data=data, **c) for name, c in (("ditto", {"lam": 0.0}), ("fedavg", {}), ("local", {}))]
+    for mine, common, own in zip(*(play(sim, 3) for sim in sims), strict=True):
+        assert abs(mine["train_loss"] - common["train_loss"] - own["train_loss"]) < 1e-12
 
 
 def test_three_rounds_by_hand() -> None:
@@ -56,12 +35,9 @@ def test_three_rounds_by_hand() -> None:
         received = copied(common.state_dict())
         for net, lam in ((common, 0.0), (own, 0.6)):
             for _ in range(2):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                with torch.no_grad():
-                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                        p -= 0.1 * (g + lam * (p - received[n]))
+                sgd_step(nn.functional.cross_entropy(net(x), y) + lam / 2 * distance(net, received), net, 0.1)
         play(sim, 1)
-        for name, t in bare(sim.state.server["shared"]).items():  # of one client: its own
+        for name, t in common_model(sim).items():  # of one client: its own
             assert_close(t, common.state_dict()[name], **TIGHT)
         for name, t in own.state_dict().items():
             assert_close(sim.state.groups[0].tensors[name][0], t, **TIGHT)
@@ -71,7 +47,7 @@ def test_a_step_under_a_pull_of_one_over_the_rate_starts_from_the_common_model()
     """v - η (g + λ (v - w)) = w - η g: whatever the own model was, it is w a step on."""
     sim = simulate("ditto", DIGITS, random_federation([6, 6]), lam=5.0, lr=0.2, momentum=0.0, batch=6, local_steps=1)
     play(sim, 2)
-    received, nets = bare(copied(sim.state.server["shared"])), [client_net_own(sim, k) for k in range(2)]
+    received, nets = copied(common_model(sim)), [client_net_own(sim, k) for k in range(2)]
     slopes = []
     for k, net in enumerate(nets):
         x, y = own_rows(sim, k)
@@ -94,7 +70,7 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     for lam in (0.0, 0.5, 5.0):
         sim = simulate("ditto", DIGITS, lam=lam, lr=0.1, local_epochs=3)
         play(sim, 2)
-        common = bare(sim.state.server["shared"])
+        common = common_model(sim)
         apart.append(
             sum(((t - common[n]) ** 2).sum().item() for n, t in sim.state.groups[0].tensors.items() if n in common)
         )

@@ -1,43 +1,23 @@
-"""FedALA: with W = 1 FedAvg; W and the mixture by hand, in the rounds that learn until it settles and in later ones."""
+"""FedALA: W and the mixture by hand, in the rounds that learn until it settles and in later ones."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import slope
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_close_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
     simulate,
 )
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune.core.errors import UserError
-from fedtune.experiment.experiment import Experiment
 from fedtune.trainables.fedala import FedALA
-
-
-@pytest.mark.parametrize("layers", [0, 1, 2])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_with_all_weights_one_it_is_fedavg(executor: str, layers: int) -> None:
-    """With B = n each batch is all rows, in whatever order: the draws of a later phase are others."""
-    scenario, data = BATCHNORM.override(participation=0.7, weight_decay=0.01, batch=6), random_federation([6, 6, 6])
-    ala = simulate("fedala", scenario, data, executor=executor, weight_lr=0.0, layers=layers)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    rows, wanted = play(ala, 3), play(avg, 3)
-    assert_close_numbers(ala.state.server["shared"], avg.state.server["shared"])
-    for mine, one in zip(rows, wanted, strict=True):
-        assert all(mine[n] == one[n] for n in one if n.startswith(("up_", "down_")))
-        assert all(abs(mine[n] - one[n]) < 1e-12 for n in ("val_acc", "val_loss", "test_acc", "test_loss"))
-    assert all((t == 1).all() for n, t in numbers(ala.state).items() if "weights." in n)
 
 
 def test_the_highest_layers_are_those_next_to_the_head_and_the_head() -> None:
@@ -45,12 +25,6 @@ def test_the_highest_layers_are_those_next_to_the_head_and_the_head() -> None:
     assert FedALA(layers=1).higher(names) == ["head.bias", "head.weight"]
     assert FedALA(layers=2).higher(names) == ["body.1.weight", "head.bias", "head.weight"]
     assert FedALA(layers=0).higher([*names[4:], *names[:4]]) == sorted(n for n in names if "running" not in n)
-
-
-def slope(net: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    at = {n: t.detach().requires_grad_() for n, t in at.items()}
-    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
-    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
 
 
 @pytest.mark.parametrize("layers", [1, 0])
@@ -110,8 +84,3 @@ def test_losses_that_are_alike_stop_the_learning_and_a_client_that_comes_later_l
         for k, t in enumerate(sim.state.groups[0].tensors["head.weight"]):
             came[k] += 0 if torch.equal(t, before[k]) or first else 1
     assert sim.state.groups[0].kept["settled"].tolist() == [float(n > 0) for n in came]
-
-
-def test_a_rule_for_one_global_model_is_refused() -> None:
-    with pytest.raises(UserError, match="under fedala weights stays with each client"):
-        Experiment(algorithm="fedala", scenario=DIGITS.override(evaluation="pooled")).check()

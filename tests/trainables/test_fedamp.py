@@ -1,4 +1,4 @@
-"""FedAMP: without the pull it is Local; the weights of both similarities, and rounds, by hand."""
+"""FedAMP: the weights of both similarities, and rounds, by hand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 
 import pytest
 import torch
+from support.by_hand import distance, sgd_step
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     randn,
@@ -22,21 +20,8 @@ from support.helpers import (
 from torch import nn
 from torch.testing import assert_close
 
-from fedtune.core.errors import UserError
-from fedtune.experiment.experiment import Experiment, fitting
+from fedtune.experiment.experiment import fitting
 from fedtune.trainables.fedamp import FedAMP
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_is_local(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    amp = simulate("fedamp", scenario, data, executor=executor, lam=0.0)
-    alone = simulate("local", scenario, data, executor=executor)
-    rows, wanted = play(amp, 3), play(alone, 3)
-    mine = {n: t for n, t in numbers(amp.state).items() if n.startswith("client")}
-    assert_same_numbers(mine, {n: t for n, t in numbers(alone.state).items() if n.startswith("client")})
-    for a, b in zip(rows, wanted, strict=True):
-        assert all(a[n] == b[n] for n in b if n.startswith(("val_", "test_", "train_")))
 
 
 def test_weights_are_the_papers() -> None:
@@ -86,10 +71,8 @@ def test_three_rounds_by_hand(executor: str) -> None:
                 own_rows(sim, k),
             )
             for _ in range(2):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                with torch.no_grad():
-                    for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                        p -= lr * (g + (lam / alpha * (p - cloud[n]) if t > 1 else 0))
+                pull = lam / alpha / 2 * distance(net, cloud) if t > 1 else 0
+                sgd_step(nn.functional.cross_entropy(net(x), y) + pull, net, lr)
         row = play(sim, 1)[0]
         for k, net in enumerate(nets):
             for n, p in net.named_parameters():
@@ -100,11 +83,6 @@ def test_three_rounds_by_hand(executor: str) -> None:
             row["down_floats"] == (3 * numbers_of_a_model if t > 1 else 0)
             and row["up_floats"] == 3 * numbers_of_a_model
         )
-
-
-def test_a_rule_for_one_global_model_is_refused() -> None:
-    with pytest.raises(UserError, match="stays with each client"):
-        Experiment(algorithm="fedamp", scenario=DIGITS.override(evaluation="pooled")).check()
 
 
 def test_planning_makes_no_models_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:

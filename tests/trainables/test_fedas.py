@@ -1,4 +1,4 @@
-"""FedAS: without alignment, weighed by rows, it is FedPer; alignment and Fisher information by hand."""
+"""FedAS: alignment and Fisher information by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
+from support.by_hand import mean_accuracy, step
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     own_rows,
     play,
@@ -20,16 +19,6 @@ from support.helpers import (
 )
 from torch import nn, optim
 from torch.testing import assert_close
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_alignment_and_by_rows_it_is_fedper(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    fedas = simulate("fedas", scenario, data, executor=executor, align_epochs=0, weighing="rows")
-    per = simulate("fedper", scenario, data, executor=executor)
-    assert play(fedas, 3) == play(per, 3)
-    assert_same_numbers(fedas.state.server["shared"], per.state.server["shared"])
-    assert_same_numbers(fedas.state.groups[0].tensors, per.state.groups[0].tensors)
 
 
 def aligned(net: nn.Module, protos: torch.Tensor, x: torch.Tensor, y: torch.Tensor, lr: float, steps: int) -> None:
@@ -57,9 +46,7 @@ def test_three_rounds_by_hand(executor: str, model: str, monkeypatch: pytest.Mon
             if protos[k] is not None:
                 aligned(net, protos[k], x, y, rate, 2)
             optimizer = optim.SGD(net.parameters(), lr=lr, momentum=0.5, weight_decay=0.01)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(net(x), y).backward()
-            optimizer.step()
+            step(optimizer, nn.functional.cross_entropy(net(x), y))
             with torch.no_grad():
                 z = net.body(x)
             protos[k] = {int(c): z[y == c].mean(0) for c in y.unique()}
@@ -79,12 +66,10 @@ def test_three_rounds_by_hand(executor: str, model: str, monkeypatch: pytest.Mon
         assert_close(ups[-1]["fisher"], torch.stack(fisher), rtol=0, atol=1e-10)
         for n, t in nets[0].body.state_dict().items():
             assert_close(sim.state.server["shared"][f"body.{n}"], t, **TIGHT)
-        right = []
-        for k, net in enumerate(copy.deepcopy(nets)):
+        scored = copy.deepcopy(nets)
+        for k, net in enumerate(scored):
             aligned(net, protos[k], *own_rows(sim, k), rate, 2)
-            x, y = own_rows(sim, k, "test")
-            right.append((net(x).argmax(1) == y).double().mean())
-        assert abs(row["test_acc"] - float(torch.stack(right).mean())) < 1e-12
+        assert abs(row["test_acc"] - mean_accuracy(sim, "test", lambda k, x, nets=scored: nets[k](x))) < 1e-12
 
 
 def test_a_client_that_comes_for_the_first_time_is_not_aligned() -> None:

@@ -1,8 +1,6 @@
-"""FedAvg: the mean by hand, counters included; alone it is Local."""
+"""FedAvg: the mean by hand, counters included."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +11,10 @@ from support.helpers import (
     TIGHT,
     assert_close_numbers,
     assert_close_rows,
-    assert_same_numbers,
     numbers,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch.testing import assert_close
@@ -26,14 +24,7 @@ from fedtune.engine.engine import run_round
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
-
-    def taken(alg: Any, server: dict, up: dict, task: Any) -> dict:
-        seen.append(up)
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(cls, "aggregate", taken)
+    seen = record_uploads(sim, monkeypatch)
     sim.state, _ = run_round(sim.setup, sim.state)
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]
@@ -46,17 +37,6 @@ def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatc
         else:
             assert_close(got, torch.as_tensor(want), **TIGHT)
             assert (t[0] != t[1]).any() or name in ("body.0.bias", "body.3.bias")  # BatchNorm takes their pull away
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_one_client_is_local(executor: str) -> None:
-    data = random_federation([13])
-    alone, local = (simulate(name, BATCHNORM, data, executor=executor) for name in ("fedavg", "local"))
-    rows, wanted = play(alone, 3), play(local, 3)
-    got = {n.removeprefix("server/shared/"): t for n, t in numbers(alone.state).items()}
-    assert_same_numbers(got, {n.removeprefix("client 0/"): t for n, t in numbers(local.state).items()})
-    for name in ("val_acc", "val_loss", "test_acc", "train_loss"):
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
 
 
 def test_clients_with_the_same_rows_and_whole_batches_are_one_client() -> None:

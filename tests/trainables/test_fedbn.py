@@ -1,40 +1,28 @@
-"""FedBN: BatchNorm stays, whole; without BatchNorm it is FedAvg; a round by hand."""
+"""FedBN: BatchNorm stays, whole; a round by hand."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     BATCHNORM,
-    DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     copied,
-    numbers,
     own_rows,
     play,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch import nn, optim
 from torch.testing import assert_close
 
-from fedtune.core.errors import UserError
-from fedtune.experiment.experiment import Experiment
-
 LAYERS = ("body.1", "body.4")  # BatchNorm's of fedgen-cnn
 TENSORS = {
     f"{layer}.{n}" for layer in LAYERS for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 }
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_a_model_without_batch_norm_makes_it_fedavg(executor: str) -> None:
-    scenario, data = DIGITS.override(participation=0.7), random_federation([5, 9, 7])
-    a, b = (simulate(name, scenario, data, executor=executor) for name in ("fedbn", "fedavg"))
-    assert play(a, 3) == play(b, 3)
-    assert_same_numbers(numbers(a.state), numbers(b.state))
 
 
 def test_two_rounds_by_hand() -> None:
@@ -44,9 +32,7 @@ def test_two_rounds_by_hand() -> None:
         for k, net in enumerate(nets):
             optimizer, (x, y) = optim.SGD(net.parameters(), lr=0.1), own_rows(sim, k)
             for _ in range(2):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(net(x), y).backward()
-                optimizer.step()
+                step(optimizer, nn.functional.cross_entropy(net(x), y))
         one, other = (net.state_dict() for net in nets)
         mean = {n: (one[n] + other[n]) / 2 for n in one if n not in TENSORS}
         for net in nets:
@@ -63,9 +49,7 @@ def test_two_rounds_by_hand() -> None:
 
 def test_the_rest_is_the_mean_by_rows_and_only_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedbn", BATCHNORM, random_federation([3, 17]))
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
-    monkeypatch.setattr(cls, "aggregate", lambda *a: seen.append(a[2]) or aggregate(*a))
+    seen = record_uploads(sim, monkeypatch)
     row = play(sim, 1)[0]
     up = seen[0]["shared"]
     for name, t in sim.state.server["shared"].items():
@@ -80,18 +64,3 @@ def test_who_sits_out_keeps_its_batch_norm() -> None:
     play(sim, 1)
     moved = torch.stack([(t != before[n]).view(4, -1).any(1) for n, t in sim.state.groups[0].tensors.items()])
     assert sorted(moved.sum(0).tolist()) == [0, 0, len(TENSORS), len(TENSORS)]
-
-
-def test_no_rule_for_one_global_model_fits_where_batch_norm_stays() -> None:
-    for scenario, fits in ((DIGITS, True), (BATCHNORM, False)):
-        experiment = Experiment(algorithm="fedbn", scenario=scenario.override(evaluation="global"))
-        if fits:
-            experiment.check()
-        else:
-            with pytest.raises(UserError, match=r"under fedbn body\.1\.bias"):
-                experiment.check()
-    assert (
-        Experiment(algorithm="fedbn", scenario=BATCHNORM)
-        .describe_scoring()
-        .startswith("the averaged model with each client's own BatchNorm layers, on each")
-    )

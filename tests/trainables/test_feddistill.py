@@ -1,4 +1,4 @@
-"""FedDistill: at λ = 0 it is Local; the targets (whose, of which round), the loss and the ledger by hand."""
+"""FedDistill: the targets (whose, of which round), the loss and the ledger by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import first_client, sgd_step, softmax
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     client_net,
     next_task,
@@ -28,7 +28,6 @@ from torch.testing import assert_close
 
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.trainables.feddistill import FedDistill
 
@@ -38,20 +37,9 @@ HELD = [[0, 1], [1, 2], [2, 0, 1], [3], [1, 3]]
 ROWS = [8, 6, 9, 5, 7]
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 def targets() -> Ragged:
     """Of three classes; the absent one is far off, so that reading it would show."""
     return Ragged(torch.where(SEEN[:, None], 3 * randn(C, C, seed=9), 1e3), SEEN)
-
-
-def model() -> tuple[Model, Tensor, Tensor]:
-    sim = simulate("feddistill", DIGITS, random_federation([9]))
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
 
 
 def logits_of(m: Model, x: Tensor) -> np.ndarray:
@@ -63,19 +51,6 @@ def clients(sim: Any) -> dict[str, Tensor]:
 
 
 # ---------------------------------------------------------------------------------------------------- limit cases
-
-
-@pytest.mark.parametrize("kind", ["final", "running"])
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_others_it_is_local(executor: str, net: str, kind: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    distill = simulate("feddistill", scenario, data, executor=executor, lam=0.0, knowledge=kind)
-    local = simulate("local", scenario, data, executor=executor)
-    rows, wanted = play(distill, 3), play(local, 3)
-    assert_same_numbers(clients(distill), numbers(local.state))
-    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -106,7 +81,7 @@ def test_a_client_whose_classes_no_other_has_trains_as_local_and_the_others_do_n
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_loss_by_hand(temperature: float) -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
     logits, label, s = logits_of(m, x), y.numpy(), targets()
     ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
     apart = 0.0
@@ -120,7 +95,7 @@ def test_the_loss_by_hand(temperature: float) -> None:
 
 
 def test_the_slope_is_that_of_pytorchs_divergence_on_the_rows_with_a_target() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
     s, known = targets(), SEEN[y]
     leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
     mine = Model(m.net, leaves)
@@ -196,7 +171,7 @@ def own_net(sim: Any, k: int) -> architectures.Net:
 
 
 def test_the_upload_leaves_padding_out() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
     mask = torch.arange(9) < 6
     y = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0])
     told, present = FedDistill().upload(m, Data(x, y, mask, {}), {"targets": targets()})["logits"]
@@ -233,10 +208,7 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
         for s in client_draws(sim, 1, k).rows[0]:
             logits = net(f.x[s])
             found.append(logits.detach()), y.append(f.y[s])
-            grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(F.cross_entropy(logits, f.y[s]), net, 0.1)
         rows, label = torch.cat(found), torch.cat(y)
         values, present = (t[k] for t in seen[0]["logits"])
         met = label.unique().tolist()

@@ -1,4 +1,4 @@
-"""FedFA: without its two terms FedAvg; its two steps with torch.optim, the anchors' start, moves and mean by hand."""
+"""FedFA: its two steps with torch.optim, the anchors' start, moves and mean by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
     own_rows,
@@ -27,7 +27,6 @@ from torch.testing import assert_close
 
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.trainables.fedfa import FedFA
 
@@ -40,27 +39,6 @@ def model() -> tuple[Model, Tensor, Tensor]:
     sim = simulate("fedfa", DIGITS, random_federation([9], total=C))
     x, y = own_rows(sim, 0)
     return Model(sim.state.groups[0].net, sim.state.server["shared"]), x, y.clamp(max=3)
-
-
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_and_the_second_step_it_trains_as_fedavg(executor: str, net: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    fa = simulate("fedfa", scenario, data, executor=executor, lam=0.0, head_lr=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    rows, wanted = play(fa, 3), play(avg, 3)
-    assert_same_numbers(fa.state.server["shared"], avg.state.server["shared"])
-    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
-
-
-@pytest.mark.parametrize("config", [{"lam": 0.0}, {"head_lr": 0.0}])
-def test_either_term_alone_makes_it_another(config: dict) -> None:
-    data = random_federation([5, 9, 7])
-    fa, avg = simulate("fedfa", DIGITS, data, **config), simulate("fedavg", DIGITS, data)
-    play(fa, 1), play(avg, 1)
-    apart = {n for n, t in fa.state.server["shared"].items() if not torch.equal(t, avg.state.server["shared"][n])}
-    assert apart >= {"head.weight", "head.bias"}
 
 
 # ------------------------------------------------------------------------------------------------- two steps a batch
@@ -88,9 +66,7 @@ def by_hand(
         met.append(z.detach()), labels.append(y)
 
     def second() -> None:
-        adam.zero_grad()
-        F.cross_entropy(net.head(anchors), torch.arange(len(anchors))).backward()
-        adam.step()
+        step(adam, F.cross_entropy(net.head(anchors), torch.arange(len(anchors))))
 
     for rows in client_draws(sim, t, k).rows[0]:
         if swapped:

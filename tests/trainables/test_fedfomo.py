@@ -1,16 +1,14 @@
-"""FedFomo: without candidates it is Local; candidates, weights and mixtures by hand."""
+"""FedFomo: candidates, weights and mixtures by hand."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -21,22 +19,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
-from fedtune.core.errors import UserError
 from fedtune.experiment.algorithm import Task
-from fedtune.experiment.experiment import Experiment
 from fedtune.trainables.fedfomo import FedFomo
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_candidates_it_is_local(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    fomo = simulate("fedfomo", scenario, data, executor=executor, candidates=0, held_out=0.0)
-    alone = simulate("local", scenario, data, executor=executor)
-    rows, wanted = play(fomo, 3), play(alone, 3)
-    mine = {n: t for n, t in numbers(fomo.state).items() if n.startswith("client") and "worth" not in n}
-    assert_same_numbers(mine, {n: t for n, t in numbers(alone.state).items() if n.startswith("client")})
-    for a, b in zip(rows, wanted, strict=True):
-        assert all(a[n] == b[n] for n in b if n.startswith(("val_", "test_", "train_")))
 
 
 @pytest.mark.parametrize(("held", "rest"), [(0.5, [0, 2, 4]), (0.2, [0, 1, 2, 3, 5]), (0.3, [0, 1, 3, 4])])
@@ -97,10 +81,7 @@ def test_three_rounds_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) ->
                         {n: sum(max(v, 0.0) / total * models[j][n] for j, v in worth.items()) for n in models[k]}
                     )
             for _ in range(3):
-                grads = torch.autograd.grad(nn.functional.cross_entropy(net(x[rest]), y[rest]), list(net.parameters()))
-                with torch.no_grad():
-                    for p, g in zip(net.parameters(), grads, strict=True):
-                        p -= lr * g
+                sgd_step(nn.functional.cross_entropy(net(x[rest]), y[rest]), net, lr)
         row = play(sim, 1)[0]
         for k, net in enumerate(nets):
             for n, p in net.named_parameters():
@@ -110,8 +91,3 @@ def test_three_rounds_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) ->
         assert row["down_floats"] == (3 * 2 * numbers_of_a_model if t > 1 else 0)
         assert row["up_floats"] == 3 * numbers_of_a_model + (6 if t > 1 else 0)
     assert 0 < mixed and ("v" in ups[-1])
-
-
-def test_a_rule_for_one_global_model_is_refused() -> None:
-    with pytest.raises(UserError, match="stays with each client"):
-        Experiment(algorithm="fedfomo", scenario=DIGITS.override(evaluation="pooled")).check()

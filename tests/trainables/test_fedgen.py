@@ -1,4 +1,4 @@
-"""FedGen: without its weights it is FedAvg; the client's loss, the generator's training and what is sent, by hand.
+"""FedGen: the client's loss, the generator's training and what is sent, by hand.
 
 At the end: the presets of every algorithm.
 """
@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.generators import as_net, inputs, module
+from support.by_hand import step
+from support.generators import as_net, inputs, module, two_clients
 from support.helpers import (
     DIGITS,
     EARLY,
@@ -21,7 +22,6 @@ from support.helpers import (
     client_draws,
     client_net,
     copied,
-    flat,
     next_task,
     numbers,
     play,
@@ -48,39 +48,11 @@ from fedtune.tuning.options.options import ExperimentOptions
 
 SMALL = EARLY["fedgen"]
 D, C = 12, 4
-# rows of a class over two clients add up to powers of two, so that shares are exact in any precision
-EVEN = [[0, 1, 2, 3], [0, 1]]
-
-
-def two() -> Any:
-    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1."""
-    return random_federation([8, 12], EVEN)
 
 
 def by_loops(logits: Tensor, y: Tensor) -> float:
     rows = zip(logits.detach().numpy(), y.tolist(), strict=True)
     return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in rows]))
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=0.0, kl_weight=0.0, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    start = copied(flat(gen.state.server["nets"]))
-    assert play(gen, 3) == play(avg, 3) and gen.state.bytes == avg.state.bytes
-    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
-    assert_same_numbers(flat(gen.state.server["nets"]), start)  # nobody uses it, nobody trains it
-
-
-@pytest.mark.parametrize("weights", [{"gen_weight": 3.0, "kl_weight": 0.0}, {"gen_weight": 0.0, "kl_weight": 3.0}])
-def test_round_one_is_fedavg_and_round_two_is_not(weights: dict) -> None:
-    gen, avg = simulate("fedgen", DIGITS, two(), **SMALL, **weights), simulate("fedavg", DIGITS, two())
-    for t in (1, 2):
-        play(gen, 1), play(avg, 1)
-        same = [torch.equal(v, avg.state.server["shared"][n]) for n, v in gen.state.server["shared"].items()]
-        assert all(same) if t == 1 else not any(same)
 
 
 def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:
@@ -101,7 +73,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
     sim = simulate(
         "fedgen",
         DIGITS,
-        two(),
+        two_clients(),
         **SMALL,
         local_steps=1,
         batch=8,
@@ -133,7 +105,7 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
 
 def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
     """A client with what it received in round 2 and one batch."""
-    sim = simulate("fedgen", DIGITS, two(), **SMALL, **config)
+    sim = simulate("fedgen", DIGITS, two_clients(), **SMALL, **config)
     play(sim, 1)
     alg, server, steps = sim.setup.algorithm, sim.state.server, client_draws(sim, 2, 1)
     f, rows = sim.setup.federation, steps.rows[0, 0]
@@ -179,7 +151,7 @@ def test_generated_rows_move_the_head_alone_and_the_divergences_target_moves_not
 
 
 def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedgen", DIGITS, two(), **SMALL)
+    sim = simulate("fedgen", DIGITS, two_clients(), **SMALL)
     play(sim, 1)
     kept, seen, aggregate = copied(sim.state.server["nets"]), [], FedGen.aggregate
 
@@ -204,7 +176,9 @@ def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPa
     ids=["text", "mean", "uniform", "sgd"],
 )
 def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedgen", DIGITS, two(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config)
+    sim = simulate(
+        "fedgen", DIGITS, two_clients(), gen_steps=12, gen_hidden=16, gen_batch=8, gen_lr_decay=0.9, **config
+    )
     alg, whole, seen = sim.setup.algorithm, module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     share = np.array([[2, 2, 2, 2], [6, 6, 0, 0]]) / np.array([8, 8, 2, 2])
     law = {"histogram": [8, 8, 2, 2], "present": [1] * 4, "uniform": [1] * 4}[alg.label_law]
@@ -231,17 +205,15 @@ def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch
                     far[i, j] = (noise[s, i] - noise[s, j]).square().mean()
             near = torch.stack([torch.stack([(h[i] - h[j]).abs().mean() for j in range(8)]) for i in range(8)])
             loss = loss + alg.eta * torch.exp(-(near * far).sum() / 64)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
         assert_close_numbers(sim.state.server["nets"], as_net(whole))
 
 
 def test_the_generator_learns_what_the_heads_agree_on() -> None:
-    sim = simulate("fedgen", DIGITS, two(), gen_steps=100, gen_hidden=32, gen_lr=0.01, eta=0.0)
+    sim = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32, gen_lr=0.01, eta=0.0)
     play(sim, 1)
     noise, y = randn(40, 32), torch.arange(40) % 2
-    start = simulate("fedgen", DIGITS, two(), gen_steps=100, gen_hidden=32).state.server["nets"]
+    start = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32).state.server["nets"]
     head = sim.state.server["shared"]
     ce = [
         by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y)
@@ -270,7 +242,7 @@ def test_counts_are_the_latest_that_each_client_told() -> None:
 
 
 def test_what_is_sent_the_model_first_then_the_generator_and_the_law_too() -> None:
-    sim, avg = simulate("fedgen", DIGITS, two(), **SMALL), simulate("fedavg", DIGITS, two())
+    sim, avg = simulate("fedgen", DIGITS, two_clients(), **SMALL), simulate("fedavg", DIGITS, two_clients())
     rows, plain = play(sim, 3), play(avg, 3)
     net = sum(t.numel() for t in sim.state.server["nets"].values())
     assert net == (32 + C) * 16 + 16 + 4 * 16 + 16 * D + D  # with running statistics
@@ -280,7 +252,7 @@ def test_what_is_sent_the_model_first_then_the_generator_and_the_law_too() -> No
 
 
 def test_quality_tells_distances_of_generated_features() -> None:
-    sim = simulate("fedgen", DIGITS, two(), quality=True, **SMALL)
+    sim = simulate("fedgen", DIGITS, two_clients(), quality=True, **SMALL)
     row = play(sim, 1)[0]
     noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
     y = torch.arange(4).repeat_interleave(20)
@@ -289,7 +261,7 @@ def test_quality_tells_distances_of_generated_features() -> None:
     alike = (y[:, None] == y).numpy()
     assert_close(row["generated_intra"], float(apart[alike & ~np.eye(80, dtype=bool)].mean()), rtol=0, atol=1e-7)
     assert_close(row["generated_inter"], float(apart[~alike].mean()), rtol=0, atol=1e-7)  # cdist multiplies matrices
-    plain = simulate("fedgen", DIGITS, two(), **SMALL)
+    plain = simulate("fedgen", DIGITS, two_clients(), **SMALL)
     assert row.keys() - play(plain, 1)[0].keys() == {"generated_intra", "generated_inter"}
 
 
@@ -331,7 +303,7 @@ def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset:
 
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
-    scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), random_federation([8, 12], EVEN)
+    scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), two_clients()
     small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
     sim = Simulation(Experiment(algorithm=name, scenario=scenario, preset=preset), small, data, torch.float64)
     want = simulate(name, scenario, data, **small, **find(name).presets[preset])

@@ -1,4 +1,4 @@
-"""FedGenP: without its weights FedAvg; the conflict of a generator, its bound, its training and its end, by hand."""
+"""FedGenP: the conflict of a generator, its bound, its training and its end, by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.generators import as_net, cross_entropies, fresh, heads, inputs, labels, module
+from support.generators import as_net, cross_entropies, fresh, heads, inputs, labels, module, two_clients
 from support.helpers import (
     DIGITS,
     EARLY,
@@ -23,7 +23,6 @@ from support.helpers import (
     next_task,
     play,
     randn,
-    random_federation,
     record_uploads,
     simulate,
 )
@@ -35,7 +34,6 @@ from fedtune.core import randomness
 from fedtune.core.trees import size, take
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn import generators
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedgenp import FedGenP
@@ -45,11 +43,6 @@ Z, C, D = 5, 4, 6  # of the nets made here; runs have D = 12
 HEADS, NOISE, XI, Y = heads(3), randn(8, Z, seed=3), randn(8, D, seed=4), labels(8)
 COUNTS = torch.tensor([[3, 0, 4, 1], [1, 0, 4, 4], [4, 8, 0, 3]])  # totals 8
 ONE, TWO, PRIOR = ({"beta": 0.0, "lam_kl": 0.0}, {"beta": 1.0, "lam_kl": 0.0}, {"beta": 0.0, "lam_kl": 1.0})
-
-
-def two() -> Any:
-    """Client 0 has 2 rows of each class, client 1 has 6 of class 0 and of class 1."""
-    return random_federation([8, 12], [[0, 1, 2, 3], [0, 1]])
 
 
 def variational(net: dict[str, Tensor], noise: Tensor, xi: Tensor, y: Tensor, training: bool = True) -> tuple:
@@ -79,22 +72,6 @@ def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def stepped(net: dict[str, Tensor], grads: dict[str, Tensor], lr: float = 1e-3) -> dict[str, Tensor]:
     return net | {n: net[n] - lr * g for n, g in grads.items()}
-
-
-# -------------------------------------------------------------------------------------------------- the limit
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgenp-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_weights_it_is_fedavg_bytes_included(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    gen = simulate("fedgenp", scenario, data, executor=executor, a=0.0, b=0.0, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    start, rows = copied(flat(gen.state.server["nets"])), play(gen, 3)
-    assert [r.pop("generators_stopped") for r in rows] == [0, 0, 0]
-    assert rows == play(avg, 3) and gen.state.bytes == avg.state.bytes
-    assert_same_numbers(gen.state.server["shared"], avg.state.server["shared"])
-    assert_same_numbers(flat(gen.state.server["nets"]), start)
 
 
 # -------------------------------------------------------------------------------------------- the variational head
@@ -270,7 +247,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
     sim = simulate(
         "fedgenp",
         DIGITS,
-        two(),
+        two_clients(),
         **SMALL,
         local_steps=1,
         batch=6,
@@ -300,7 +277,7 @@ def test_two_clients_take_one_step_each_with_its_own_generator(generated: int) -
 
 def at_work(**config: Any) -> tuple[FedGenP, Model, Batch, dict]:
     """Client 1 with what it received in round 2 and one batch."""
-    sim = simulate("fedgenp", DIGITS, two(), **SMALL, **config)
+    sim = simulate("fedgenp", DIGITS, two_clients(), **SMALL, **config)
     play(sim, 1)
     alg, steps, f = sim.setup.algorithm, client_draws(sim, 2, 1), sim.setup.federation
     batch = Batch(f.x[steps.rows[0, 0]], f.y[steps.rows[0, 0]], {n: e[0, 0] for n, e in steps.eps.items()})
@@ -343,7 +320,7 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing(monkeypatc
     loss = loss + 2 * F.kl_div(logits.log_softmax(1), target, reduction="batchmean")
     for a, b in zip(got, torch.autograd.grad(loss, list(leaves.values())), strict=True):
         assert_close(a, b, **TIGHT)
-    sim, seen, aggregate = simulate("fedgenp", DIGITS, two(), **SMALL), [], FedGenP.aggregate
+    sim, seen, aggregate = simulate("fedgenp", DIGITS, two_clients(), **SMALL), [], FedGenP.aggregate
     play(sim, 1)
     kept = copied(sim.state.server["nets"])
 
@@ -366,7 +343,7 @@ def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch
     sim = simulate(
         "fedgenp",
         DIGITS,
-        two(),
+        two_clients(),
         gen_steps=10,
         gen_hidden=16,
         gen_batch=8,
@@ -439,7 +416,7 @@ def test_few_at_a_time_the_generators_are_the_same(rows: int, monkeypatch: pytes
 
 
 def test_what_is_sent_the_model_first_then_ones_own_generator_and_the_law_too() -> None:
-    sim, avg = simulate("fedgenp", DIGITS, two(), **SMALL), simulate("fedavg", DIGITS, two())
+    sim, avg = simulate("fedgenp", DIGITS, two_clients(), **SMALL), simulate("fedavg", DIGITS, two_clients())
     net = (32 + C) * 16 + 16 + 4 * 16 + 16 * 24 + 24
     for t in range(3):
         (row,), (plain,) = play(sim, 1), play(avg, 1)
@@ -472,7 +449,7 @@ def test_who_comes_for_the_first_time_has_no_generator_and_trains_as_in_fedavg()
 
 
 def test_quality_is_the_mean_over_the_clients_generators() -> None:
-    sim = simulate("fedgenp", DIGITS, two(), quality=True, **SMALL)
+    sim = simulate("fedgenp", DIGITS, two_clients(), quality=True, **SMALL)
     row = play(sim, 1)[0]
     noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
     xi = torch.randn(80, 12, generator=randomness.stream("quality", "xi"), dtype=torch.float64)
@@ -522,7 +499,7 @@ def test_without_patience_they_never_stop() -> None:
 
 
 def test_after_the_stop_generators_stay_bit_for_bit_and_clients_train_on() -> None:
-    sim = simulate("fedgenp", DIGITS, two(), lr=1e-5, momentum=0.0, a=0.1, patience=5, **SMALL)
+    sim = simulate("fedgenp", DIGITS, two_clients(), lr=1e-5, momentum=0.0, a=0.1, patience=5, **SMALL)
     for r in range(1, 24):
         before = {n: copied(sim.state.server[n]) for n in ("nets", "memory", "shared")}
         row = play(sim, 1)[0]

@@ -1,4 +1,4 @@
-"""FedHKD: without its weights FedAvg; the loss, what is told with how much noise, and the means, by hand."""
+"""FedHKD: the loss, what is told with how much noise, and the means, by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import first_client, sgd_step, softmax
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     client_net,
     own_rows,
@@ -27,7 +27,6 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task, draw
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedhkd import FedHKD
 
@@ -36,49 +35,16 @@ TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
 SEEN = torch.tensor([True, False, True, True])
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    e = np.exp(logits - logits.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
 def knowledge() -> dict[str, Ragged]:
     """Of three classes; what is absent is far off, so that reading it would show."""
     features, soft = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, C, seed=8).softmax(1)
     return {"features": Ragged(features, SEEN), "soft": Ragged(torch.where(SEEN[:, None], soft, 7.0), SEEN)}
 
 
-def model() -> tuple[Model, Tensor, Tensor]:
-    sim = simulate("fedhkd", DIGITS, random_federation([9]))
-    return Model(sim.state.groups[0].net, sim.state.server["shared"]), *own_rows(sim, 0)
-
-
-@pytest.mark.parametrize("kind", ["final", "running"])
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_both_weights_it_trains_as_fedavg(executor: str, net: str, kind: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    hkd = simulate("fedhkd", scenario, data, executor=executor, knowledge=kind, lam=0.0, gamma=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    rows, wanted = play(hkd, 3), play(avg, 3)
-    assert_same_numbers(hkd.state.server["shared"], avg.state.server["shared"])
-    for name in ("train_loss", "val_acc", "val_loss", "test_acc"):
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
-
-
-@pytest.mark.parametrize("config", [{"lam": 9.0, "gamma": 0.0}, {"lam": 0.0, "gamma": 9.0}, {"soft": "kl", "lam": 9.0}])
-def test_in_the_first_round_there_is_no_knowledge_and_in_the_second_there_is(config: dict) -> None:
-    data = random_federation([8, 12])
-    hkd, avg = simulate("fedhkd", DIGITS, data, least_share=0.0, **config), simulate("fedavg", DIGITS, data)
-    for t in (1, 2):
-        play(hkd, 1), play(avg, 1)
-        same = [torch.equal(v, avg.state.server["shared"][n]) for n, v in hkd.state.server["shared"].items()]
-        assert all(same) if t == 1 else not any(same[-2:])
-
-
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 @pytest.mark.parametrize("soft", ["mse", "kl"])
 def test_the_loss_by_hand(soft: str, temperature: float) -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     down, z = knowledge(), m.body(x).numpy()
     w, b = m["head.weight"].numpy(), m["head.bias"].numpy()
     ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(z @ w.T + b, y.tolist(), strict=True)])
@@ -98,7 +64,7 @@ def test_the_loss_by_hand(soft: str, temperature: float) -> None:
 
 
 def test_agreement_moves_the_head_alone_and_a_prediction_of_zero_adds_nothing() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     down = knowledge()
     sharp = torch.eye(C, dtype=torch.float64)  # ln 0 must not come up
     down["soft"] = Ragged(sharp, SEEN)
@@ -150,7 +116,7 @@ def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
     [(0.0, [1, 1, 1, 0]), (0.1, [1, 1, 1, 0]), (0.11, [0, 1, 1, 0]), (0.3, [0, 1, 1, 0]), (0.31, [0, 0, 1, 0])],
 )
 def test_a_class_is_told_from_a_share_of_the_rows_on(share: float, told: list[int]) -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedhkd", DIGITS, random_federation([9])))
     x = torch.cat([x, x])[:12]
     y, mask = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3]), torch.arange(12) < 10  # 1, 3, 6, 0 of 10 rows
     up = FedHKD(least_share=share).upload(m, Data(x, y, mask, {"noise": randn(C, D)}), {})
@@ -232,10 +198,7 @@ def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
             features = net.body(f.x[s])
             logits = net.head(features)
             z.append(features.detach().numpy()), q.append(softmax(logits.detach().numpy() / 0.5)), y.append(f.y[s])
-            grads = torch.autograd.grad(F.cross_entropy(logits, f.y[s]), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(F.cross_entropy(logits, f.y[s]), net, 0.1)
         z, q, y = np.concatenate(z), np.concatenate(q), np.concatenate(y)
         told = [c for c in enough[k] if (y == c).any()]
         for name, rows in (("features", z), ("soft", q)):

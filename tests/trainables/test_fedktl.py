@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -70,10 +71,7 @@ def test_rounds_by_hand(mu: float, executor: str) -> None:
                 loss = arcface(net(x), frame, y)
                 if t and mu:
                     loss = loss + mu * ((projection(net.body(pictures)) - vectors) ** 2).mean()
-                grads = torch.autograd.grad(loss, moving, allow_unused=True)
-                with torch.no_grad():
-                    for p, g in zip(moving, grads, strict=True):
-                        p -= 0 if g is None else LR * g
+                sgd_step(loss, moving, LR)
         play(sim, 1)
         for k, (net, projection, _) in enumerate(nets):
             got = {n: v[k] for n, v in sim.state.groups[0].tensors.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -72,10 +73,7 @@ def test_three_rounds_by_hand(weighing: str, weights: list[int]) -> None:
             r = joined @ net["projection"].weight.T + net["projection"].bias
             loss = nn.functional.cross_entropy(net["head"](r), y)
             loss = loss + m * nn.functional.cross_entropy(net["small"].head(r[:, :3]), y)
-            grads = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(loss, net, 0.1)
         mean = {
             n: sum(w * net["small"].state_dict()[n] for w, net in zip(weights, nets, strict=True)) / sum(weights)
             for n in nets[0]["small"].state_dict()

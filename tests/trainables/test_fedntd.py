@@ -1,18 +1,14 @@
-"""FedNTD: at β = 0, and after a single step, it is FedAvg; its loss and a round by hand."""
+"""FedNTD: its loss and a round by hand."""
 
 from __future__ import annotations
 
-import pytest
 import torch
+from support.by_hand import assert_means_of_steps
 from support.helpers import (
     BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
     client_net,
-    copied,
-    numbers,
     own_rows,
     play,
     randn,
@@ -23,30 +19,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedntd import FedNTD
 
 BETA, TAU = 0.7, 2.0
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_distillation_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    ntd = simulate("fedntd", scenario, data, executor=executor, beta=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(ntd, 3) == play(avg, 3)
-    assert_same_numbers(numbers(ntd.state), numbers(avg.state))
-
-
-def test_one_step_a_round_is_fedavgs_as_both_models_agree_at_its_start() -> None:
-    data = random_federation([5, 9, 7])
-    ntd, avg = (
-        simulate(name, DIGITS, data, local_steps=1, lr=0.1, **more)
-        for name, more in (("fedntd", {"beta": 5.0, "tau": TAU}), ("fedavg", {}))
-    )
-    play(ntd, 3), play(avg, 3)
-    assert_close_numbers(ntd.state.server["shared"], avg.state.server["shared"])
 
 
 def by_hand(logits: torch.Tensor, teacher: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -77,18 +52,12 @@ def test_three_rounds_by_hand() -> None:
     sim = simulate(
         "fedntd", DIGITS, random_federation([6]), beta=BETA, tau=TAU, lr=0.1, momentum=0.0, batch=6, local_steps=3
     )
-    net, received, (x, y) = client_net(sim, 0), client_net(sim, 0), own_rows(sim, 0)
-    for _ in range(3):  # with B = n each batch is all rows, in whatever order
-        received.load_state_dict(copied(net.state_dict()))
-        for _ in range(3):
-            logits = net(x)
-            loss = nn.functional.cross_entropy(logits, y) + by_hand(logits, received(x).detach(), y)
-            grads = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
-        play(sim, 1)
-        assert_close_numbers(sim.state.server["shared"], net.state_dict())
+
+    def loss(_k, net, received, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        logits = net(x)
+        return nn.functional.cross_entropy(logits, y) + by_hand(logits, received(x).detach(), y)
+
+    assert_means_of_steps(sim, 3, loss)
 
 
 def test_what_it_says_of_other_classes_stays_nearer() -> None:

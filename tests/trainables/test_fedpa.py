@@ -1,4 +1,4 @@
-"""FedPA: without its weights FedAvg, without prototypes FedGen; schedules, pull, push and prototypes by hand."""
+"""FedPA: schedules, pull, push and prototypes by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import sgd_step, step
 from support.generators import as_net, cross_entropies, inputs, module
 from support.helpers import (
     DIGITS,
@@ -55,44 +56,7 @@ def filled() -> Ragged:
     return Ragged(torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), SEEN)
 
 
-# ------------------------------------------------------------------------------------- limits: FedAvg and FedGen
-
-
-@pytest.mark.parametrize("prototypes", ["final", "running"])
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_its_three_weights_it_is_fedavg_bytes_included(executor: str, model: str, prototypes: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    pa = simulate("fedpa", scenario, data, executor=executor, prototypes=prototypes, **OFF, **SMALL)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(pa, 3) == play(avg, 3) and pa.state.bytes == avg.state.bytes
-    assert_same_numbers(pa.state.server["shared"], avg.state.server["shared"])
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("more", [{}, {"weighing": "mean", "noise_law": "uniform", "label_law": "present"}])
-def test_without_prototypes_and_schedules_it_is_fedgen(more: dict, executor: str) -> None:
-    scenario, data = Scenario(model="fedgen-cnn", features=8, participation=0.7), random_federation([5, 9, 7])
-    both = SMALL | more | {"gen_weight_decay": 0.01, "gen_lr_decay": 0.9}
-    pa = simulate(
-        "fedpa",
-        scenario,
-        data,
-        executor=executor,
-        lam_ge=7.0,
-        lam_po=0.0,
-        gamma_ad=0.0,
-        gamma_fid=1.0,
-        gamma_div=1.0,
-        pairs="all",
-        reduce="sum",
-        **FLAT,
-        **both,
-    )
-    gen = simulate("fedgen", scenario, data, executor=executor, gen_weight=7.0, kl_weight=0.0, gen_decay=1.0, **both)
-    assert play(pa, 3) == play(gen, 3)
-    for name in ("shared", "nets", "memory"):
-        assert_same_numbers(flat(pa.state.server[name]), flat(gen.state.server[name]))
+# ------------------------------------------------------------------------------------------------- what is sent
 
 
 ALL = {"shared", "generator", "labels", "protos"}
@@ -276,10 +240,7 @@ def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None
         for s in client_draws(sim, 1, k).rows[0]:
             features = net.body(f.x[s])
             z.append(features.detach().numpy()), y.append(f.y[s].numpy())
-            grads = torch.autograd.grad(F.cross_entropy(net.head(features), f.y[s]), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(F.cross_entropy(net.head(features), f.y[s]), net, 0.1)
         z, y = np.concatenate(z), np.concatenate(y)
         assert len(y) == 3 * steps
         for c in set(y.tolist()):
@@ -473,7 +434,5 @@ def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPa
         kept = [(p, q) for p in range(8) for q in range(8) if p != q and y[p] == y[q]]
         far = [(h[p] - h[q]).abs().mean() * (noise[s, p] - noise[s, q]).square().mean() for p, q in kept]
         ad = torch.stack([(h[b] - protos.values[y[b]]).norm() for b in range(8)]).mean()
-        optimizer.zero_grad()
-        (25 * fid + torch.exp(-torch.stack(far).mean()) - 0.7 * ad).backward()
-        optimizer.step()
+        step(optimizer, (25 * fid + torch.exp(-torch.stack(far).mean()) - 0.7 * ad))
     assert_close_numbers(sim.state.server["nets"], as_net(whole))

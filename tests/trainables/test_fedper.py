@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from support.helpers import DIGITS, TIGHT, assert_same_numbers, numbers, play, random_federation, simulate
+from support.helpers import DIGITS, TIGHT, assert_same_numbers, play, random_federation, simulate
 from torch.testing import assert_close
-
-
-def test_one_client_is_local() -> None:
-    data = random_federation([13])
-    alone, local = (simulate(name, DIGITS, data) for name in ("fedper", "local"))
-    play(alone, 3), play(local, 3)
-    got = {n.replace("server/shared/", "client 0/"): t for n, t in numbers(alone.state).items()}
-    assert_same_numbers(got, numbers(local.state))
 
 
 def test_in_its_first_round_it_trains_as_fedavg_and_averages_the_body_alone() -> None:

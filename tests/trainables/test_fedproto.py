@@ -1,16 +1,14 @@
-"""FedProto: prototypes are means over rows, the loss and the nearest prototype by hand; at λ = 0 it trains as Local."""
+"""FedProto: prototypes are means over rows, the loss and the nearest prototype by hand."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
+from support.by_hand import first_client
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     randn,
@@ -33,12 +31,6 @@ def filled() -> Ragged:
     return Ragged(torch.where(SEEN[:, None], randn(4, 12, seed=9), 1e3), SEEN)
 
 
-def model() -> tuple[Model, torch.Tensor, torch.Tensor]:
-    sim = simulate("fedproto", DIGITS, random_federation([9]))
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
-
-
 def scores(m: Model, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     z = m.body(x).numpy()
     return z, z @ m["head.weight"].numpy().T + m["head.bias"].numpy()
@@ -47,20 +39,6 @@ def scores(m: Model, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 def upload(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> dict:
     means, counts = (torch.stack(t) for t in zip(*parts, strict=True))
     return {"protos": Ragged(means, counts > 0), "counts": Ragged(counts, counts > 0)}
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_trains_as_local(executor: str) -> None:
-    data = random_federation([5, 9, 7])
-    proto, local = (
-        simulate(name, DIGITS, data, executor=executor, **config)
-        for name, config in (("fedproto", {"lam": 0.0}), ("local", {}))
-    )
-    rows, wanted = play(proto, 3), play(local, 3)
-    got = {n: t for n, t in numbers(proto.state).items() if n.startswith("client")}
-    assert_same_numbers(got, numbers(local.state))
-    assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in wanted]
-    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
 
 
 def test_the_prototype_is_the_mean_over_all_rows_wherever_they_live() -> None:
@@ -88,7 +66,7 @@ def test_weighting_by_clients_is_the_plain_mean_of_those_who_hold_the_class() ->
 
 
 def test_the_loss_by_hand() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     z, logits = scores(m, x)
     p, label = filled(), y.numpy()
     ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
@@ -100,7 +78,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     z, logits = scores(m, x)
     p = filled()
     ways = FedProto().predict(m, x, {"protos": p})
@@ -116,7 +94,7 @@ def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
 
 
 def test_the_upload_is_the_class_means_of_the_trained_features_and_their_counts() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedproto", DIGITS, random_federation([9])))
     mask = torch.arange(9) < 7
     up = FedProto().upload(m, Data(x, y, mask, {}), {"protos": filled()})
     z, _ = scores(m, x)

@@ -1,15 +1,11 @@
-"""FedProx: at μ = 0 it is FedAvg; two steps and the penalty by hand."""
+"""FedProx: two steps and the penalty by hand."""
 
 from __future__ import annotations
 
-import pytest
-import torch
+from support.by_hand import assert_means_of_steps, distance
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_net,
     numbers,
     own_rows,
     play,
@@ -17,7 +13,7 @@ from support.helpers import (
     random_federation,
     simulate,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Batch, Model
@@ -26,27 +22,13 @@ from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedprox import FedProx
 
 
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_is_fedavg(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    prox = simulate("fedprox", scenario, data, executor=executor, mu=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(prox, 3) == play(avg, 3)
-    assert_same_numbers(numbers(prox.state), numbers(avg.state))
-
-
 def test_the_second_step_is_pulled_back_by_mu_times_the_distance() -> None:
-    sim = simulate("fedprox", DIGITS, random_federation([6]), mu=0.7, lr=0.1, momentum=0.0, batch=6, local_steps=2)
-    net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
-    start = [p.detach().clone() for p in net.parameters()]
-    for _ in range(2):  # with B = n each batch is all rows, in whatever order
-        grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-        with torch.no_grad():
-            for p, g, w in zip(net.parameters(), grads, start, strict=True):
-                p -= 0.1 * (g + 0.7 * (p - w))
-    play(sim, 1)
-    assert_close_numbers(sim.state.server["shared"], net.state_dict())
+    sim = simulate("fedprox", DIGITS, random_federation([6, 9]), mu=0.7, lr=0.1, momentum=0.0, local_steps=2)
+
+    def loss(_k, net, received, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(net(x), y) + 0.35 * distance(net, received.state_dict())
+
+    assert_means_of_steps(sim, 2, loss)
 
 
 def test_the_penalty_is_half_mu_times_the_squared_distance_of_the_parameters_alone() -> None:

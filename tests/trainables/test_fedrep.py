@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     assert_close_numbers,
@@ -27,9 +28,7 @@ from fedtune.experiment.scenario import Scenario
 def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr: float, momentum: float) -> None:
     optimizer = torch.optim.SGD(part.parameters(), lr=lr, momentum=momentum)
     for _ in range(number):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
+        step(optimizer, nn.functional.cross_entropy(net(x), y))
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import first_client, sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
     client_net,
     next_task,
@@ -29,7 +29,6 @@ from torch.testing import assert_close
 from fedtune.core import randomness
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedsa import FedSA, embedded, mar
 
@@ -38,12 +37,6 @@ TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
 SEEN = torch.tensor([True, False, True, True])
 HELD = [[0, 1], [1, 2], [2], [0, 2, 3], [1, 3]]  # client 2 has one class
 ROWS = [8, 6, 5, 9, 7]
-
-
-def model() -> tuple[Model, Tensor, Tensor]:
-    sim = simulate("fedsa", DIGITS, random_federation([9]))
-    group = sim.state.groups[0]
-    return Model(group.net, {n: t[0] for n, t in group.tensors.items()}), *own_rows(sim, 0)
 
 
 def scores(m: Model, z: np.ndarray) -> np.ndarray:
@@ -62,35 +55,6 @@ def margin_by_hand(vectors: dict[int, Tensor]) -> float:
 
 def own_margin(vectors: dict[int, Tensor]) -> float:
     return margin_by_hand(vectors) if len(vectors) > 1 else 0.0
-
-
-# ----------------------------------------------------------------------------------------------------- limit cases
-
-
-@pytest.mark.parametrize("kind", ["running", "final"])
-@pytest.mark.parametrize("net", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_its_three_terms_it_trains_as_local(executor: str, net: str, kind: str) -> None:
-    scenario, data = Scenario(model=net, features=8, participation=0.7), random_federation([5, 9, 7])
-    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0, "prototypes": kind}
-    sa, local = (
-        simulate(name, scenario, data, executor=executor, **config) for name, config in (("fedsa", off), ("local", {}))
-    )
-    rows, wanted = play(sa, 3), play(local, 3)
-    got = {n: t for n, t in numbers(sa.state).items() if n.startswith("client")}
-    assert_same_numbers(got, numbers(local.state))
-    assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in wanted]
-    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
-
-
-@pytest.mark.parametrize("term", ["lam_r", "lam_m", "lam_cc"])
-def test_each_term_alone_makes_it_another(term: str) -> None:
-    data = random_federation([5, 9, 7])
-    off = {"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0} | {term: 1.0}
-    sa, local = simulate("fedsa", DIGITS, data, **off), simulate("local", DIGITS, data)
-    play(sa, 1), play(local, 1)
-    mine, alone = numbers(sa.state), numbers(local.state)
-    assert not any(torch.equal(mine[n], t) for n, t in alone.items() if "head" in n)
 
 
 # --------------------------------------------------------------------------------------------------------- anchors
@@ -173,7 +137,7 @@ def test_prototypes_weigh_by_rows_or_clients_and_unseen_ones_are_kept() -> None:
 @pytest.mark.parametrize("weights", [(2, 0, 0), (0, 3, 0), (0, 0, 5), (2, 3, 5)])
 @pytest.mark.parametrize("rule", ["larger", "none"])
 def test_the_loss_by_hand(rule: str, weights: tuple[float, float, float]) -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     y = torch.tensor([0, 1, 1, 3, 0, 3, 1, 0, 1])
     a, delta = randn(C, D, seed=3), 1.7
     z, label = m.body(x).numpy(), y.tolist()
@@ -194,7 +158,7 @@ def test_the_loss_by_hand(rule: str, weights: tuple[float, float, float]) -> Non
 
 
 def test_calibration_moves_the_head_alone_and_the_other_two_the_body_alone() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
     mine, batch = Model(m.net, leaves), Batch(x, y, {})
     down = {"anchors": randn(C, D, seed=3), "margin": torch.tensor(1.0).double()}
@@ -207,7 +171,7 @@ def test_calibration_moves_the_head_alone_and_the_other_two_the_body_alone() -> 
 
 
 def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_slope() -> None:
-    m, x, y = model()
+    m, x, y = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     z = m.body(x)
     for anchors in (torch.cat([z[:1], randn(C - 1, D)]), z[:1].expand(C, D)):
         leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
@@ -248,10 +212,7 @@ def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
             z = net.body(f.x[s])
             found.append(z.detach()), met.append(f.y[s])
             loss = F.cross_entropy(net.head(z), f.y[s]) + 2 * (z - anchors[f.y[s]]).square().mean()
-            grads = torch.autograd.grad(loss, list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(loss, net, 0.1)
         x, y = own_rows(sim, k)
         rows, label = (torch.cat(found), torch.cat(met)) if kind == "running" else (net.body(x).detach(), y)
         (values, present), (counts, counted) = ((t[k] for t in seen[0][n]) for n in ("protos", "counts"))
@@ -265,7 +226,7 @@ def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
 
 
 def test_the_upload_leaves_padding_out() -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     y, mask = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0]), torch.arange(9) < 6
     z = m.body(x)
     met = {"sums": randn(C, D, seed=2), "counts": torch.tensor([2, 5, 1, 0])}
@@ -326,7 +287,7 @@ def test_the_margin_that_was_sent_is_the_one_that_trains() -> None:
 
 
 def test_it_predicts_by_prototypes_anchors_and_head() -> None:
-    m, x, _ = model()
+    m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     z = m.body(x).numpy()
     p, a = torch.where(SEEN[:, None], randn(C, D, seed=9), 1e3), randn(C, D, seed=8)
     ways = FedSA().predict(m, x, {"protos": Ragged(p, SEEN), "anchors": a})

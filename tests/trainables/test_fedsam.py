@@ -1,43 +1,22 @@
-"""FedSAM: FedAvg at ρ = 0; steps of SGD and momentum by hand; to first order the loss plus ρ times its slope."""
+"""FedSAM: steps of SGD and momentum by hand; to first order the loss plus ρ times its slope."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import slope
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
     copied,
-    numbers,
     play,
     random_federation,
     simulate,
 )
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.testing import assert_close
-
-from fedtune.experiment.scenario import Scenario
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_a_step_uphill_it_is_fedavg(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    plain = simulate("fedsam", scenario, data, executor=executor, rho=0.0)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(plain, 3) == play(avg, 3)
-    assert_same_numbers(numbers(plain.state), numbers(avg.state))
-
-
-def slope(net: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    at = {n: t.detach().requires_grad_() for n, t in at.items()}
-    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
-    return dict(zip(at, torch.autograd.grad(loss, list(at.values())), strict=True))
 
 
 def size(g: dict[str, Tensor]) -> float:

@@ -1,20 +1,17 @@
-"""FedTGP: without server epochs FedProto, without the pull Local; margin, server training and start by hand."""
+"""FedTGP: margin, server training and start by hand."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -33,40 +30,6 @@ C, D = 4, 12
 TASK = Task(classes=C, features=D, clients=3, batch=3, seed=0)
 HELD = [[0, 1], [1, 2], [0, 2, 1]]  # nobody has class 3
 SMALL = {"server_epochs": 3, "server_lr": 0.05}
-
-
-def play_both(ours: Any, theirs: Any, names: tuple[str, ...]) -> None:
-    rows, wanted = play(ours, 4), play(theirs, 4)
-    for name in names:
-        assert [r[name] for r in rows] == [r[name] for r in wanted]
-
-
-# ------------------------------------------------------------------------------------------------------ limit cases
-
-
-@pytest.mark.parametrize("weighting", ["rows", "clients"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_server_epochs_it_is_fedproto(executor: str, weighting: str) -> None:
-    data, scenario = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]]), DIGITS.override(participation=0.5)
-    config = {"executor": executor, "weighting": weighting, "lam": 4.0}
-    tgp = simulate("fedtgp", scenario, data, server_epochs=0, **config)
-    proto = simulate("fedproto", scenario, data, **config)
-    play_both(tgp, proto, ("train_loss", "val_acc", "test_acc", "test_acc_head", "down_bytes", "up_floats"))
-    got = {n: t for n, t in numbers(tgp.state).items() if "/net/" not in n}
-    assert_same_numbers(got, numbers(proto.state))
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_the_pull_it_trains_as_local(executor: str) -> None:
-    data = random_federation([5, 9, 7])
-    tgp, local = (
-        simulate(name, DIGITS, data, executor=executor, **config)
-        for name, config in (("fedtgp", SMALL | {"lam": 0.0}), ("local", {}))
-    )
-    rows, wanted = play(tgp, 3), play(local, 3)
-    got = {n: t for n, t in numbers(tgp.state).items() if n.startswith("client")}
-    assert_same_numbers(got, numbers(local.state))
-    assert [r["test_acc_head"] for r in rows] == [r["test_acc"] for r in wanted]
 
 
 # ------------------------------------------------------------------------------------------------------- the margin
@@ -133,9 +96,7 @@ def test_two_rounds_by_hand_the_net_is_kept(weighting: str, tau: float, monkeypa
         assert len(y) % 3, "a short last batch counts too"
         for _ in range(3):
             for some in torch.randperm(len(y), generator=stream).split(3):
-                optimizer.zero_grad()
-                server_loss(p[some], [y[i] for i in some.tolist()], twin(), min(max(gaps), tau)).backward()
-                optimizer.step()
+                step(optimizer, server_loss(p[some], [y[i] for i in some.tolist()], twin(), min(max(gaps), tau)))
         got = sim.state.server["protos"]
         assert got.present.all()
         assert_close(got.values, twin().detach(), **TIGHT)

@@ -1,4 +1,4 @@
-"""FeSEM: with one cluster it is FedAvg; the E and the M step, the first centres and whole rounds by hand."""
+"""FeSEM: the E and the M step, the first centres and whole rounds by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from support.helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
-    assert_same_numbers,
     copied,
     next_task,
     play,
@@ -24,10 +23,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError
 from fedtune.engine import engine, evaluation
 from fedtune.experiment.algorithm import Task
-from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
 
@@ -45,22 +42,6 @@ def told(points: dict[str, Tensor], rows: list[int], ids: list[int]) -> dict:
 def server_with(centres: dict[str, Tensor]) -> dict:
     start = {n: t.new_full(t.shape[1:], 77) for n, t in centres.items()}
     return FeSEM().init(TASK) | {"shared": start, "centres": centres}
-
-
-# ---------------------------------------------------------------------------------------------- the limit case
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_with_one_cluster_it_is_fedavg(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    sem = simulate("fesem", scenario, data, executor=executor, clusters=1)
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    rows, wanted = play(sem, 4), play(avg, 4)
-    assert [row.pop("clusters_occupied") for row in rows] == [1] * 4
-    assert rows == wanted and sem.state.bytes == avg.state.bytes
-    assert_same_numbers(sem.state.server["shared"], avg.state.server["shared"])
-    assert_same_numbers({n: t[0] for n, t in sem.state.server["centres"].items()}, avg.state.server["shared"])
 
 
 # ----------------------------------------------------------------------------------------------- E and M by hand
@@ -259,28 +240,6 @@ def test_clients_of_two_kinds_find_each_other_and_do_better_than_with_one_model(
     cluster = sem.state.server["cluster"].tolist()
     assert cluster[0::2] == [cluster[0]] * 3 and cluster[1::2] == [1 - cluster[0]] * 3
     assert rows[-1]["test_acc"] > 0.9 and plain[-1]["test_acc"] < 0.7
-
-
-def test_a_model_goes_each_way_as_in_fedavg_and_no_centre_but_ones_own() -> None:
-    data = random_federation([5, 6, 7])
-    rows, plain = (play(simulate(name, Scenario(model="fedgen-cnn"), data), 3) for name in ("fesem", "fedavg"))
-    for a, b in zip(rows, plain, strict=True):
-        assert {n: v for n, v in a.items() if n.startswith(("up_", "down_"))} == {
-            n: v for n, v in b.items() if n.startswith(("up_", "down_"))
-        }
-
-
-@pytest.mark.parametrize("rule", ["global", "pooled"])
-def test_no_rule_of_one_global_model_fits(rule: str) -> None:
-    with pytest.raises(UserError, match="under fesem cluster stays with each client.*--evaluation personal"):
-        Experiment(algorithm="fesem", scenario=DIGITS.override(evaluation=rule)).check()
-    said = Experiment(algorithm="fesem", scenario=DIGITS).describe_scoring()
-    assert said == "the model of each client's cluster, on each client's own rows"
-
-
-def test_several_architectures_are_refused() -> None:
-    with pytest.raises(UserError, match="fesem averages body and head.*lgfedavg"):
-        Experiment(algorithm="fesem", scenario=Scenario(model="htmini3")).check()
 
 
 def test_fewer_clients_than_clusters_play() -> None:

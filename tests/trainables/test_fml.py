@@ -24,11 +24,9 @@ from support.helpers import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from fedtune.core.errors import UserError
 from fedtune.engine import evaluation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Model
-from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.nn.divergences import imitate
@@ -204,14 +202,3 @@ def test_the_meme_is_the_scenarios_first_model_or_the_one_named_and_starts_alike
     assert not torch.equal(other.state.server["shared"]["meme.head.weight"], shared["meme.head.weight"])
     nets = [n for g in sim.state.groups for n in copied(g.tensors)]
     assert not any(n.startswith("meme") for n in nets)
-
-
-def test_no_rule_of_one_global_model_fits_and_a_model_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(UserError, match="under fml body, head stays with each client"):
-        Experiment(algorithm="fml", scenario=DIGITS.override(evaluation="pooled")).check()
-    said = Experiment(algorithm="fml", scenario=DIGITS).describe_scoring()
-    assert said.startswith("each client's own model")
-    with pytest.raises(UserError, match="'celeba-cnn' does not fit images of 1×8×8"):
-        Experiment(algorithm="fml", scenario=DIGITS, pinned={"meme": "celeba-cnn"}).check()
-    with pytest.raises(UserError, match="meme must be one of .*got 'mpl'"):
-        Experiment(algorithm="fml", scenario=DIGITS, pinned={"meme": "mpl"}).check()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.by_hand import step
 from support.helpers import (
     DIGITS,
     EARLY,
@@ -62,26 +63,6 @@ def client(sim: Any, k: int = 0) -> Model:
 
 def rows_of(name: str, state: engine.State) -> dict[str, Tensor]:
     return {n: t.clone() for n, t in numbers(state).items() if f"/{name}." in n}
-
-
-# --------------------------------------------------------------------------------------------- limits: Local
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize(
-    "config",
-    [{"lam": 0.0, "start": 40}, {"lam": 0.0, "pfg": False}, {"dcs": False, "pfg": False}, {"dcs": False, "start": 40}],
-    ids=lambda c: ",".join(f"{k}={v}" for k, v in c.items()),
-)
-def test_without_pull_and_events_it_is_local(config: dict, executor: str) -> None:
-    gfpl, local = (
-        simulate(name, DIGITS, data(), executor=executor, **c) for name, c in (("gfpl", config), ("local", {}))
-    )
-    rows, wanted = play(gfpl, 3), play(local, 3)
-    wished = numbers(local.state)
-    assert_same_numbers({n: t for n, t in numbers(gfpl.state).items() if n in wished}, wished)
-    assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in wanted]
-    assert all(r["up_bytes"] == r["down_bytes"] == 0 for r in rows)
 
 
 def test_the_ablation_without_the_dual_classifier_has_neither_projection_nor_frame() -> None:
@@ -426,9 +407,7 @@ def test_retraining_is_plain_sgd_on_the_loss_over_the_draws(monkeypatch: pytest.
             h = proj(x[rows])
             dots = (h / h.norm(dim=1, keepdim=True) * before["etf.columns"][k].T[y[rows]]).sum(1)
             loss = nn.functional.cross_entropy(head(x[rows]), y[rows]) + 1.5 * (0.5 * (dots - 1) ** 2).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            step(optimizer, loss)
         for part, name in ((head, "head"), (proj, "proj")):
             for n, t in part.state_dict().items():
                 assert_close(after[f"{name}.{n}"][k], t, **TIGHT)

@@ -1,4 +1,4 @@
-"""GPFL: FedPer without its two parts; rounds of two clients by hand; scores, and what is sent."""
+"""GPFL: rounds of two clients by hand; scores, and what is sent."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.by_hand import mean_accuracy, sgd_step
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_draws,
-    own_rows,
     play,
     random_federation,
     simulate,
@@ -22,20 +20,7 @@ from support.helpers import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from fedtune.experiment.scenario import Scenario
-
 LAM, MU = 0.3, 0.05
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_guidance_and_valve_it_is_fedper(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    bare = simulate("gpfl", scenario, data, executor=executor, guidance=False, valve=False)
-    per = simulate("fedper", scenario, data, executor=executor)
-    assert play(bare, 3) == play(per, 3)
-    assert_same_numbers(bare.state.server["shared"], per.state.server["shared"])
-    assert_same_numbers(bare.state.groups[0].tensors, per.state.groups[0].tensors)
 
 
 def modules(sim: Any, k: int) -> nn.ModuleDict:
@@ -76,10 +61,7 @@ def test_three_rounds_by_hand(executor: str) -> None:
                 loss = F.cross_entropy(net["head"](through(net, z, p)), y) + F.cross_entropy(cosine, y)
                 loss = loss + LAM * torch.linalg.vector_norm(generic - received[y])
                 loss = loss + MU / 2 * sum((w**2).sum() for n in ("embedding", "valve") for w in net[n].parameters())
-                grads = torch.autograd.grad(loss, list(net.parameters()))
-                with torch.no_grad():
-                    for w, slope in zip(net.parameters(), grads, strict=True):
-                        w -= 0.1 * slope
+                sgd_step(loss, net, 0.1)
         ends = [net.state_dict() for net in nets]
         mean = {n: (4 * ends[0][n] + 9 * ends[1][n]) / 13 for n in ends[0] if not n.startswith("head")}
         for net in nets:
@@ -95,12 +77,14 @@ def test_three_rounds_by_hand(executor: str) -> None:
 def test_a_client_is_scored_with_its_head_on_personal_features() -> None:
     data = random_federation([12, 12], [[0, 1], [2, 3]], other=6)
     sim = simulate("gpfl", DIGITS, data, lr=0.1)
-    row, right = play(sim, 3)[-1], []
-    for k, own in enumerate(([0, 1], [2, 3])):
-        (x, y), net = own_rows(sim, k, "test"), modules(sim, k).eval()
-        p = net["embedding"].weight[own].mean(0)
-        right.append((net["head"](through(net, net["body"](x), p)).argmax(1) == y).double().mean())
-    assert_close(row["test_acc"], float(sum(right) / 2), **TIGHT)
+    row = play(sim, 3)[-1]
+
+    def logits(k: int, x: Tensor) -> Tensor:
+        net = modules(sim, k).eval()
+        p = net["embedding"].weight[[[0, 1], [2, 3]][k]].mean(0)
+        return net["head"](through(net, net["body"](x), p))
+
+    assert_close(row["test_acc"], mean_accuracy(sim, "test", logits), **TIGHT)
 
 
 def test_body_embeddings_and_valve_are_sent_and_the_head_is_not() -> None:

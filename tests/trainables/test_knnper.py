@@ -1,4 +1,4 @@
-"""kNN-Per: trains as FedAvg, and at λ = 0 is it; neighbours as scikit-learn's; scores by hand; what is memorised."""
+"""kNN-Per: neighbours as scikit-learn's; scores by hand; what is memorised."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_same_numbers,
     client_net,
     own_rows,
     play,
@@ -23,23 +21,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Data, Model
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.knnper import KNNPer
-
-
-@pytest.mark.parametrize("scenario", [DIGITS.override(participation=0.7), BATCHNORM], ids=["few", "batch norm"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_neighbours_it_is_fedavg_and_always_trains_as_it(executor: str, scenario: Scenario) -> None:
-    data = random_federation([5, 9, 7])
-    plain, mixed, avg = (
-        simulate(name, scenario, data, executor=executor, **more)
-        for name, more in (("knnper", {"lam": 0.0}), ("knnper", {"lam": 0.7}), ("fedavg", {}))
-    )
-    wanted = play(avg, 3)
-    assert play(plain, 3) == wanted
-    for row, other in zip(play(mixed, 3), wanted, strict=True):
-        assert all(row[n] == other[n] for n in ("train_loss", "up_bytes", "down_bytes"))
-    assert_same_numbers(mixed.state.server["shared"], avg.state.server["shared"])
 
 
 @pytest.mark.parametrize(("kernel", "weigh"), [("distance", lambda d: -d), ("square", lambda d: -(d**2) / 6)])

@@ -1,16 +1,16 @@
-"""LG-FedAvg: the head is everybody's, the body one's own; sharing everything it is FedAvg."""
+"""LG-FedAvg: the head is everybody's, the body one's own."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from support.by_hand import sgd_step
 from support.helpers import (
     DIGITS,
     TIGHT,
     assert_close_numbers,
     assert_same_numbers,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -20,22 +20,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError
-from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)
-
-
-@pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_sharing_everything_it_is_fedavg(executor: str, model: str) -> None:
-    scenario, data = Scenario(model=model, features=8, participation=0.7), random_federation([5, 9, 7])
-    lg = simulate("lgfedavg", scenario, data, executor=executor, averages="model")
-    avg = simulate("fedavg", scenario, data, executor=executor)
-    assert play(lg, 3) == play(avg, 3)
-    assert_same_numbers(numbers(lg.state), numbers(avg.state))
 
 
 def test_in_its_first_round_it_trains_as_fedavg_and_averages_the_head_alone() -> None:
@@ -67,10 +55,7 @@ def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> No
             with torch.no_grad():
                 net.head.weight.copy_(heads[0]), net.head.bias.copy_(heads[1])
             x, y = own_rows(sim, k)
-            grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-            with torch.no_grad():
-                for p, g in zip(net.parameters(), grads, strict=True):
-                    p -= 0.1 * g
+            sgd_step(nn.functional.cross_entropy(net(x), y), net, 0.1)
         each = [[n.head.weight for n in nets], [n.head.bias for n in nets]]
         heads = [sum(n * p.detach() for n, p in zip(rows, ps, strict=True)) / 18 for ps in each]
     play(sim, 2)
@@ -84,14 +69,3 @@ def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> No
 def test_only_the_head_is_sent() -> None:
     row = play(simulate("lgfedavg", DIGITS, random_federation([5, 9, 6])), 1)[0]
     assert row["up_floats"] == row["down_floats"] == 3 * (12 + 1) * 4 and row["up_ints"] == 3
-
-
-def test_whole_models_of_several_architectures_have_no_mean() -> None:
-    Experiment(algorithm="lgfedavg", scenario=MIXED).check()
-    with pytest.raises(UserError, match="every client must have the same"):
-        Experiment(algorithm="lgfedavg", scenario=MIXED, pinned={"averages": "model"}).check()
-    with pytest.raises(UserError, match="under lgfedavg body stays with each client"):
-        Experiment(algorithm="lgfedavg", scenario=DIGITS.override(evaluation="global")).check()
-    Experiment(
-        algorithm="lgfedavg", scenario=DIGITS.override(evaluation="global"), pinned={"averages": "model"}
-    ).check()

@@ -1,17 +1,14 @@
-"""Per-FedAvg: α = 0 is FedAvg, and tuned FedAvg-FT; both orders by hand, and the Hessian by differentiating twice."""
+"""Per-FedAvg: both orders by hand, and the Hessian by differentiating twice."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from support.by_hand import slope
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
-    assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
-    numbers,
     own_rows,
     play,
     random_federation,
@@ -21,32 +18,6 @@ from support.tuned import tuned_scores
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.testing import assert_close
-
-
-@pytest.mark.parametrize("hessian", ["none", "difference"])
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_without_an_inner_step_it_is_fedavg_and_tuned_fedavg_ft(executor: str, hessian: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7), random_federation([5, 9, 7])
-    tuned = {"tune_epochs": 2, "tune_lr": 0.1, "executor": executor}
-    per = simulate("perfedavg", scenario, data, inner_lr=0.0, hessian=hessian, batches="same", **tuned)
-    ft = simulate("fedavgft", scenario, data, tune="all", **tuned)
-    assert play(per, 3) == play(ft, 3)
-    assert_same_numbers(numbers(per.state), numbers(ft.state))
-
-
-def test_without_an_inner_step_separate_mini_batches_are_fedavg_on_the_second() -> None:
-    """With B = n each mini-batch is all rows, in whatever order."""
-    work = {"batch": 6, "local_steps": 3}
-    per = simulate("perfedavg", DIGITS, random_federation([6, 6]), inner_lr=0.0, **work)
-    avg = simulate("fedavg", DIGITS, random_federation([6, 6]), **work)
-    play(per, 2), play(avg, 2)
-    assert_close_numbers(numbers(per.state), numbers(avg.state))
-
-
-def slope(net: nn.Module, at: dict[str, Tensor], rows: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    x, y = rows
-    loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
-    return dict(zip(at, torch.autograd.grad(loss, list(at.values()), create_graph=True), strict=True))
 
 
 def moved(at: dict[str, Tensor], by: float, along: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -78,11 +49,13 @@ def test_two_rounds_by_hand(hessian: str, batches: str, executor: str) -> None:
             assert drawn.shape == (2, 3 * taken)
             for rows in drawn:
                 parts = [(f.x[one], f.y[one]) for one in rows.split(3)] * 3
-                away = moved(w, -alpha, slope(net, w, parts[0]))
-                g = slope(net, away, parts[1])
+                away = moved(w, -alpha, slope(net, w, *parts[0], create_graph=True))
+                g = slope(net, away, *parts[1], create_graph=True)
                 step = g
                 if hessian == "difference":
-                    ahead, behind = (slope(net, moved(w, by, g), parts[2]) for by in (delta, -delta))
+                    ahead, behind = (
+                        slope(net, moved(w, by, g), *parts[2], create_graph=True) for by in (delta, -delta)
+                    )
                     step = {n: g[n] - alpha * (ahead[n] - behind[n]) / (2 * delta) for n in g}
                 w = {n: t.detach().requires_grad_() for n, t in moved(w, -lr, step).items()}
             ends.append(w)
@@ -98,10 +71,10 @@ def test_a_small_difference_of_gradients_is_the_hessian() -> None:
     sim = simulate("perfedavg", DIGITS.override(model="mlp"), rows, local_steps=1, **config)
     net, data = client_net(sim, 0), own_rows(sim, 0)
     w = dict(net.named_parameters())
-    away = moved(w, -alpha, slope(net, w, data))
+    away = moved(w, -alpha, slope(net, w, *data, create_graph=True))
     loss = nn.functional.cross_entropy(functional_call(net, away, (data[0],)), data[1])
     through = dict(zip(w, torch.autograd.grad(loss, list(w.values())), strict=True))
-    first = slope(net, away, data)
+    first = slope(net, away, *data, create_graph=True)
     play(sim, 1)
     for n, t in sim.state.server["shared"].items():
         assert_close(t, (w[n] - through[n]).detach(), rtol=0, atol=1e-8)

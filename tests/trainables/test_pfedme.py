@@ -1,14 +1,12 @@
-"""pFedMe: rounds by hand; with one step and η_w λ = 1 its common model is FedAvg's."""
+"""pFedMe: rounds by hand."""
 
 from __future__ import annotations
 
 import pytest
-import torch
+from support.by_hand import common_model, distance, sgd_step
 from support.helpers import (
-    BATCHNORM,
     DIGITS,
     TIGHT,
-    assert_close_numbers,
     client_net,
     own_rows,
     play,
@@ -17,23 +15,6 @@ from support.helpers import (
 )
 from torch import nn
 from torch.testing import assert_close
-
-
-def bare(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {n.removeprefix("common."): t for n, t in tensors.items()}
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_where_the_common_model_goes_all_the_way_it_is_fedavgs(executor: str) -> None:
-    scenario, data = BATCHNORM.override(participation=0.7, batch=3), random_federation([5, 9, 7])
-    work = {"executor": executor, "lr": 0.1, "local_epochs": 2}
-    me = simulate("pfedme", scenario, data, lam=4.0, common_lr=0.25, inner_steps=1, **work)
-    avg = simulate("fedavg", scenario, data, **work)
-    rows, wanted = play(me, 3), play(avg, 3)
-    assert_close_numbers(bare(me.state.server["shared"]), avg.state.server["shared"])
-    for mine, one in zip(rows, wanted, strict=True):
-        assert mine["test_acc_common"] == one["test_acc"]
-        assert all(mine[n] == one[n] for n in one if n.startswith(("up_", "down_")))
 
 
 @pytest.mark.parametrize("averaging", ["rows", "clients"])
@@ -63,10 +44,7 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
                 x, y = x.repeat(2, 1, 1, 1), y.repeat(2)
             for _ in range(2):
                 for _ in range(3):
-                    grads = torch.autograd.grad(nn.functional.cross_entropy(net(x), y), list(net.parameters()))
-                    with torch.no_grad():
-                        for (n, p), g in zip(net.named_parameters(), grads, strict=True):
-                            p -= lr * (g + lam * (p - w[n]))
+                    sgd_step(nn.functional.cross_entropy(net(x), y) + lam / 2 * distance(net, w), net, lr)
                 for n, p in net.named_parameters():
                     w[n] = w[n] - outer * lam * (w[n] - p.detach())
             ends.append(w)
@@ -74,7 +52,7 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
         mean = {n: share[0] * ends[0][n] + share[1] * ends[1][n] for n in common}
         common = {n: (1 - beta) * t + beta * mean[n] for n, t in common.items()}
         play(sim, 1)
-        for n, t in bare(sim.state.server["shared"]).items():
+        for n, t in common_model(sim).items():
             assert_close(t, common[n], **TIGHT)
         for k, net in enumerate(thetas):
             for n, p in net.named_parameters():
@@ -86,6 +64,6 @@ def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     for lam in (0.1, 2.0, 9.0):
         sim = simulate("pfedme", DIGITS, lam=lam, lr=0.1, common_lr=0.01)
         play(sim, 2)
-        common, own = bare(sim.state.server["shared"]), sim.state.groups[0].tensors
+        common, own = common_model(sim), sim.state.groups[0].tensors
         apart.append(sum(((own[n] - t) ** 2).sum().item() for n, t in common.items()))
     assert apart[0] > apart[1] > apart[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.tune import Callback
 
-from fedtune.cluster import ray_optional
+from fedtune.cluster import ray_internals
 
 Row = dict[str, Any]
 
@@ -63,7 +63,7 @@ class ResultRecorder(Callback):
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial has ended."""
         self.rows.end(trial.trial_id)
-        ray_optional.forget_averages(trial, self._goal)
+        ray_internals.forget_averages(trial, self._goal)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """A trial has failed for good."""

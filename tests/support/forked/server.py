@@ -114,7 +114,7 @@ OURS = {  # what of fedtune, for every process and for each kind; nothing that `
         "fedtune.studies.comparison.plan",
     ),
 }
-BEFORE = ("-u", "-P", "-m", "fedtune.cluster.beside_raylet")  # what stands before a script of Ray's
+BEFORE = ("-u",)  # what stands before a script of Ray's
 OF_A_NODE = ("RAY_RAYLET_PID", "RAY_NODE_ID")  # what an agent reads long after it has imported Ray
 OURS_AHEAD = ImportedAhead()
 MESSAGE = 2**20  # bytes, at most
