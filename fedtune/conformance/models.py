@@ -17,10 +17,10 @@ from fedtune.conformance.check import ConformanceCheck, Note, RunFailed, Violati
 from fedtune.core import randomness
 from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
+from fedtune.core.process_streams import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
-from fedtune.engine import hidden_state
-from fedtune.engine.hidden_state import Streams, Written
+from fedtune.engine import repeating
 from fedtune.experiment.algorithm import Model
 from fedtune.experiment.experiment import dtype_of, shape_of
 from fedtune.experiment.scenario import Scenario
@@ -30,7 +30,7 @@ from fedtune.nn.net import Net, hook_of
 from fedtune.user_code import user_errors
 
 Result = TypeVar("Result")
-ROWS, CLIENTS, PASSES = 5, 3, 4
+ROWS, CLIENTS = 5, 3
 
 
 class ModelSubject:
@@ -129,38 +129,43 @@ def inputs(s: ModelSubject) -> Violation | Note | None:
     return None
 
 
-@check("own state", "the model keeps no state except parameters and buffers", needs=("fits",))
+@check("own state", "the same rows give the same scores, however often the model is called", needs=("fits",))
 def own_state(s: ModelSubject) -> Violation | Note | None:
-    """Its modules, their classes and files before and after rows went through it, in evaluation and in training."""
-    net = s.net()
-    classes, streams = [type(m) for m in net.modules()], Streams.now()
-    before = hidden_state.of_net(net) | hidden_state.of_process(*classes)
-    with Written() as written:
-        s.call(lambda: s.scores(net, s.rows()))
-        net.train()
-        for _ in range(PASSES):
-            s.call(lambda: s.scores(net, s.rows()))
-    if changed := hidden_state.changed(before, hidden_state.of_net(net) | hidden_state.of_process(*classes)):
-        return Violation(
-            "",
-            f"{changed[0]} changes in a forward pass, but is not a buffer",
-            "keep it in a local variable, or register_buffer it",
-        )
-    if written.files:
-        return Violation(
-            _file_name(written.where),
-            f"the model writes {written.files[0]}, which outlives a trial",
-            "keep it in a local variable, or register_buffer it",
-        )
-    if streams_used := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # torch's is each client's own
+    """Up to 1,000 calls in training mode with the same tensors and draws, then one of a new instance."""
+    streams = Streams.now()
+    call = _trained_scores(s)
+    first = call()
+    if streams_used := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
         return Violation(
             "",
             f"the model draws from the process's random stream of {' and '.join(streams_used)}",
             "draw with torch.rand, randn",
         )
-    if hook := hook_of(net):
+    if repeating.unsteady(call, repeating.CALLS):
+        return _remembers("when it is called again with the same rows, tensors and draws, its scores differ")
+    if repeating.different(first, _trained_scores(s)()):
+        return _remembers("a new instance of it gives other scores than the first one gave, for the same seed")
+    if hook := hook_of(s.net()):
         return Note(f"{hook} has a hook, which may keep state: clients run one after the other")
     return None
+
+
+def _trained_scores(s: ModelSubject) -> Callable[[], dict[str, Tensor]]:
+    """A function that gives a new instance's scores in training mode, always of its first tensors and draws."""
+    net = s.net()
+    net.train()
+
+    def call() -> dict[str, Tensor]:
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            torch.manual_seed(0)
+            tensors = {n: t.clone() for n, t in net.state_dict().items()}
+            return {"scores": s.call(lambda: s.scores(net, s.rows(), tensors))}
+
+    return call
+
+
+def _remembers(what: str) -> Violation:
+    return Violation("", what, "keep nothing from call to call but in buffers (register_buffer)")
 
 
 @check("state_dict", "state_dict is complete: loaded into another instance it gives the same scores", needs=("fits",))

@@ -20,10 +20,10 @@ from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
+from fedtune.core.process_streams import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine
-from fedtune.engine.hidden_state import Streams, of_process
 from fedtune.engine.simulation import Simulation
 from fedtune.engine.state import with_shapes
 from fedtune.experiment.algorithm import Algorithm
@@ -117,7 +117,6 @@ class Subject:
         self.dtype = torch.float64  # checks change this and the executor to what is possible
         self.executor: Executor = "stack"
         self._runs: dict[Key, WatchedRun | RunFailed] = {}
-        self.hidden_state = of_process(cls)  # before anything ran
 
     def begin(
         self,

@@ -76,6 +76,18 @@ class Draws(TorchDispatchMode):
             self._random.setdefault(self._code, False)
             return code(*trees)
 
+    def position(self) -> list[Tensor] | None:
+        """Where the clients' streams are; None if nothing was drawn from them yet."""
+        return None if self._streams is None else [s.get_state() for s in self._streams]
+
+    def return_to(self, position: list[Tensor] | None) -> None:
+        """Draw the same numbers again from such a position on."""
+        if position is None or self._streams is None:
+            self._streams = None
+            return
+        for stream, state in zip(self._streams, position, strict=True):
+            stream.set_state(state)
+
     @property
     def is_random(self) -> bool | None:
         """Whether the code draws; None if it has not been run yet."""

@@ -14,10 +14,10 @@ from torch import nn
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import UserError
+from fedtune.core.process_streams import Streams
 from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient
-from fedtune.engine.hidden_state import Streams
 from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
@@ -116,8 +116,13 @@ def _repeatable(s: RunSetup, g: Group) -> Iterator[None]:
         yield
         return
     before = Streams.now()
-    yield
-    moved = before.moved(Streams.now())
+    try:
+        yield
+    finally:  # a draw explains other errors
+        _require_no_draws(s, g, before.moved(Streams.now()))
+
+
+def _require_no_draws(s: RunSetup, g: Group, moved: list[str]) -> None:
     for stream, whose, pattern in _STREAMS:
         if stream in moved:
             classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])

@@ -6,29 +6,26 @@ use it, the record stores it, and `resume`, `extend` and `replay` read it from t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn
 
-import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.pure import is_declared, is_known
 from fedtune.core.terminal import say
 from fedtune.core.threads import one_thread
-from fedtune.core.trees import Executor, named
+from fedtune.core.trees import Executor
 from fedtune.data.federation import Federation, Split
-from fedtune.engine import hidden_state, stacked_step
+from fedtune.engine import repeating, stacked_step
 from fedtune.engine.client_errors import NotPure, Unstackable, place, reason
-from fedtune.engine.hidden_state import Written
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import catalogue
 from fedtune.nn.net import hook_of
-from fedtune.user_code import sources
 
 Simulate = Callable[[Experiment, dict[str, Any], Federation], Any]
 
@@ -43,6 +40,7 @@ CLIENTS = 10  # at least two of each architecture, in a measurement
 # of a client in a round that is tried or timed: in the second one nearly all are replayed, if they can be; an odd
 # number, so that what is another at every second step is so at another client's
 STEPS = 5
+MANY_STEPS = 50  # of a client in a round that runs again and again
 
 
 def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Experiment:
@@ -78,137 +76,111 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
 
 
 def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> str:
-    """Run a few clients on a few rows, one by one and stacked; returns why steps run eagerly, if they do.
+    """Train a few clients on a few rows, one by one and stacked; returns why steps run eagerly, if they do.
 
-    Unstackable if only the run one by one works.
+    Unstackable if only the run one by one works.  Code is judged by its numbers alone, never by how it is written.
     """
     small = _of_some(data, 2 * len(catalogue.members(experiment.scenario.model)), ROWS)
-    watched = _Watched(simulate)
-    with Written() as written:
-        _rounds(experiment, config, small, "loop", watched, watched.look)
-    if written.files:
-        raise _outliving(written.where, f"writes {written.files[0]}")
-    watched.require_nothing_outlives()
-    watched.require_nothing_kept()
-    stacked = _Watched(simulate)
+    train = partial(_trained, experiment, config, small, simulate=simulate)
+    alone = train("loop")
+    author = _author(alone)
+    unsteady = _unsteady(experiment, config, small, simulate)
+    anew = train("loop")
+    if name := repeating.different(alone.numbers | alone.metrics, anew.numbers | anew.metrics):
+        raise UserError(
+            f"the same rows must give the same numbers, but when they run again, {author} gives {_short(name)} another "
+            f"value; {FRESH}, and read neither the time nor a file that changes"
+        )
+    if unsteady:
+        _refuse_memory(alone, author, unsteady)
+    for hook in filter(None, map(hook_of, alone.nets)):
+        raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
     try:
-        _rounds(experiment, config, small, "stack", stacked)
+        stacked = train("stack")
     except (Unstackable, NotPure):
         raise
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise Unstackable(place(cause), reason(cause, certain=True)) from error
-    if name := watched.other_than(stacked):
-        again = _Watched(simulate)
-        _rounds(experiment, config, small, "loop", again)
-        if other := watched.other_than(again):
-            raise UserError(
-                f"the same rounds must give the same numbers, but when they run again, {watched.whose} trains {other} "
-                "to other values; it must keep nothing that outlives a trial, and read neither the time nor a file "
-                "that changes"
-            )
-        raise Unstackable(watched.whose, f"trains {name} to other values than alone", SAME)
+    if name := alone.other_than(stacked):
+        raise Unstackable(author, f"trains {_short(name)} to other values than alone", SAME)
     return next((why for net in stacked.nets for why in stacked_step.reasons(net)), "")
 
 
-def _outliving(where: str, what: str) -> UserError:
-    return UserError(
-        f"a trial's numbers must not depend on those before it, but client code at {where} {what}, which "
-        f"outlives a trial; {FRESH}"
+def _unsteady(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> str:
+    """A tensor or metric that gets another value when a round runs again; "" if none does, or training diverges."""
+    for steps in (MANY_STEPS, STEPS):
+        simulation = _begun(experiment, config, data, "loop", simulate, steps)
+        with suppress(Diverged):  # which is no fault of the code
+            return repeating.unsteady_round(simulation, steps * data.clients)
+    return ""
+
+
+def _refuse_memory(alone: _Trained, author: str, name: str) -> NoReturn:
+    """NotPure or Unstackable for code that gives a number another value when a round runs again.
+
+    Stacked, what it remembers would change once for all clients instead of once for each.
+    """
+    algorithm = alone.algorithm
+    if is_declared(algorithm) and not alone.own_model:
+        raise NotPure(
+            f"algorithm {algorithm.__name__} says pure = True, but when a round runs again, {author} gives "
+            f"{_short(name)} another value; {STATE}, or do not say that it is pure (docs/reference/hooks.md)"
+        )
+    what = f"gives {_short(name)} another value when a round runs again: it remembers something"
+    raise Unstackable(author, what, KEPT if is_known(algorithm.__module__) else STATE)
+
+
+@dataclass
+class _Trained:
+    """What the first rounds of a simulation trained."""
+
+    algorithm: type
+    nets: list[nn.Module]
+    own_model: bool
+    start: dict[str, Tensor]
+    numbers: dict[str, Tensor]
+    metrics: dict[str, Tensor]  # of the last round
+
+    def other_than(self, other: _Trained) -> str:
+        """A tensor that the other trained to other values; "" if there is none.
+
+        Values are other values if they differ by more than rounding, relative to how far training moved them.
+        """
+        for name, value in other.numbers.items():
+            one = self.numbers[name]
+            if one.shape != value.shape or _apart(one, value, self.start.get(name, one)):
+                return name
+        return ""
+
+
+def _trained(
+    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, *, simulate: Simulate
+) -> _Trained:
+    """The first rounds of a simulation."""
+    simulation = _begun(experiment, config, data, executor, simulate)
+    start, row = repeating.trained_numbers(simulation), dict[str, Any]()
+    with suppress(Diverged):  # which is no fault of the code
+        for _ in range(ROUNDS):
+            row = simulation.step()
+    return _Trained(
+        type(simulation.setup.algorithm),
+        [g.net for g in simulation.state.groups],
+        any(map(catalogue.is_own, simulation.setup.task.models)),
+        start,
+        repeating.trained_numbers(simulation),
+        repeating.metrics(row),
     )
 
 
-class _Watched:
-    """Makes simulations, and watches what their nets store outside tensors: all clients share one net."""
+def _author(trained: _Trained) -> str:
+    """Which of the algorithm and the model are the user's own."""
+    own = [] if is_known(trained.algorithm.__module__) else ["the algorithm"]
+    return " or ".join(own + ["the model"] * trained.own_model)
 
-    def __init__(self, simulate: Simulate) -> None:
-        self.simulate, self.start = simulate, dict[str, Tensor]()
-        self.made: Any = None
-        self.algorithm: type = type(None)
-        self.nets, self.before = list[nn.Module](), list[dict[str, str]]()
-        self.outside: list[dict[str, str]] = []  # the process, before each round and after the last
-        self.fields: list[dict[str, str]] = []  # the algorithm's object, then too
 
-    def __call__(self, *given: Any) -> Any:
-        """The simulation."""
-        made = self.made = self.simulate(*given)
-        self.start = {n: t.clone() for n, t in self._numbers().items()}
-        self.nets, self.algorithm = [g.net for g in made.state.groups], type(made.setup.algorithm)
-        self.before = [*map(hidden_state.of_net, self.nets)]
-        self.look()
-        return made
-
-    def look(self) -> None:
-        """Take fingerprints of the algorithm's object and of everything that outlives a trial."""
-        classes = [self.algorithm, *(type(m) for net in self.nets for m in net.modules())]
-        self.outside.append(hidden_state.of_process(*classes))
-        fields = vars(self.made.setup.algorithm)
-        self.fields.append({f"self.{name}": hidden_state.fingerprint(value) for name, value in fields.items()})
-
-    def require_nothing_outlives(self) -> None:
-        """UserError for state that changes and outlives the trial: the next trial would start with it."""
-        if len(self.outside) < 2:
-            return
-        first, last, now = self.outside[0], *self.outside[-2:]
-        if len(self.outside) > ROUNDS and (names := hidden_state.changed(last, now)):
-            raise _outliving(self._place(names[0]), f"changes {names[0]}")
-        if names := hidden_state.changed(first, now):
-            raise Unstackable(self._place(names[0]), f"changes {names[0]}, which all clients share", KEPT)
-
-    def _place(self, name: str) -> str:
-        """The first line of the user's file that contains the last part of a name; else the model or the algorithm."""
-        *_, last = re.findall(r"\w+", name.split(",")[0])
-        word = rf"\b{last}\b"
-        classes = dict.fromkeys([*(type(m) for net in self.nets for m in net.modules()), self.algorithm])
-        own = [cls for cls in classes if not is_known(cls.__module__)]
-        found = next(filter(None, (sources.of_word(cls, word) for cls in own)), "")
-        return found or (self.algorithm.__name__ if self.algorithm in own else "the model")
-
-    def require_nothing_kept(self) -> None:
-        """Unstackable if the algorithm's object or a net has changed; NotPure if the algorithm is declared pure.
-
-        Stacked, they change once for all clients instead of once for each.
-        """
-        before = {name: value for fields in reversed(self.fields[:2]) for name, value in fields.items()}
-        if names := [name for name, value in before.items() if self.fields[-1].get(name) != value]:
-            where = self._place(names[0])
-            if is_declared(self.algorithm):
-                raise NotPure(
-                    f"algorithm {self.algorithm.__name__} says pure = True, but its code at {where} changes "
-                    f"{names[0]}; {STATE}, or do not say that it is pure (docs/reference/hooks.md)"
-                )
-            raise Unstackable(where, f"changes {names[0]}, which all clients share", STATE)
-        for net, before in zip(self.nets, self.before, strict=True):
-            if hook := hook_of(net):
-                raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
-            if names := hidden_state.changed(before, hidden_state.of_net(net)):
-                raise Unstackable(_of_attribute(net, names[0]), f"changes {names[0]}, which all clients share", KEPT)
-
-    def _numbers(self) -> dict[str, Tensor]:
-        """The server's entries, the clients' tensors, and the number of rounds."""
-        state = self.made.state
-        found = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
-        return named(found) | {"rounds": torch.tensor(state.round)}
-
-    def other_than(self, other: _Watched) -> str:
-        """A tensor that the same rounds trained to other values; "" if there is none.
-
-        Values count as different if they differ by more than rounding, relative to how far training moved them.
-        """
-        if not (self.made and other.made):
-            return ""
-        ours = self._numbers()
-        for name, value in other._numbers().items():
-            one = ours[name]
-            if one.shape != value.shape or _apart(one, value, self.start.get(name, one)):
-                return name.rpartition("/")[2]
-        return ""
-
-    @property
-    def whose(self) -> str:
-        """Which of the algorithm and the model are the user's own."""
-        own = [] if is_known(self.algorithm.__module__) else ["the algorithm"]
-        return " or ".join(own + ["the model"] * any(map(catalogue.is_own, self.made.setup.task.models)))
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
@@ -217,13 +189,6 @@ def _apart(one: Tensor, other: Tensor, start: Tensor) -> bool:
     all_of = (one - other, moved, one)
     difference, far, size = (float(t.nan_to_num().abs().amax()) if t.numel() else 0.0 for t in all_of)
     return difference > MOVED * far + ROUNDED * size
-
-
-def _of_attribute(net: nn.Module, name: str) -> str:
-    """The first line in the author's file that names an attribute of one of the net's modules; else the model."""
-    path, _, attribute = name.rpartition(".")
-    layer = dict(net.named_modules()).get(path, net)
-    return sources.of_word(type(layer), rf"\.{re.escape(attribute)}\b") or "the model"
 
 
 def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, simulate: Simulate) -> Executor:
@@ -241,26 +206,31 @@ def _faster(experiment: Experiment, config: dict[str, Any], data: Federation, si
 
 
 def _rounds(
+    experiment: Experiment, config: dict[str, Any], data: Federation, executor: Executor, simulate: Simulate
+) -> list[float]:
+    """The seconds of each of the first rounds; fewer if training diverges, which is no fault of the code."""
+    simulation, seconds = _begun(experiment, config, data, executor, simulate), list[float]()
+    with suppress(Diverged):
+        for _ in range(ROUNDS):
+            seconds.append(simulation.step()["seconds"])
+    return seconds
+
+
+def _begun(
     experiment: Experiment,
     config: dict[str, Any],
     data: Federation,
     executor: Executor,
     simulate: Simulate,
-    after_each: Callable[[], None] = lambda: None,
-) -> list[float]:
-    """The seconds of each of the first rounds; fewer if training diverges, which is no fault of the code."""
+    steps: int = STEPS,
+) -> Any:
+    """A simulation of all these clients with so many steps a round, ready for its first round."""
     # the rows are there: a partition file, which says how many clients there are, is asked no more
     scenario = experiment.scenario.override(
         clients=data.clients, partition="iid", participation=1.0, eval_clients=0, all_classes=0
     )
-    given = replace(experiment, scenario=scenario, executor=executor, device="cpu")
-    seconds: list[float] = []
-    with suppress(Diverged):
-        simulation = simulate(given, config | {"local_steps": STEPS}, data)
-        for _ in range(ROUNDS):
-            seconds.append(simulation.step()["seconds"])
-            after_each()
-    return seconds
+    few = replace(experiment, scenario=scenario, executor=executor, device="cpu")
+    return simulate(few, config | {"local_steps": steps}, data)
 
 
 def _of_some(data: Federation, clients: int, rows: int | None = None) -> Federation:

@@ -1,6 +1,7 @@
 """One step of many clients as one program: their losses, what these tally, and the gradients of what they train.
 
-Steps of one kind are recorded once and replayed after: see `tracing`.
+Steps of one kind are recorded once and replayed after: see `tracing`.  Now and then a step of
+a user's code is compared with the same code run for one client alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from torch import Tensor, nn
 
 from fedtune import tracing
 from fedtune.core.draws import Draws
-from fedtune.core.trees import Tree, leaves, tree_map
+from fedtune.core.errors import UserError
+from fedtune.core.trees import Tree, leaves, take, tree_map
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase
 from fedtune.tracing import CacheEntry, Calls, Replay
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
+_EAGER_STEPS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+SELDOM = 512  # steps between two comparisons, in the end
 
 Step = tuple[Any, ...]  # x, y and noise of a batch, and the client's scalars
 Out = tuple[Tensor, dict[str, Tree], list[Tensor | None]]  # losses [k], tallies, gradients
@@ -31,6 +35,7 @@ class StackedStep(Calls[Out]):
     def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str]) -> None:
         """asks: collects which of its client's scalars the loss uses."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}))
+        self.net = net
         self.draws, self.asks = draws, asks
         self.run: Replay | None = None
         self.loss = loss
@@ -64,7 +69,7 @@ class StackedStep(Calls[Out]):
         """Run the step by vmap and autograd, or prepare its replay and return None."""
         entry = self.current = self._entry(step)
         if entry is None or entry.untraceable:
-            return self._eager(step)
+            return self._eager_compared(step)
         entry.calls_seen += 1
         fixed = self._fixed(step)
         if entry.verified:
@@ -109,6 +114,39 @@ class StackedStep(Calls[Out]):
         losses, tally = out if isinstance(out, tuple) else (out, {})
         return losses.detach(), tree_map(Tensor.detach, tally), gradients(self.loss, losses, self.moving)
 
+    def _eager_compared(self, step: Step) -> Out:
+        """A step that is not recorded; now and then the first and the last client's are run alone, too."""
+        if self.is_fedtune or not _is_due(self.net):
+            return self._eager(step)
+        before = self.draws.position()
+        copies = {k: _copied(take(self.clients, k)) for k in {0, len(step[1]) - 1}}
+        out = self._eager(step)
+        after = self.draws.position()
+        for client, tensors in copies.items():
+            self.draws.return_to(before)
+            self._require_same_alone(client, tensors, step, out)
+        self.draws.return_to(after)
+        return out
+
+    def _require_same_alone(self, client: int, tensors: dict[str, Tensor], step: Step, stacked: Out) -> None:
+        """UserError unless a client's loss and gradients are those of the same code run for this client alone."""
+        names = {id(t): n for n, t in self.clients.items()}
+        leaves = [tensors[names[id(leaf)]].requires_grad_() for leaf in self.moving]
+        own_step = tuple(take(part, client) for part in step)
+        found = self.draws.alone(self.of_one, client, tensors, own_step, take(self.received, client))
+        loss = found[0] if isinstance(found, tuple) else found
+        alone = [loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True)] if leaves else [loss.detach()]
+        for one, all_of in zip(alone, [stacked[0], *stacked[2]], strict=True):
+            if one is not None and all_of is not None and _apart(all_of[client], one):
+                raise UserError(
+                    "client code must give the same numbers stacked as alone, but in the course of training a "
+                    "client's loss or gradient became another one; give --executor loop: one client after the other"
+                )
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: t.detach().clone() for n, t in tensors.items()}
+
 
 def steps_of(
     net: nn.Module, phase: Phase, draws: tuple[Draws, Draws], asks: list[str]
@@ -116,6 +154,20 @@ def steps_of(
     """The steps of a phase, and its second steps on each batch if it has them."""
     second = phase.after.loss if phase.after else None
     return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, second, draws[1], asks) if second else None
+
+
+def _is_due(net: nn.Module) -> bool:
+    """Count an eager step of a user's code; whether it is to be compared: steps 2, 4, 8 … 512, and every 512th."""
+    n = _EAGER_STEPS[net] = _EAGER_STEPS.get(net, 0) + 1
+    return n % SELDOM == 0 or (1 < n < SELDOM and not n & (n - 1))
+
+
+def _apart(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding; where one is not finite, training tells."""
+    one, other = one.double(), other.to_dense().double()
+    if not (one.isfinite().all() and other.isfinite().all()):
+        return False
+    return bool((one - other).abs().amax() > 1e-2 * other.abs().amax() + 1e-5) if one.numel() else False
 
 
 def reasons(net: nn.Module) -> list[str]:

@@ -42,12 +42,14 @@ def in_place(shape, classes):
 
 
 def remembers(shape, classes):
-    """The last features stay in the module."""
+    """Calls counted in the module."""
 
     class Remembering(Body):
+        calls = 0
+
         def forward(self, x):
-            self.last = super().forward(x)
-            return self.last
+            self.calls += self.training
+            return super().forward(x) * (1 + 0.1 * self.calls * self.training)
 
     return _with(Remembering(shape), classes)
 

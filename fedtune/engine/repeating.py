@@ -1,0 +1,79 @@
+"""Code that remembers is found by its results: the same call, made many times, must give the same numbers."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedtune import tracing
+from fedtune.core.trees import named
+
+if TYPE_CHECKING:
+    from fedtune.engine.simulation import Simulation
+
+CLOCK = ("seconds", "eval_seconds")
+CALLS, SECONDS = 1000, 2.0  # at most; seconds of this thread's processor time
+ROUNDING = 1e-6  # of a tensor's largest number
+
+
+def unsteady(call: Callable[[], Mapping[str, Tensor]], calls: int) -> str:
+    """The name of the first number that differs when the same call is made again; "" if none does.
+
+    Where a memory is kept does not matter, nor when it shows, up to so many calls: in the net, a class, a global
+    variable, a closure, an iterator.
+    """
+    first, began = call(), time.thread_time()
+    for _ in range(calls - 1):
+        if name := different(first, call()):
+            return name
+        if time.thread_time() - began > SECONDS:
+            break
+    return ""
+
+
+def different(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
+    """The first name whose numbers are not the same, but for rounding; "" if all are."""
+    return next((n for n, t in second.items() if n not in first or not _same(first[n], t)), "")
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    if torch.equal(first, second):
+        return True
+    first, second = first.double(), second.double()
+    bound = ROUNDING * float(first.nan_to_num().abs().amax())
+    return torch.allclose(first, second, rtol=0.0, atol=bound, equal_nan=True)
+
+
+def trained_numbers(simulation: Simulation) -> dict[str, Tensor]:
+    """Copies of the server's entries and the clients' tensors, by name, and the round."""
+    state = simulation.state
+    tree = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
+    return {n: t.clone() for n, t in named(tree).items()} | {"round": torch.tensor(state.round)}
+
+
+def metrics(row: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A round's metrics by name, without its seconds."""
+    return {f"the round/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and isinstance(v, float)}
+
+
+def unsteady_round(simulation: Simulation, steps: int) -> str:
+    """The first tensor or metric that gets another value when a round is run again from the same state; "" if none.
+
+    steps: of all clients in a round; all are run by Python, none is replayed.  Raises what a round raises.
+    """
+    start = copy.deepcopy(simulation.state_dict())
+
+    def round_again() -> dict[str, Tensor]:
+        simulation.load_state_dict(copy.deepcopy(start))
+        row = simulation.step()
+        return trained_numbers(simulation) | metrics(row)
+
+    with tracing.eager():
+        return unsteady(round_again, max(3, CALLS // steps))
