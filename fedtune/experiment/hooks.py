@@ -31,7 +31,7 @@ def wrong(alg: Algorithm, hook: str, must: str, but: str, do: str = "") -> UserE
     return UserError(f"{where}: {cls.__name__}.{hook} must return {must}, but {but}{do and f'; {do}'}")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _own(cls: Any, hook: str) -> Callable[..., Any] | None:
     """The user's own function of this name; None if the method is fedtune's."""
     for owner in cls.__mro__:
