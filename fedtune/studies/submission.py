@@ -195,9 +195,16 @@ def _programs(programs: Mapping[str, plan.SearchPlan], to: Path) -> tuple[dict[s
 
 
 def _own(files: Iterable[UserFile]) -> dict[str, Path]:
-    """The user's files, as they lie in the job's folder and here; a folder's one by one."""
-    each = (content_hashes.copied(Path(file.path), Path(GIVEN, file.name)) for file in files)
-    return {str(there): here for found in each for here, there in found.items()}
+    """The user's files, as they lie in the job's folder and here; a folder's one by one.
+
+    UserError for modules of one name from two folders, which the job would have in one.
+    """
+    found: dict[str, Path] = {}
+    for file in files:
+        for here, there in content_hashes.copied(Path(file.path), Path(GIVEN, file.name)).items():
+            if found.setdefault(str(there), here) != here:
+                raise UserError(f"a job has one folder of your files, but {found[str(there)]} and {here} have one name")
+    return found
 
 
 def _sent(names: Any) -> Any:
