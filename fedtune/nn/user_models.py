@@ -7,14 +7,12 @@ parts `body` and `head`, or any module whose last layer the option `head` names;
 from __future__ import annotations
 
 import inspect
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -91,14 +89,9 @@ def _maker(name: str) -> Any:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """In an execution of its own, with random streams as they were afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with user_files.Execution().used(), randomness.seeded(0):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
+    """In an execution of its own, with random numbers of its own."""
+    with user_files.Execution().used(), randomness.seeded(0):
+        yield
 
 
 def _version(name: str) -> str:

@@ -15,6 +15,7 @@ import importlib.util
 import itertools
 import linecache
 import pickle
+import random
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,7 +166,8 @@ class _Package:
         if file := self.files.get(module.__name__):
             modes = _modes()
             vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
-            exec(_compiled(file.path, file.content or b""), vars(module))
+            with _streams_of_its_own():
+                exec(_compiled(file.path, file.content or b""), vars(module))
             _require_same_modes(modes, file.path)
 
     def _import(
@@ -208,6 +210,26 @@ def _compiled(path: str, content: bytes) -> CodeType:
     source = content.decode(errors="replace")
     linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
     return compile(content, path, "exec", dont_inherit=True)
+
+
+@contextmanager
+def _streams_of_its_own() -> Iterator[None]:
+    """What a file draws while it is imported is the same in each run, and moves no stream of anybody else's."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    random.seed(0)
+    if numpy:
+        numpy.random.seed(0)
+    if torch:
+        torch.default_generator.manual_seed(0)  # not the GPUs'
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
+        if torch:
+            torch.set_rng_state(states[2])
 
 
 def _modes() -> tuple[Any, ...]:

@@ -334,3 +334,21 @@ def test_neither_torch_nor_ray_is_loaded_for_it():
     code = "import fedtune.user_code.user_files, sys; print('torch' in sys.modules, 'ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_what_a_file_draws_while_it_is_imported_is_the_same_in_each_run_and_moves_no_stream(tmp_path):
+    import random
+
+    import torch
+
+    file = write(
+        tmp_path, own="import random, torch, numpy\nx = random.random(), numpy.random.rand(), torch.rand(1).item()"
+    )
+    name, drawn = user_files.take(str(file))[0], set()
+    for seed in (1, 2):
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
+        with user_files.Execution().used():
+            drawn.add(user_files.load(name, "model").x)
+        assert before == (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist())
+    assert len(drawn) == 1
