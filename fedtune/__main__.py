@@ -80,11 +80,6 @@ def _handed_over(argv: list[str] | None) -> int:
     if args[0] not in COMMANDS:
         print(f"error: {one_line(unknown('command', args[0], COMMANDS, 'fedtune --help'))}", file=sys.stderr)
         return 2
-    if argv is None:  # a process of our own: to its very end nobody's code prints a stack, and a crash is no silence
-        from fedtune.user_code import process_exit, user_errors
-
-        sys.unraisablehook = user_errors.say_unheard
-        process_exit.watch(user_errors.PATHS)
     return importlib.import_module(f"fedtune.commands.{args[0].replace('-', '_')}").main(args[1:])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fedtune.core.errors import UserError, shown, unknown
@@ -20,6 +19,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
 
 SCALARS = (bool, int, float, str, type(None))  # types of hyperparameter values: those that records and tables can hold
 NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparameter that a trial did not have
+_DECLARED = "__hyperparameters__"  # where a class keeps them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +185,9 @@ def hyper(
 
 def hyperparameters(cls: type) -> dict[str, Hyperparameter]:
     """The hyperparameters that a dataclass declares, by name, in declaration order."""
-    return dict(_hyperparameters(cls))
-
-
-@cache
-def _hyperparameters(cls: type) -> dict[str, Hyperparameter]:
-    return {f.name: _with_name(f) for f in fields(cls) if "hp" in f.metadata}
+    if _DECLARED not in vars(cls):  # kept by the class itself: a user's is another one in each trial
+        setattr(cls, _DECLARED, {f.name: _with_name(f) for f in fields(cls) if "hp" in f.metadata})
+    return dict(vars(cls)[_DECLARED])
 
 
 def check_all(owner: Any) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedtune.core.terminal import one_line
 
@@ -38,9 +38,11 @@ def terminable(to_the_end: bool = False) -> Iterator[None]:
         _signalled.clear()
     for number in handlers:
         signal.signal(number, _interrupt)
+    unheard, sys.unraisablehook = sys.unraisablehook, _unheard
     try:
         yield
     finally:
+        sys.unraisablehook = unheard
         for number, handler in handlers.items():
             if to_the_end:
                 signal.signal(number, signal.SIG_IGN)
@@ -76,6 +78,14 @@ def deferred() -> Iterator[None]:
             signal.signal(number, handler)
         if signals:
             signal.raise_signal(signals[0])
+
+
+def _unheard(unraisable: Any) -> None:
+    """What Python does with an error that it cannot raise, as in __del__; an interruption must not be lost."""
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        interrupt_again()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def interrupt_again() -> None:

@@ -191,9 +191,9 @@ def _kind(value: Any) -> str:
 
 
 def _content(name: str) -> str:
-    """What a data set is read from: path and hash of the data, or the code's module, whose name contains its hash."""
+    """What a data set is read from: path and hash of the data, or the hash of the code."""
     if _is_code(name):
-        return str(user_files.load(_file(name), "data set").__name__)
+        return user_files.version(name)
     path = user_files.path_of(name)
     return f"{path} {user_files.of_data(path).sha256}"
 

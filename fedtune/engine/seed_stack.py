@@ -17,13 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged
+from fedtune.core.pure import is_declared
 from fedtune.core.trees import Ragged, Tree, join, leaves, take
 from fedtune.data import federation
 from fedtune.engine import executors
 from fedtune.engine.client_errors import NotPure
 from fedtune.engine.state import Group, RunSetup, State
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
 from fedtune.nn import architectures
+from fedtune.user_code import user_imports
 
 
 class Work(NamedTuple):
@@ -179,18 +182,29 @@ def _form(plan: Any) -> Any:
 def _of_one_kind(setups: Sequence[RunSetup], states: Sequence[State]) -> bool:
     """Whether runs differ only in the values of their tensors, and not in algorithm, number of clients or constants."""
     first = setups[0]
-    kinds = [(s.algorithm, s.federation.clients, s.task.clients) for s in setups]
-    if any(kind != (first.algorithm, first.task.clients, first.task.clients) for kind in kinds):
+    kinds = [(s.federation.clients, s.task.clients) for s in setups]
+    if any(kind != (first.task.clients, first.task.clients) for kind in kinds):
+        return False
+    if not all(_same_algorithm(s.algorithm, first.algorithm) for s in setups):
         return False
     nets = [[g.net for g in state.groups] for state in states]
     return all(len(run_nets) == len(nets[0]) and all(map(_same_constants, run_nets, nets[0])) for run_nets in nets)
+
+
+def _same_algorithm(a: Algorithm, b: Algorithm) -> bool:
+    """Whether one may stand for the other: a user's has modules of its own in each run, which a pure one ignores."""
+    kinds = [(user_imports.kind(type(of)), vars(of)) for of in (a, b)]
+    return a == b or (is_declared(type(a)) and kinds[0] == kinds[1])
 
 
 def _same_constants(a: nn.Module, b: nn.Module) -> bool:
     """Whether two nets have the same modules, with the same tensors that are not in a state_dict."""
     modules, others = ([(n, m, _constants(m)) for n, m in net.named_modules()] for net in (a, b))
     return len(modules) == len(others) and all(
-        n == k and type(m) is type(o) and c.keys() == d.keys() and all(torch.equal(c[i], d[i]) for i in c)
+        n == k
+        and user_imports.kind(type(m)) == user_imports.kind(type(o))
+        and c.keys() == d.keys()
+        and all(torch.equal(c[i], d[i]) for i in c)
         for (n, m, c), (k, o, d) in zip(modules, others, strict=True)
     )
 

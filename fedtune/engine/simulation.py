@@ -24,7 +24,7 @@ from fedtune.engine.state import RunSetup, State, with_shapes
 from fedtune.experiment import hooks, partitioning, user_metrics
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
-from fedtune.user_code import user_errors
+from fedtune.user_code import user_errors, user_files
 
 # errors not caused by a line of code: diverged training, a full memory or disk
 PASSING = (Diverged, torch.OutOfMemoryError, MemoryError, OSError)
@@ -68,7 +68,8 @@ class Simulation:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """data: the federation as made for the experiment's scenario and seed, as arrays or tensors."""
-        with _at_work():
+        self._code = user_files.Execution()  # a user's files begin anew: nothing that they keep outlives a run
+        with _at_work(), self._code.used():
             self._start(experiment, config, data, dtype)
 
     def _start(

@@ -31,7 +31,7 @@ def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -
     return UserError(f"{place}: {cls.__name__}.{hook} must return {must}, but {actual}{advice and f'; {advice}'}")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _own_method(cls: Any, hook: str) -> Callable[..., Any] | None:
     """The user's own function of this name; None if the method is fedtune's."""
     for base in cls.__mro__:

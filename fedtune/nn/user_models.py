@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -40,13 +40,13 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
 def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """The width D of its features, found by running it; UserError for a model that cannot be trained."""
-    return _inspected(name, _maker(name), shape, classes, features, dtype)
+    return _inspected(name, _version(name), shape, classes, features, dtype)
 
 
 @lru_cache(maxsize=64)
-def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
-    """_: the function, because another file may have the same name."""
-    with torch.no_grad(), randomness.seeded(0):
+def _inspected(name: str, version: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
+    """In an execution of its own: a run must not depend on whether its process has done this before."""
+    with _apart(), torch.no_grad():
         whole = _whole(name, shape, classes, features).eval()
         with randomness.seeded(0):
             net = build(name, shape, classes, features).eval()
@@ -69,15 +69,15 @@ def _inspected(name: str, _: Any, shape: Shape, classes: int, features: int, dty
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
-    if _has_lazy(net) or _grows(name, _maker(name), shape, classes, features):
+    if _has_lazy(net) or _grows(name, _version(name), shape, classes, features):
         _run_once(net, shape)
     return net
 
 
 @lru_cache(maxsize=64)
-def _grows(name: str, _: Any, shape: Shape, classes: int, features: int) -> bool:
-    """_: the function, as in `_inspected`."""
-    with randomness.seeded(0):
+def _grows(name: str, version: str, shape: Shape, classes: int, features: int) -> bool:
+    """As `_inspected`, in an execution of its own."""
+    with _apart():
         return _grows_in(name, lambda: _made(name, shape, classes, features), shape)
 
 
@@ -85,6 +85,18 @@ def _maker(name: str) -> Any:
     """The user's function: from their file, or from an installed package."""
     offered = entry_points.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
     return user_files.load(name, "model") if offered is None else offered
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """In an execution of its own, with random numbers of its own."""
+    with user_files.Execution().used(), randomness.seeded(0):
+        yield
+
+
+def _version(name: str) -> str:
+    """What caches know a model by; packages stay as they are while a process runs."""
+    return user_files.version(name) if user_files.is_own(name) else ""
 
 
 def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:

@@ -28,8 +28,10 @@ def to_record(files: Iterable[UserFile]) -> list[dict[str, Any]]:
 
 def keep(files: Iterable[UserFile], run: Path) -> None:
     """Copy code, small data, and other files that are carried along, so that the run can be resumed from its folder."""
+    own, taken = RunFiles(run).own_folder, dict[str, str]()
     for file in files:
-        copy = RunFiles(run).own_folder / file.name
+        first = taken.setdefault(file.name, file.sha256) == file.sha256
+        copy = own / file.name if first else _beside(own, file.name, file.sha256)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
@@ -38,6 +40,11 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
                     shutil.copyfile(one, there)
+
+
+def _beside(own: Path, name: str, digest: str) -> Path:
+    """The copy of a module whose name another one has, from another folder."""
+    return own / digest[:8] / name
 
 
 def _size(path: Path) -> int:
@@ -81,7 +88,8 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
-    copy = RunFiles(run).own_folder / name
+    own = RunFiles(run).own_folder
+    copy = other if (other := _beside(own, name, digest)).is_file() else own / name
     if _is_data(file) and ".." not in Path(name).parts and copy.exists():
         if not Path(file.path).exists():
             if copies.digest(copy) != digest:

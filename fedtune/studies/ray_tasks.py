@@ -276,7 +276,7 @@ def _next(waiting: dict[Any, list[RunTask]]) -> Iterator[tuple[RunTask, Outcome]
     except ray.exceptions.RayTaskError as error:
         if not isinstance(error.cause, UserError):
             raise
-        raise UserError(str(error.cause)) from error
+        raise error.cause from error
     yield from zip(waiting.pop(done), outcomes, strict=True)
 
 

@@ -150,7 +150,7 @@ def search_and_check(
         return _nothing_found(p, run, trials, broken, cut and not p.time_budget, hopeless)
     every = several(len(trials), "trial")
     for reason, trouble in broken.items():
-        say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble, p.options.debug))
+        say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble))
     how: dict[str, Any] = {"trials": len(trials), "seeds": p.seeds}
     over = not cut or p.time_budget
     if over and p.choosing and best["status"] == "finished":
@@ -208,13 +208,13 @@ def _broken(reported: TrialRows) -> dict[str, list[str]]:
     stacks: dict[str, list[str]] = {}
     for rows in reported.values():
         if rows and rows[-1].get(BROKEN):
-            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK)))
+            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK) or ""))
     return stacks
 
 
-def _at_length(stacks: list[str], debug: bool) -> str:
-    """The first trial's stack, if it is asked for, or what its program printed last."""
-    return f"\n{stacks[0]}" if debug or not stacks[0].startswith("Traceback") else ""
+def _at_length(stacks: list[str]) -> str:
+    """The first trial's traceback, or what its program printed last."""
+    return f"\n{stacks[0]}".rstrip("\n")
 
 
 def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
@@ -241,7 +241,7 @@ def _nothing_found(
         others = f" (and {len(unlike)} other reasons)" if unlike else ""
         failed = f"every trial failed: {reason}{others}"
         run.write("nothing found", reason=failed)
-        if more := _at_length(stacks, p.options.debug):
+        if more := _at_length(stacks):
             say(f"a trial's last lines:{more}")
         raise UserError(failed)
     why = hopeless or verdict.nothing(p.goal, p.budget.unit, trials)

@@ -113,8 +113,9 @@ class FederatedTrainable(tune.Trainable):
             if not _lasts(error):
                 raise
             first, _, output = str(error).partition("\n") if isinstance(error, UserError) else ("", "", "")
-            stack = output or user_errors.stack(error)  # a program's last lines say more than our stack
-            print(stack, file=sys.stderr, flush=True)  # the actor's log
+            # what a program printed last, and the user's part of a traceback, say more than ours
+            stack = output or (user_errors.theirs_on(error) if first else user_errors.stack(error))
+            print(stack or user_errors.stack(error), file=sys.stderr, flush=True)  # the actor's log
             return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), STACK: stack}
         # Tune counts rounds, of which a program's report may stand for several
         ray_internals.continue_from(self, row["round"] - 1, ray_internals.seconds_of(self))

@@ -1,4 +1,4 @@
-"""What commands share: a parser with one-line error messages, and every other error as one line too."""
+"""What commands share: a parser with one-line error messages, and a line for every other error."""
 
 from __future__ import annotations
 
@@ -97,8 +97,9 @@ class Command(Protocol):
 
 
 def guarded(main: Command) -> Command:
-    """Wrap a command so that every error is one line: status 2 if the user can fix it, 70 for a bug.  `--debug` shows
-    the stack.
+    """Wrap a command so that every error is one line: status 2 if the user can fix it, 70 for a bug.
+
+    Below that of an error in the user's own Python stands its traceback.  `--debug` shows the stack of each.
     """
 
     def run(argv: list[str] | None = None) -> int:
@@ -107,19 +108,17 @@ def guarded(main: Command) -> Command:
         _known_as_driver()
         try:
             os.getcwd()  # libraries abort without one
-            with user_errors.in_lines():
-                return main(argv)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not user_errors.theirs(error):
-                print("interrupted", file=sys.stderr)
-                return 130
+            return main(argv)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+        except Exception as error:
             if isinstance(error, BrokenPipeError) and _reader_is_gone():
                 return 1
-            ours = user_errors.place(error) is None  # in the user's code even SystemExit is an error
-            if "--debug" in given or (ours and not isinstance(error, Exception)):
+            if "--debug" in given:
                 raise
             status, line = _status_and_line(error)
-            print(line, file=sys.stderr)
+            print(f"{line}\n{user_errors.theirs_on(error)}", end="", file=sys.stderr)
             return status
 
     return run
@@ -158,13 +157,13 @@ def _folder_is_gone() -> bool:
     return False
 
 
-def _status_and_line(error: BaseException) -> tuple[int, str]:
+def _status_and_line(error: Exception) -> tuple[int, str]:
     """The exit status and the one-line message of an error."""
     if isinstance(error, Diverged):
         return 1, f"stopped: {one_line(error)}"
     if isinstance(error, UserError):
         return 2, f"error: {one_line(error)}"
-    if user_errors.place(error) is not None:  # in a line of the user's code: the place is enough, no stack
+    if user_errors.theirs(error):
         return 2, f"error: {one_line(user_errors.describe(error))}"
     if isinstance(error, OSError) and (error.filename is not None or error.errno in OF_MACHINE):
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))

@@ -1,30 +1,40 @@
-"""Errors in a user's own code: whether it is theirs, where in their file, and how to say it in one line."""
+"""Errors in a user's own code: one line that says what was being done, and Python's traceback from their line on."""
 
 from __future__ import annotations
 
-import dis
 import sys
 import traceback
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from types import FrameType, TracebackType
-from typing import Any
 
-from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import LINE, one_line, printable
-from fedtune.user_code import process_exit, user_imports
 
 PATHS: set[str] = set()  # all files of users' code that this process knows
-LINES = 100  # lines of a stack that are shown at each of its ends
-NEVER_AWAITED = "was never awaited"  # Python's warning about a coroutine, at the line where it happens to be discarded
-_RAISE = dis.opmap["RAISE_VARARGS"]
+LINES = 100  # lines of a traceback that are shown at each of its ends
+_MACHINERY = (
+    "<frozen importlib",
+    __file__.replace("user_errors", "user_imports"),
+)  # frames between two files of theirs
+
+
+class UserCodeError(UserError):
+    """An error in the user's own Python: its message is the line, `traceback` what commands show below it."""
+
+    def __init__(self, line: str, traceback: str = "") -> None:
+        """traceback: as Python writes it; "" where the line says enough."""
+        super().__init__(line)
+        self.traceback = traceback
 
 
 def place(error: BaseException) -> str | None:
-    """FILE:LINE of the innermost line of the user's code in an error's traceback; None if there is none."""
-    return user_imports.place(error, PATHS)
+    """FILE:LINE of the innermost line of the user's code in an error's traceback, or in that of a cause; else None."""
+    at = _theirs(error)
+    if isinstance(at, SyntaxError) and at.filename in PATHS:
+        return f"{at.filename}:{at.lineno}"
+    lines = [f"{f.f_code.co_filename}:{n}" for f, n in _frames(at) if f.f_code.co_filename in PATHS]
+    return lines[-1] if lines else None
 
 
 def line_now() -> str:
@@ -36,109 +46,72 @@ def line_now() -> str:
 
 
 def theirs(error: BaseException) -> bool:
-    """Whether the user's code raised this error, of any kind; for Ctrl-C only if their line has a `raise`."""
-    if not isinstance(error, KeyboardInterrupt):
-        return place(error) is not None
-    at: TracebackType | None = error.__traceback__
-    while at and at.tb_next:
-        at = at.tb_next
-    if at is None or at.tb_frame.f_code.co_filename not in PATHS:
-        return False
-    return at.tb_frame.f_code.co_code[at.tb_lasti] == _RAISE
+    """Whether the user's code raised this error; Ctrl-C is nobody's."""
+    return not isinstance(error, KeyboardInterrupt) and place(error) is not None
 
 
 def text(error: BaseException) -> str:
-    """An error's message; "" if it cannot be obtained."""
-    try:
-        return str(error.msg if isinstance(error, SyntaxError) else error)
-    except BaseException:  # a user's class
-        return ""
+    """An error's message."""
+    return str(error.msg if isinstance(error, SyntaxError) else error)
 
 
 def kind(error: BaseException) -> str:
-    """The name of an error's class, as Python knows it, even if a user's class overrides `__name__`."""
-    name: str = vars(type)["__name__"].__get__(type(error))
-    return name
+    """The name of an error's class."""
+    return type(error).__name__
 
 
 def describe(error: BaseException, otherwise: str = "") -> str:
     """An error in the user's code as one line: place, kind and message.  otherwise: the place if none is known."""
-    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration | StopAsyncIteration):
-        error = error.__cause__  # Python replaced it when it passed through one of our generators
-    said = one_line(text(error))
-    if isinstance(error, SystemExit):
-        said = "it ends the program"
-    if isinstance(error, RecursionError):
-        said = "it calls itself endlessly"
     where = place(error) or otherwise
     name = "" if isinstance(error, UserError) else one_line(kind(error))
-    return ": ".join(filter(None, [where, name, said]))
+    return ": ".join(filter(None, [where, name, one_line(text(error))]))
 
 
 def stack(error: BaseException) -> str:
-    """An error's traceback for a log: printable, and limited in length."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
-    if len(lines) > 2 * LINES:
-        lines[LINES:-LINES] = [f"… {len(lines) - 2 * LINES} lines …"]
-    return "\n".join(printable(line if len(line) <= LINE else f"{line[:LINE]}…") for line in lines) + "\n"
+    """An error's whole traceback for a log: printable, and limited in length."""
+    return _limited("".join(traceback.format_exception(error)))
 
 
-@contextmanager
-def in_lines(others: bool = False) -> Iterator[None]:
-    """Show warnings of the user's code, and errors that Python cannot raise (as in __del__), as one line each on
-    stderr.
-
-    others: warnings of all other code too.
-    """
-    unheard = sys.unraisablehook
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def warned(
-            message: Any, category: type, filename: str, lineno: int, file: Any = None, line: Any = None
-        ) -> None:
-            if others or filename in PATHS or NEVER_AWAITED in str(message):
-                print(f"warning: {one_line(f'{filename}:{lineno}: {category.__name__}: {message}')}", file=sys.stderr)
-            else:
-                show(message, category, filename, lineno, file, line)
-
-        warnings.showwarning, sys.unraisablehook = warned, say_unheard
-        try:
-            yield
-        finally:
-            sys.unraisablehook = unheard
+def only(error: BaseException) -> str:
+    """An error without a stack, such as that of a file which Python cannot parse."""
+    return _limited("".join(traceback.format_exception_only(error)))
 
 
-def say_unheard(unraisable: Any) -> None:
-    """Print an error that Python cannot raise as one line; for `sys.unraisablehook`."""
-    if isinstance(unraisable.exc_value, KeyboardInterrupt) and not theirs(unraisable.exc_value):
-        interrupting.interrupt_again()
-    elif unraisable.exc_value is not None:
-        where = one_line(getattr(unraisable.object, "__qualname__", ""))
-        what = f"{describe(unraisable.exc_value)}, ignored by Python" + (f" in {where}" if where else "")
-        print(f"warning: {what}", file=sys.stderr)
+def theirs_on(error: BaseException) -> str:
+    """An error's traceback from the user's first line on; "" if it has none.  A wrong declaration is a line enough."""
+    if isinstance(error, UserError):
+        return error.traceback if isinstance(error, UserCodeError) else ""
+    at = _theirs(error)
+    if at is None:
+        return ""
+    first: TracebackType | None = at.__traceback__
+    while first and first.tb_frame.f_code.co_filename not in PATHS:
+        first = first.tb_next
+    shown = traceback.TracebackException(type(at), at, first)
+    shown.stack[:] = [f for f in shown.stack if not f.filename.startswith(_MACHINERY)]
+    return _limited("".join(shown.format()))
 
 
 @contextmanager
 def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
-    """While the user's code is called: turn whatever it raises into a one-line UserError with their line.
+    """While the user's code is called: turn whatever it raises into a UserCodeError.
 
-    what: what went wrong then.  otherwise: the place if none is known.  passing: errors to raise unchanged.
+    what: what was being done then.  otherwise: the place if none is known.  passing: errors to raise unchanged.
     """
     try:
-        with redirect_stdout(sys.stderr), process_exit.during(one_line(what)):  # what it prints is not a result
+        with redirect_stdout(sys.stderr):  # what it prints is not a result
             yield
     except passing:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and not theirs(error):
             raise
-        raise UserError(f"{what}: {describe(error, otherwise)}") from error
+        raise UserCodeError(f"{what}: {describe(error, otherwise)}", theirs_on(error)) from error
 
 
 @contextmanager
 def attribute_errors(*passing: type[BaseException]) -> Iterator[None]:
-    """While the user's code runs among ours: turn an error in a line of theirs into a UserError that names the line.
+    """While the user's code runs among ours: turn an error in a line of theirs into a UserCodeError that names it.
 
     passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
     """
@@ -148,4 +121,29 @@ def attribute_errors(*passing: type[BaseException]) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, (UserError, *passing)) or not theirs(error):
             raise
-        raise UserError(describe(error)) from error
+        raise UserCodeError(describe(error), theirs_on(error)) from error
+
+
+def _theirs(error: BaseException) -> BaseException | None:
+    """The error, or the first of its causes, that passed through a file of the user's."""
+    at: BaseException | None = error
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:  # an error may be its own cause
+        seen.add(id(at))
+        if isinstance(at, SyntaxError) and at.filename in PATHS:
+            return at
+        if any(frame.f_code.co_filename in PATHS for frame, _ in _frames(at)):
+            return at
+        at = at.__cause__ or at.__context__
+    return None
+
+
+def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
+    return traceback.walk_tb(error.__traceback__ if error else None)
+
+
+def _limited(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) > 2 * LINES:
+        lines[LINES:-LINES] = [f"… {len(lines) - 2 * LINES} lines …"]
+    return "\n".join(printable(line if len(line) <= LINE else f"{line[:LINE]}…") for line in lines) + "\n"

@@ -4,24 +4,23 @@ A REFERENCE is what users type: `FILE.py`, `FILE.py:NAME`, `FILE.py:NAME(depth=2
 `FOLDER/`.  Its canonical name, used in experiments, tables and folders, is the same without the path:
 `scaffold.py:Variant`, `wards/`.  A canonical name always has a dot or a slash, so it never equals a built-in name.
 
-Code is stored with its content and that of the modules that it imports from its folder.  A worker, another node or a
-later process runs it from there and reads nothing from disk.  Data are stored by their hash only.  An experiment
-carries its files along; if two files have the same name, the one registered last counts.
+Code is taken with its content and that of the modules that it imports from its folder.  A study keeps copies of them
+with their hashes.  A worker, another node or a later process executes these and reads nothing from disk: anew for each
+trial, so that nothing in a module outlives one.  Data are known by their hash only.  An experiment carries its files
+along; if two files have the same name, the one registered last counts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import pickle
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, unknown
-from fedtune.user_code import content_hashes, first_import, isolation, user_imports
+from fedtune.user_code import content_hashes, user_imports
 from fedtune.user_code.references import CODE, DATA, PICKLED, options_text, parsed, whole_path, with_slash
 from fedtune.user_code.references import call_options as call_options
 from fedtune.user_code.references import called as called
@@ -29,15 +28,16 @@ from fedtune.user_code.references import is_reference as is_reference
 from fedtune.user_code.references import plain_name as plain_name
 from fedtune.user_code.references import split as split
 from fedtune.user_code.user_errors import PATHS, reported
+from fedtune.user_code.user_imports import Execution as Execution
 from fedtune.user_code.user_imports import UserFile as UserFile
 
 LIMIT = 10_000_000  # the most code that is carried along, in bytes
 SMALL = 2**26  # a file of this many bytes is read quickly
 LARGEST = 2**32  # the largest file that is carried along whole, in bytes
 
-_files: dict[str, UserFile] = {}
-_taken: set[str] = set()  # hashes of code that this process read itself and that no process has imported yet
-_classes: dict[bytes, Any] = {}  # by their pickled bytes
+_files: dict[str, UserFile] = {}  # by name
+_code: dict[str, UserFile] = {}  # by path: of two folders, each may have its utils.py
+_named: set[str] = set()  # the paths of files that a reference named, and not only an import
 
 
 def take(text: str) -> tuple[str, tuple[UserFile, ...]]:
@@ -51,12 +51,13 @@ def take(text: str) -> tuple[str, tuple[UserFile, ...]]:
     path = whole_path(given.path)
     ending = (f":{given.member}" if given.member else "") + options_text(text, given.options)
     if path.suffix in CODE and not path.is_dir():
-        files = _code(path)
+        files = _with_imports(path)
     elif given.member:
         raise UserError(f"only a Python file can be followed by :NAME, but got {text!r}; give {given.path}")
     else:
         files = (_data(path),)
     register(files)
+    _named.add(files[0].path)
     return files[0].name + ending, files
 
 
@@ -132,7 +133,7 @@ def of_class(cls: type, pickled: bytes) -> str:
     """A name for a class from a notebook or script; it is registered and carried along as a pickle."""
     name = f"{cls.__name__}{PICKLED}"
     register([UserFile(name, "", hashlib.sha256(pickled).hexdigest(), pickled)])
-    _classes[pickled] = cls
+    user_imports.current().unpickled[pickled] = cls
     return name
 
 
@@ -152,7 +153,6 @@ def unchanged(files: Iterable[UserFile], whose: str) -> tuple[UserFile, ...]:
                 + ("" if file.content is None else ", or rename the new file to use the stored copy")
             )
     register(files)
-    _taken.update(file.sha256 for file in files)
     return files
 
 
@@ -166,20 +166,31 @@ def register(files: Iterable[UserFile]) -> None:
         if before and before.sha256 == file.sha256 and not file.about:
             file = file._replace(about=before.about)
         _files[file.name] = file
-        if file.content is not None:
+        if file.content is not None and file.path:
+            _code[file.path] = file
             PATHS.add(file.path)
 
 
 def merged(*groups: Iterable[UserFile]) -> tuple[UserFile, ...]:
-    """The files of one experiment, each once; UserError for two files with the same name and different contents."""
+    """The files of one study, each once; UserError for two with the same name and different contents.
+
+    Modules that files only import from their folders may have one name: each file gets its own.
+    """
     found: dict[str, UserFile] = {}
+    first: dict[str, UserFile] = {}
     for file in (f for group in groups for f in group):
-        other = found.setdefault(file.name, file)
-        if other.sha256 != file.sha256:
-            raise UserError(
-                f"files of one experiment need different names: {other.path} and {file.path} differ; rename one"
-            )
+        other = first.setdefault(file.name, file)
+        named = bool({other.path, file.path} & _named)
+        if (named or other.path == file.path) and _hashes(other) != _hashes(file):
+            raise UserError(f"files of one study need different names: {other.path} and {file.path} differ; rename one")
+        found.setdefault(file.name if named else file.path, file)
     return tuple(found.values())
+
+
+def _hashes(file: UserFile) -> list[tuple[str, str]]:
+    """The hashes of a file and of what it imports from its folder."""
+    files = _closure(file, _code) if file.name.endswith(CODE) and file.content is not None else {file.name: file}
+    return [(name, f.sha256) for name, f in files.items()]
 
 
 def is_own(name: str) -> bool:
@@ -188,22 +199,18 @@ def is_own(name: str) -> bool:
 
 
 def load(name: str, kind: str) -> Any:
-    """The object of a canonical name, or the module if it names none.
+    """The object of a canonical name, or the module if it names none, as the current execution has it.
 
-    kind: what it should be, for error messages.  UserError with the line in the user's file if anything goes wrong.
+    kind: what it should be, for error messages.  UserCodeError for whatever the file raises.
     """
     given = parsed(name)
     file = _known(given.path)
     if file.content is None:
-        if file.name.endswith(".py/"):
-            user_imports.require_file(Path(file.path))
         raise UserError(f"this {kind} needs a Python file, but got {name!r}")
     with reported(f"the {kind} cannot be loaded", file.path):
         if file.name.endswith(PICKLED):
-            if file.content not in _classes:
-                _classes[file.content] = pickle.loads(file.content)
-            return _classes[file.content]
-        module = _module(file)
+            return user_imports.current().of_pickle(file.content)
+        module = user_imports.current().module(file.name, _closure(file, _code))
     if not given.member:
         return module
     if not hasattr(module, given.member):
@@ -211,15 +218,11 @@ def load(name: str, kind: str) -> Any:
     return getattr(module, given.member)
 
 
-def _module(file: UserFile) -> ModuleType:
-    """A file's module, run once per process; tried in a child first if this process read the file itself."""
-    files = _closure(file)
-    if user_imports.is_run(file.name, files):
-        return user_imports.module(file.name, files)
-    if file.sha256 in _taken:
-        first_import.tried(file.name, files)
-    with isolation.apart(file.path):
-        return user_imports.module(file.name, files)
+def version(name: str) -> str:
+    """What is equal for a canonical name as long as its file and those that it imports have the same content."""
+    file = _known(parsed(name).path)
+    files = _closure(file, _code).values() if file.path else [file]
+    return hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files).encode()).hexdigest()
 
 
 def calling(name: str, kind: str) -> AbstractContextManager[None]:
@@ -260,28 +263,26 @@ def _data(path: Path) -> UserFile:
     return of_data(path)
 
 
-def _code(path: Path) -> tuple[UserFile, ...]:
+def _with_imports(path: Path) -> tuple[UserFile, ...]:
     """A code file and the modules that it imports from its folder."""
     try:
         found = user_imports.collect(path)
     except OSError as error:
-        kept = _registered(path, error)
-        return tuple(_closure(kept).values())
-    files = tuple(UserFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
+        return tuple(_closure(_registered(path, error), _code).values())
     if (size := sum(len(content) for content in found.values())) > LIMIT:
         raise UserError(
             f"code and its imports from its folder must be at most {LIMIT:,} bytes, but {path} has {size:,}"
         )
-    _taken.add(files[0].sha256)
-    return files
+    return tuple(UserFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
 
 
-def _closure(file: UserFile) -> dict[str, UserFile]:
-    """A registered file and the files of its folder that it imports; itself first."""
-    folder = Path(file.path).parent
-    beside = {n: f for n, f in _files.items() if f.content is not None and Path(f.path) == folder / n}
-    names = user_imports.reached(file.name, {n: f.content or b"" for n, f in (beside | {file.name: file}).items()})
-    return {n: (beside | {file.name: file})[n] for n in names}
+def _closure(file: UserFile, code: Mapping[str, UserFile]) -> dict[str, UserFile]:
+    """A file and those of this code that it imports from its folder, by their paths in the folder; itself first."""
+    inside = file.path.removesuffix(file.name)
+    beside = {path.removeprefix(inside): other for path, other in code.items() if path.startswith(inside)}
+    beside[file.name] = file
+    names = user_imports.reached(file.name, {n: f.content or b"" for n, f in beside.items()})
+    return {n: beside[n] for n in names}
 
 
 def _known(name: str) -> UserFile:

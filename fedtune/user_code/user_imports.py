@@ -1,29 +1,41 @@
-"""Run a user's file from its stored content, with the modules that it imports from its folder.
+"""Execute users' files from their content as it was read, each file's modules as a package with its folder's name.
 
-Only the user's own code sees these modules: its imports search its folder first, as those of a script do, and nobody
-else's do.  So two folders may both have a `utils.py`, and none hides an installed package from others.
+A file's imports search its folder first, as those of a script do.  Only its own do: `utils` beside it becomes the
+module `FOLDER@1.utils`, so two folders may both have one, and none hides an installed package from anybody else.
+
+Nothing that a file keeps in its modules outlives a trial: each run has an `Execution` of its own.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import hashlib
+import importlib
 import importlib.util
+import itertools
 import linecache
+import pickle
+import random
 import sys
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError
+from fedtune.user_code.user_errors import UserCodeError, only, text
 
 LARGEST = 2**20  # the largest code file, in bytes
 _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that a user's folder cannot replace
+_packages: dict[str, _Package] = {}  # those whose modules can be imported, by name
+_ended: list[str] = []  # those of executions that are gone
+_numbers = itertools.count(1)
 
 
 class UserFile(NamedTuple):
@@ -36,10 +48,52 @@ class UserFile(NamedTuple):
     about: dict[str, Any] = {}  # metadata of data, for processes that cannot read them, as JSON values
 
 
-def require_file(path: Path) -> None:
-    """UserError for a folder with the name of a file."""
-    if path.is_dir():
-        raise UserError(f"a Python file is needed, but {path} is a folder")
+class Execution:
+    """What users' files have become in one run, where each file is executed once; it is forgotten with this object."""
+
+    def __init__(self) -> None:
+        """Nothing is executed yet."""
+        self._of_folder: dict[str, _Package] = {}
+        self._names: list[str] = []  # of packages, also of those whose files have changed since
+        self.unpickled: dict[bytes, Any] = {}
+        _forget()
+        weakref.finalize(self, _ended.extend, self._names).atexit = False
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Within this context, what is loaded is of this run."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def module(self, main: str, files: Mapping[str, UserFile]) -> ModuleType:
+        """The module of one of these files, which are of one folder."""
+        folder = str(Path(files[main].path).parent)
+        package = self._of_folder.get(folder)
+        if package is None or not package.agrees(files):
+            package = self._of_folder[folder] = _Package(folder)
+            self._names.append(package.name)
+        package.files |= {package.module_of(name): file for name, file in files.items()}
+        return importlib.import_module(package.module_of(main))
+
+    def of_pickle(self, content: bytes) -> Any:
+        """The class that was pickled by value, with globals of its own."""
+        if content not in self.unpickled:
+            self.unpickled[content] = _unpickled_anew(content)
+        return self.unpickled[content]
+
+
+def current() -> Execution:
+    """The execution that is used here: that of a run, or else the process's own."""
+    return _current.get()
+
+
+def kind(cls: type) -> tuple[str, str]:
+    """What is equal for a class and the class that another execution of the same file gives."""
+    module = cls.__module__
+    return module.partition(".")[2] if module.partition(".")[0] in _packages else module, cls.__qualname__
 
 
 def collect(path: Path) -> dict[str, bytes]:
@@ -70,77 +124,148 @@ def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
     return found
 
 
-def module(name: str, files: Mapping[str, UserFile]) -> ModuleType:
-    """The module of one of these files, run once per process for the same contents."""
-    files = needed(name, files)
-    key = _key(name, files)
-    if key in sys.modules:
-        return sys.modules[key]
-    file = files[name]
-    made = sys.modules[key] = ModuleType(key)  # dataclasses look it up here
-    made.__file__ = file.path
-    made.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer(files, _package(name))}
-    source = file.content or b""
-    text = source.decode(errors="replace")
-    linecache.cache[file.path] = (
-        len(text),
-        None,
-        text.splitlines(keepends=True),
-        file.path,
-    )  # so that tracebacks show the source
-    try:
-        exec(compile(source, file.path, "exec", dont_inherit=True), made.__dict__)
-    except BaseException:
-        del sys.modules[key]
-        raise
-    return made
-
-
-def needed(name: str, files: Mapping[str, UserFile]) -> dict[str, UserFile]:
-    """A file and those among these that it imports; itself first."""
-    return {n: files[n] for n in reached(name, {n: f.content or b"" for n, f in files.items()})}
-
-
-def is_run(name: str, files: Mapping[str, UserFile]) -> bool:
-    """Whether this process has run a file's module."""
-    return _key(name, needed(name, files)) in sys.modules
-
-
-def roots(files: Mapping[str, UserFile]) -> set[str]:
-    """The top-level names that these files import."""
-    return {root for name, file in files.items() for root in _roots(name, file.content or b"", name)}
-
-
-def _key(name: str, files: Mapping[str, UserFile]) -> str:
-    """The name of a file's module in sys.modules."""
-    digest = hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files.values()).encode()).hexdigest()
-    return f"fedtune_own_{digest[:16]}_{name.removesuffix('.py').replace('/', '.')}"
-
-
 def defined(module: ModuleType) -> list[str]:
     """The public names that a module defines itself, for error messages."""
     own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
     return [n for n in own if not n.startswith("_")]
 
 
-def place(error: BaseException, paths: Collection[str]) -> str | None:
-    """FILE:LINE of the innermost frame in one of these files, of an error or its causes; None if there is none."""
-    at: BaseException | None = error
-    seen: set[int] = set()
-    while at is not None and id(at) not in seen:  # an error may be its own cause
-        seen.add(id(at))
-        if isinstance(at, SyntaxError) and at.filename in paths:
-            return f"{at.filename}:{at.lineno}"
-        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(at.__traceback__)]
-        if lines := [f"{file}:{line}" for file, line in frames if file in paths]:
-            return lines[-1]
-        at = at.__cause__ or at.__context__
-    return None
+class _Package:
+    """A folder's files as a package, whose modules Python's import system executes from here."""
+
+    def __init__(self, folder: str) -> None:
+        # no statement can import a name with an @, nor be mistaken for a package of somebody else's
+        self.name = f"{Path(folder).name.replace('.', '_')}@{next(_numbers)}"
+        self.files: dict[str, UserFile] = {}  # by their modules' names
+        _packages[self.name] = self
+
+    def module_of(self, name: str) -> str:
+        """The name of a file's module."""
+        *folders, last = name.removesuffix(".py").removesuffix("/__init__").split("/")
+        return ".".join([self.name, *folders, last.replace(".", "_")])
+
+    def agrees(self, files: Mapping[str, UserFile]) -> bool:
+        """Whether none of these has changed."""
+        return all(self.files.get(self.module_of(n), f).sha256 == f.sha256 for n, f in files.items())
+
+    def spec(self, name: str) -> ModuleSpec | None:
+        """What Python asks for a module: who executes it, and whether it is a package."""
+        file = self.files.get(name)
+        is_package = name == self.name or any(other.startswith(f"{name}.") for other in self.files)
+        if not file and not is_package:
+            return None
+        spec = ModuleSpec(name, self, origin=file.path if file else None, is_package=is_package)  # type: ignore[arg-type]
+        spec.has_location = file is not None
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """A module as Python makes it."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute its file."""
+        if file := self.files.get(module.__name__):
+            modes = _modes()
+            vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
+            with _streams_of_its_own():
+                exec(_compiled(file.path, file.content or b""), vars(module))
+            _require_same_modes(modes, file.path)
+
+    def _import(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
+    ) -> Any:
+        """The `import` of the folder's files: it searches the folder's modules before installed packages."""
+        root = name.partition(".")[0]
+        top = f"{self.name}.{root}"
+        if level or root in _NEVER or self.spec(top) is None:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        found = builtins.__import__(f"{self.name}.{name}", globals, locals, fromlist or ())
+        return found if fromlist else sys.modules[top]
 
 
-def _package(name: str) -> str:
-    """A file's package, relative to the user's folder: `lib` for lib/blocks.py, "" for utils.py."""
-    return ".".join(name.split("/")[:-1])
+class _Finder:
+    """On sys.meta_path: where the modules of these packages are."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        package = _packages.get(name.partition(".")[0])
+        return package.spec(name) if package else None
+
+
+def _forget() -> None:
+    """Drop the modules of executions that are gone; not as they go, as somebody may be iterating over sys.modules."""
+    while _ended:
+        name = _ended.pop()
+        for module in [m for m in list(sys.modules) if m.partition(".")[0] == name]:
+            del sys.modules[module]
+        del _packages[name]
+
+
+sys.meta_path.insert(0, _Finder)
+_current: ContextVar[Execution] = ContextVar("_current", default=Execution())  # noqa: B039 - the process's own
+
+
+@lru_cache(maxsize=256)
+def _compiled(path: str, content: bytes) -> CodeType:
+    """A file's code, whose lines tracebacks show as they were read."""
+    source = content.decode(errors="replace")
+    linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
+    return compile(content, path, "exec", dont_inherit=True)
+
+
+@contextmanager
+def _streams_of_its_own() -> Iterator[None]:
+    """What a file draws while it is imported is the same in each run, and moves no stream of anybody else's."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    random.seed(0)
+    if numpy:
+        numpy.random.seed(0)
+    if torch:
+        torch.default_generator.manual_seed(0)  # not the GPUs'
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
+        if torch:
+            torch.set_rng_state(states[2])
+
+
+def _modes() -> tuple[Any, ...]:
+    """PyTorch's settings on which all numbers of a process depend."""
+    if not (torch := sys.modules.get("torch")):
+        return ()
+    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+
+
+def _require_same_modes(before: tuple[Any, ...], path: str) -> None:
+    """UserError, and the settings as they were, if a file has changed them."""
+    if before and (now := _modes()) != before:
+        torch = sys.modules["torch"]
+        torch.set_default_dtype(before[0])
+        torch.set_default_device(None if before[1].type == "cpu" else before[1])
+        torch.set_grad_enabled(before[2])
+        what = next(w for w, a, b in zip(("type", "device", "gradient mode"), before, now, strict=True) if a != b)
+        raise UserError(
+            f"{path} changes PyTorch's default {what} while it is imported, on which the numbers of everything that "
+            "runs in the process would depend; leave that out, and say it where tensors are made"
+        )
+
+
+def _unpickled_anew(content: bytes) -> Any:
+    """What was pickled by value: cloudpickle would give the class that it gave before, with what that remembers."""
+    from ray.cloudpickle import cloudpickle
+
+    trackers = {n: v for n, v in vars(cloudpickle).items() if n.startswith("_DYNAMIC_CLASS_TRACKER_BY")}
+    try:
+        vars(cloudpickle).update({name: type(tracker)() for name, tracker in trackers.items()})
+        return pickle.loads(content)
+    finally:
+        vars(cloudpickle).update(trackers)
+
+
+# ---- what a file imports from its folder
 
 
 @lru_cache(maxsize=256)
@@ -149,35 +274,23 @@ def _roots(name: str, content: bytes, path: str) -> frozenset[str]:
     try:
         tree = ast.parse(content, path)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UserError(f"{path}{line} is not valid Python: {said}") from error
-    return frozenset(full.split(".")[0] for node in ast.walk(tree) for full in _imported(node, _package(name)))
+        number = error.lineno if isinstance(error, SyntaxError) else None
+        what = f"{path}{f':{number}' if number else ''} is not valid Python: {text(error)}"
+        raise UserCodeError(what, only(error) if number else "") from error
+    package = name.split("/")[:-1]
+    return frozenset(full.split(".")[0] for node in ast.walk(tree) for full in _imported(node, package))
 
 
-def _imported(node: ast.AST, package: str) -> Iterator[str]:
-    """The names that a statement may import from the folder."""
+def _imported(node: ast.AST, package: list[str]) -> Iterator[str]:
+    """The names that a statement may import from the folder.  package: the file's, relative to the folder."""
     if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names if not _reserved(alias.name))
+        yield from (alias.name for alias in node.names if alias.name.split(".")[0] not in _NEVER)
     elif isinstance(node, ast.ImportFrom) and node.level:
-        base = _absolute(node.module or "", node.level, package)
+        above = package[: max(0, len(package) + 1 - node.level)]
+        base = ".".join([*above, *([node.module] if node.module else [])])
         yield from [base] if base else [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module and not _reserved(node.module):
+    elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in _NEVER:
         yield node.module
-
-
-def _reserved(name: str) -> bool:
-    """Whether a user's folder cannot replace this module."""
-    return name.split(".")[0] in _NEVER
-
-
-def _absolute(name: str, level: int, package: str) -> str:
-    """An import's name relative to the user's folder.  level: the number of leading dots."""
-    if not level:
-        return name
-    parts = package.split(".") if package else []
-    kept = max(0, len(parts) + 1 - level)  # more dots than folders lead only up to the user's folder
-    return ".".join([*parts[:kept], *([name] if name else [])])
 
 
 def _beside(folder: Path, root: str) -> list[Path]:
@@ -190,45 +303,3 @@ def _beside(folder: Path, root: str) -> list[Path]:
             return []  # a plain folder comes after what is installed
     files = (f for f in package.rglob("*.py") if f.is_file())
     return sorted(f for f in files if not any(part.startswith(".") for part in f.relative_to(folder).parts))
-
-
-def _importer(files: Mapping[str, UserFile], package: str) -> Callable[..., Any]:
-    """The `import` function for a user's file: it searches the folder's modules first, then installed packages."""
-
-    def own_import(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
-    ) -> Any:
-        full = _absolute(name, level, package)
-        if not level and (_reserved(full) or not _is_there(full.split(".")[0], files)):
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        parts = full.split(".") if full else []
-        top = inner = ModuleType("folder")
-        for depth, part in enumerate(parts):
-            below = _found(".".join(parts[: depth + 1]), files)
-            if depth:
-                setattr(inner, part, below)
-            top, inner = (top if depth else below), below
-        for wanted in fromlist or ():
-            path = f"{full}.{wanted}".lstrip(".")
-            if not hasattr(inner, wanted) and _is_there(path, files):
-                setattr(inner, wanted, _found(path, files))
-        return inner if fromlist else top
-
-    return own_import
-
-
-def _is_there(full: str, files: Mapping[str, UserFile]) -> bool:
-    """Whether the folder has a module or package of this name."""
-    at = full.replace(".", "/")
-    return any(name == f"{at}.py" or name.startswith(f"{at}/") for name in files)
-
-
-def _found(full: str, files: Mapping[str, UserFile]) -> ModuleType:
-    """A module or package of the folder."""
-    at = full.replace(".", "/")
-    for name in (f"{at}/__init__.py", f"{at}.py"):
-        if name in files:
-            return module(name, files)
-    if _is_there(full, files):
-        return ModuleType(full)  # a folder of modules
-    raise ModuleNotFoundError(f"No module named {full!r}", name=full)

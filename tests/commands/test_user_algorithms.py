@@ -25,6 +25,7 @@ from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
+from fedtune.studies import submission
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
@@ -46,9 +47,9 @@ WRONG = {
     "": "an algorithm must be a subclass of fedtune.Algorithm, but {path} defines none",
     "import nowhere_at_all": "wrong.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'",
     "from fedtune import Algoritm": "wrong.py:1: ImportError: cannot import name 'Algoritm'",
-    "\nimport sys\nsys.exit(3)": "wrong.py:3: SystemExit: it ends the program",
+    "\nimport sys\nsys.exit(3)": "wrong.py:3: SystemExit: 3",
     "exit()": "wrong.py:1: ",
-    "def f():\n    return f()\nf()": "wrong.py:2: RecursionError: it calls itself endlessly",
+    "def f():\n    return f()\nf()": "wrong.py:2: RecursionError: maximum recursion depth exceeded",
     "x = 1 / 0": "wrong.py:1: ZeroDivisionError: division by zero",
     "class Mine:\n    pass": "defines only Mine",
     TOP + "x = Algorithm": "defines none",
@@ -94,7 +95,7 @@ WRONG_SPACES = {
 REFERENCES = {
     "{}/nowhere.py": "nowhere.py cannot be read: No such file",
     "{}/folder": "this algorithm needs a Python file, but got 'folder/'",
-    "{}/folder.py": "a Python file is needed, but {}/folder.py is a folder",
+    "{}/folder.py": "this algorithm needs a Python file, but got 'folder.py/'",
     "{}/good.py:Mien": "'Mien': did you mean 'Mine'",
     "{}/good.py:": "FILE.py: must be followed by a name",
     "{}/good.py:Mine(lam=1)": "hyperparameters are given by --set NAME=VALUE",
@@ -156,12 +157,42 @@ def test_a_wrong_reference_is_refused_in_one_line(text, folder, capsys):
     assert said in refused(run.main, f"--algo {text.format(folder)}" + RUN, folder, capsys)
 
 
-def test_two_files_of_one_name_in_one_comparison_are_refused(folder, capsys):
+def test_two_algorithms_of_one_comparison_each_get_their_own_utils(folder, capsys):
     for name in "ab":
         (folder / name).mkdir()
-        (folder / name / f"{name}.py").write_text("import shared\n" + GOOD)
-        (folder / name / "shared.py").write_text(f"# {name}")
-    assert "need different names" in refused(compare.main, "--algos a/a.py,b/b.py --name c", folder, capsys)
+        (folder / name / f"{name}.py").write_text(f"import utils\n{GOOD}    schedule = (utils.name,)\n")
+        (folder / name / "utils.py").write_text(f"name = {name!r}")
+    options = ComparisonOptions(
+        algos="a/a.py,b/b.py", storage_path=str(folder), name="both", trials=2, searches=1, baselines="none"
+    )
+    with terminal.silent():
+        planned = comparison_plan.make(options)
+    user_copies.keep(planned.own, folder / "both")
+    record = json.loads(json.dumps(planned.to_record()))
+    sent = {name: pickle.dumps(p.workload) for name, p in planned.plans.items()}
+    for file in [*folder.glob("a/*.py"), *folder.glob("b/*.py")]:
+        file.unlink()
+    for name, experiment in sent.items():  # as a worker gets it
+        user_files._files.clear(), user_files._code.clear()
+        with user_files.Execution().used():
+            assert pickle.loads(experiment).schedule == (name[0],)
+    user_files._files.clear(), user_files._code.clear()
+    user_copies.restore(folder / "both", record)  # as `resume` does
+    for name in ("a.py", "b.py"):
+        with user_files.Execution().used():
+            assert registry.find(name).schedule == (name[0],)
+    copy = next((folder / "both" / "own").glob("*/utils.py"))
+    copy.write_text("name = 'c'")
+    with pytest.raises(UserError, match="is the copy of .*b/utils.py that the run was made with, but it was changed"):
+        user_copies.restore(folder / "both", record)
+
+
+def test_two_algorithms_of_one_name_are_refused(folder, capsys):
+    for name in "ab":
+        (folder / name).mkdir()
+        (folder / name / "mine.py").write_text(f"{GOOD}# {name}\n")
+    said = refused(compare.main, "--algos a/mine.py,b/mine.py --name c", folder, capsys)
+    assert "names each algorithm once" in said or "need different names" in said
     assert "names each algorithm once" in refused(compare.main, "--algos good.py,./good.py --name c", folder, capsys)
 
 
@@ -216,7 +247,7 @@ def test_a_class_without_a_file_is_carried_as_a_pickle(folder):
     searched = fedtune.Search(names["Mine"], **QUICK)
     experiment = searched.options.experiment()
     assert experiment.algorithm == "Mine.pickle" and experiment.own[0].content
-    user_files._files.clear(), user_files._classes.clear()
+    user_files._files.clear(), user_files._code.clear()
     there = pickle.loads(pickle.dumps(experiment))
     assert there.resolve({"lam": 0.5})[0].lam == 0.5
 
@@ -380,3 +411,13 @@ def test_a_space_file_and_what_it_imports_are_kept_with_their_hashes(folder, mon
     (folder / "ranges.py").write_text("LAM = [0.1, 10.0]")
     with pytest.raises(UserError, match=f"another version of {folder}/ranges.py, which has changed since"):
         user_copies.restore(folder / "run", record)
+
+
+def test_a_job_has_one_folder_so_two_modules_of_one_name_are_refused_there(folder):
+    for name in "ab":
+        (folder / name).mkdir()
+        (folder / name / f"{name}.py").write_text("import utils\n" + GOOD)
+        (folder / name / "utils.py").write_text(f"name = {name!r}")
+    files = [user_files.take(f"{name}/{name}.py")[1] for name in "ab"]
+    with pytest.raises(UserError, match="one folder of your files, but .*a/utils.py and .*b/utils.py have one name"):
+        submission._own(user_files.merged(*files))

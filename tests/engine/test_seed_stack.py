@@ -22,6 +22,7 @@ from fedtune.experiment.registry import names
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
+from fedtune.user_code import user_files
 from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
 
 SEEDS = (3, 4, 5)
@@ -287,3 +288,55 @@ def test_a_users_error_is_the_one_of_a_run_alone() -> None:
             {"none": 1},
             {3: partitioning.make(DIGITS, 3)},
         )
+
+
+OWN = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from fedtune import Algorithm
+
+rounds = 0
+
+class Net(nn.Module):
+    def __init__(self, width, classes):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Flatten(), nn.Linear(width, 6)), nn.Linear(6, classes)
+
+def net(shape, classes):
+    return Net(torch.Size(shape).numel(), classes)
+
+@dataclass(frozen=True)
+class Plain(Algorithm):
+    pure = True
+    shared = ("body", "head")
+
+@dataclass(frozen=True)
+class Counts(Algorithm):
+    shared = ("body", "head")
+
+    def init(self, task):
+        return {"rounds": torch.zeros(())}
+
+    def aggregate(self, server, up, task):
+        global rounds
+        rounds += 1
+        return {**super().aggregate(server, up, task), "rounds": torch.tensor(float(rounds))}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "stacked"),
+    [("fedavg", "own.py:net", True), ("own.py:Plain", "mlp", True), ("own.py:Counts", "mlp", False)],
+)
+def test_seeds_of_users_code_have_modules_of_their_own_and_are_stacked_where_none_is_asked(
+    name: str, model: str, stacked: bool, tmp_path: Path, calls: Calls
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    user_files.take(str(tmp_path / "own.py"))
+    scenario = SOME.override(model=model, features=0)
+    together, alone = both(name, scenario, {})
+    require_equal(together, alone)
+    assert bool(calls.clients) == stacked and calls.failed == 0
+    if not stacked:
+        assert [float(run.state.server["rounds"]) for run in together.runs] == [3, 3, 3]

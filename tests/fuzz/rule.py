@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import resource
 import signal
 import socket
@@ -79,11 +80,12 @@ def _judged(status: int | None, out: str, err: str) -> str:
     """What a status and an output break of the rule."""
     if status not in (None, *STATUSES):
         return f"status: {status}\n{err[-500:]}"
-    if "Traceback" in err + out and "Exception ignored in" not in err:
+    theirs = re.search(r"\.py:\d+", err)  # a line of the user's code, below which its traceback stands
+    if "Traceback" in err + out and "Exception ignored in" not in err and not theirs:
         return f"stack: shown\n{err[-500:]}"
     if status == 2:
         lines = [line for line in err.splitlines() if not line.startswith(("note", "warning"))]
-        if len(lines) != 1:
+        if not lines or (len(lines) > 1 and not theirs):
             return f"lines: {len(lines)} for a refusal\n{err[-500:]}"
         if len(lines[0]) > LONGEST:
             return f"long: a refusal of more than {LONGEST} letters\n{lines[0][:200]}"

@@ -22,8 +22,9 @@ def known_as(monkeypatch: pytest.MonkeyPatch, **classes: type[Algorithm]) -> Non
 
 def as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file of a user's is known yet, for as long as the test runs."""
-    monkeypatch.setattr(user_files, "_files", {})
-    monkeypatch.setattr(user_files, "_taken", set())
+    for known in ("_files", "_code"):
+        monkeypatch.setattr(user_files, known, {})
+    monkeypatch.setattr(user_files, "_named", set())
 
 
 def own_net(name: str) -> str:

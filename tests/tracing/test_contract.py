@@ -187,7 +187,7 @@ def test_check_compares_recorded_steps_with_the_code(tmp_path: Path) -> None:
 
     assert found() is None
     assert isinstance(found(""), Note) and "runs eagerly, as Mine does not say pure = True" in str(found(""))
-    assert isinstance(found("pure = True", "(0.5 if next(calls) < 60 else 1)"), Violation)
+    assert isinstance(found("pure = True", "(0.5 if next(calls) < 20 else 1)"), Violation)
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {

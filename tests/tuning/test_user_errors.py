@@ -1,4 +1,4 @@
-"""What goes wrong in a user's own code ends a trial at once, and is said once, with the line of their file."""
+"""A user's own code in a search: it begins anew in each trial, and what goes wrong there is said once."""
 
 import json
 from pathlib import Path
@@ -37,25 +37,65 @@ def searched(folder: Path, default: float, trials: int) -> tuple[int, Path]:
 def test_trials_that_fail_are_tried_once_and_said_once(tmp_path, capsys):
     status, run = searched(tmp_path, 0.1, 3)
     out, err = capsys.readouterr()
-    assert status == 0 and "Traceback" not in out + err
+    assert status == 0 and err.count("Traceback (most recent call last):") == 1 and "Traceback" not in out
     trials = pd.read_parquet(RunFiles(run).trials_file)
     assert trials["status"].tolist() == ["finished", "failed", "failed"]
     line = f"{tmp_path}/failing.py:10: ValueError: too large"
     assert trials["reason"].tolist() == ["", line, line]
-    assert err.count("too large") == 1 and f"note: 2 of 3 trials failed: {line}" in err
+    said = err.splitlines()
+    at = said.index(f"note: 2 of 3 trials failed: {line}")
+    assert said[at + 1 : at + 4 : 2] == ["Traceback (most recent call last):", '    raise ValueError("too large")']
+    assert said[at + 2] == f'  File "{tmp_path}/failing.py", line 10, in aggregate' and err.count("too large") == 3
     logged = {f.parent.name: f.read_text().splitlines() for f in run.glob("*/result.json")}
     assert sorted(map(len, logged.values())) == [4, 4, 4] and not [*run.glob("*/error.txt")]
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_a_search_of_which_every_trial_fails_ends_with_one_line_and_status_2(tmp_path, capsys):
+def test_a_search_of_which_every_trial_fails_ends_with_a_line_and_status_2(tmp_path, capsys):
     status, run = searched(tmp_path, 0.5, 1)
     out, err = capsys.readouterr()
     assert status == 2 and err.splitlines()[-1] == (
         f"error: every trial failed: {tmp_path}/failing.py:10: ValueError: too large"
     )
-    assert "Traceback" not in out + err
+    assert (out + err).count("Traceback") == 1 and f'  File "{tmp_path}/failing.py", line 10, in aggregate' in out + err
     assert json.loads(RunFiles(run).record_file.read_text())["state"] == "nothing found"
+
+
+COUNTING = '''"""A counter in the module, which moves each time a run begins; a second one in a module beside it."""
+from dataclasses import dataclass
+import torch
+from fedtune import Algorithm, hyper
+import beside
+begun = 0
+@dataclass(frozen=True)
+class Counting(Algorithm):
+    lam: float = hyper(0.3, 0.01, 1.0, help="weight")
+    shared = ("body", "head")
+    def init(self, task):
+        global begun
+        begun += 1
+        beside.seeds.append(task.seed)
+        return {"begun": torch.tensor(float(begun)), "seeds": torch.tensor(float(len(beside.seeds)))}
+    def report(self, server):
+        return {"begun": float(server["begun"]), "seeds": float(server["seeds"])}
+SPACES = {"default": [{"lam": 0.1}, {"lam": 0.2}]}
+'''
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_nothing_in_a_module_outlives_a_trial_or_a_run_on_a_fresh_seed(tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "beside.py").write_text("seeds = []")
+    quick = QUICK.replace("--final-seeds 0", "--final-seeds 3").replace("--rounds 4", "--rounds 2")
+    words = f"--algo {tmp_path}/counting.py {quick} --storage-path {tmp_path} --trials 2 --seeds-per-trial 2"
+    assert search.main(words.split()) == 0
+    run = tmp_path / "run"
+    logs = [json.loads(line) for file in run.glob("*/result.json") for line in file.read_text().splitlines()]
+    assert len({row["pid"] for row in logs}) == 1 and len({row["trial_id"] for row in logs}) == 2  # in one worker
+    finals = [json.loads(file.read_text())["rounds"] for file in RunFiles(run).final_folder.glob("*.json")]
+    assert len(finals) == 3 and len(logs) == 4
+    rows = [*logs, *(row for rounds in finals for row in rounds)]
+    assert {(row["begun"], row["seeds"]) for row in rows} == {(1, 1)}
 
 
 @pytest.mark.parametrize(

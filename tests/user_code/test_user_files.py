@@ -1,6 +1,8 @@
 """A user's files are known by name and content: what a reference is, what is carried, what is refused in one line."""
 
+import gc
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +31,7 @@ def write(folder: Path, **files: str) -> Path:
 
 def carried(files):
     """The files as another process gets them: nothing is left on disk."""
-    user_files._files.clear()
+    user_files._files.clear(), user_files._code.clear()
     user_files.register(files)
 
 
@@ -153,11 +155,86 @@ def test_a_file_that_was_edited_is_read_again(tmp_path):
     assert user_files.load("one.py", "algorithm").x == 2
 
 
-def test_two_files_of_one_name_in_one_experiment_are_refused(tmp_path):
+def test_two_files_of_one_name_in_one_study_are_refused_unless_they_are_only_imported(tmp_path):
     one, same, other = (user_files.take(str(write(tmp_path / d, a=t)))[1] for d, t in zip("ijk", "112", strict=True))
     assert user_files.merged(one, same) == one
-    with pytest.raises(UserError, match="files of one experiment need different names"):
+    with pytest.raises(UserError, match="files of one study need different names"):
         user_files.merged(one, other)
+    taken = [user_files.take(str(write(tmp_path / d, **{d: "import a", "a": d})))[1] for d in "lm"]
+    assert [f.name for f in user_files.merged(*taken)] == ["l.py", "a.py", "m.py", "a.py"]
+    alike = [user_files.take(str(write(tmp_path / d, b="import c", c=f"x = {d!r}")))[1] for d in "no"]
+    with pytest.raises(UserError, match="files of one study need different names: .*n/b.py and .*o/b.py"):
+        user_files.merged(*alike)  # both are b.py, of which each imports another c.py
+
+
+COUNTER = """
+from utils import seen
+calls = 0
+def call():
+    global calls
+    calls += 1
+    seen.append(calls)
+    return calls, len(seen)
+def later():
+    from utils import name
+    return name
+"""
+
+
+def test_each_execution_begins_anew_and_modules_have_their_folders_name(tmp_path):
+    for folder in "ab":
+        write(tmp_path / folder, **{f"own_{folder}": COUNTER, "utils": f"seen, name = [], {folder!r}"})
+        user_files.take(f"{tmp_path}/{folder}/own_{folder}.py")
+    runs = [user_files.Execution() for _ in range(2)]
+    loaded = []
+    for run in runs:
+        with run.used():
+            loaded.append([user_files.load(f"own_{folder}.py:call", "algorithm") for folder in "ab"])
+            assert user_files.load("own_a.py:call", "algorithm") is loaded[-1][0]
+    for a, b in loaded:
+        assert [a(), a(), b()] == [(1, 1), (2, 2), (1, 1)]
+    assert user_files.load("own_a.py:call", "algorithm")() == (1, 1)
+    with runs[0].used():
+        module = user_files.load("own_b.py", "algorithm")
+    assert re.fullmatch(r"b@\d+\.own_b", module.__name__) and module.later() == "b"
+    package, _, _ = module.__name__.partition(".")
+    assert f"{package}.utils" in sys.modules and "utils" not in sys.modules
+    del run, runs
+    gc.collect()
+    user_files.Execution()
+    assert f"{package}.utils" not in sys.modules
+
+
+def test_a_class_of_a_notebook_begins_anew_too(tmp_path):
+    from ray import cloudpickle
+
+    names = {"__name__": "__main__"}
+    exec("calls = []\nclass Mine:\n    def call(self):\n        calls.append(0)\n        return len(calls)", names)
+    name = user_files.of_class(names["Mine"], cloudpickle.dumps(names["Mine"]))
+    assert user_files.load(name, "algorithm") is names["Mine"]
+    counts = []
+    for _ in range(2):
+        with user_files.Execution().used():
+            made = user_files.load(name, "algorithm")()
+            counts.append([made.call(), made.call()])
+    assert counts == [[1, 2], [1, 2]] and names["calls"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    {
+        "set_default_dtype(torch.float64)": "type",
+        "set_default_device('meta')": "device",
+        "set_grad_enabled(False)": "gradient mode",
+    }.items(),
+)
+def test_a_file_that_changes_what_all_numbers_depend_on_is_refused(change, what, tmp_path):
+    import torch
+
+    file = write(tmp_path, own=f"import torch\ntorch.{change}")
+    with pytest.raises(UserError, match=f"own.py changes PyTorch's default {what} while it is imported"):
+        user_files.load(user_files.take(str(file))[0], "algorithm")
+    assert torch.zeros(1).dtype == torch.float32 and torch.zeros(1).device.type == "cpu" and torch.is_grad_enabled()
 
 
 def test_data_are_known_by_their_hash_and_place(tmp_path):
@@ -185,8 +262,8 @@ def test_a_vanished_file_of_code_is_taken_as_it_was_registered(tmp_path):
     [
         ("def f(:\n  pass", 1, "invalid syntax"),
         ("x = 1\nimport nowhere_to_be_found", 2, "No module named 'nowhere_to_be_found'"),
-        ("import sys\n\nsys.exit(0)", 3, "it ends the program"),
-        ("def f():\n  f()\nf()", 2, "it calls itself endlessly"),
+        ("import sys\n\nsys.exit(0)", 3, "SystemExit: 0"),
+        ("def f():\n  f()\nf()", 2, "RecursionError"),
         ("\n1 / 0", 2, "ZeroDivisionError: division by zero"),
         ("import helper", 1, "broken"),
         ("from helper2 import missing", 1, "cannot import name"),
@@ -227,7 +304,7 @@ def test_a_folder_called_as_code_is_data(tmp_path):
     (tmp_path / "folder.py").mkdir()
     name, _ = user_files.take(f"{tmp_path}/folder.py")
     assert name == "folder.py/"
-    with pytest.raises(UserError, match="a Python file is needed, but .*folder.py is a folder"):
+    with pytest.raises(UserError, match="this algorithm needs a Python file, but got 'folder.py/'"):
         user_files.load(name, "algorithm")
 
 
@@ -257,3 +334,21 @@ def test_neither_torch_nor_ray_is_loaded_for_it():
     code = "import fedtune.user_code.user_files, sys; print('torch' in sys.modules, 'ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_what_a_file_draws_while_it_is_imported_is_the_same_in_each_run_and_moves_no_stream(tmp_path):
+    import random
+
+    import torch
+
+    file = write(
+        tmp_path, own="import random, torch, numpy\nx = random.random(), numpy.random.rand(), torch.rand(1).item()"
+    )
+    name, drawn = user_files.take(str(file))[0], set()
+    for seed in (1, 2):
+        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+        before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist()
+        with user_files.Execution().used():
+            drawn.add(user_files.load(name, "model").x)
+        assert before == (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist())
+    assert len(drawn) == 1
