@@ -131,7 +131,7 @@ def _refuse_memory(alone: _Trained, author: str, name: str) -> NoReturn:
     raise Unstackable(author, what, KEPT if is_known(algorithm.__module__) else STATE)
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Trained:
     """What the first rounds of a simulation trained."""
 
@@ -164,12 +164,12 @@ def _trained(
         for _ in range(ROUNDS):
             row = simulation.step()
     return _Trained(
-        type(simulation.setup.algorithm),
-        [g.net for g in simulation.state.groups],
-        any(map(catalogue.is_own, simulation.setup.task.models)),
-        start,
-        repeating.trained_numbers(simulation),
-        repeating.metrics(row),
+        algorithm=type(simulation.setup.algorithm),
+        nets=[g.net for g in simulation.state.groups],
+        own_model=any(map(catalogue.is_own, simulation.setup.task.models)),
+        start=start,
+        numbers=repeating.trained_numbers(simulation),
+        metrics=repeating.metrics(row),
     )
 
 

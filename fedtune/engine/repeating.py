@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedtune import tracing
 from fedtune.core.trees import named
-
-if TYPE_CHECKING:
-    from fedtune.engine.simulation import Simulation
 
 CLOCK = ("seconds", "eval_seconds")
 CALLS, SECONDS = 1000, 2.0  # at most; seconds of this thread's processor time
@@ -51,7 +48,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return torch.allclose(first, second, rtol=0.0, atol=bound, equal_nan=True)
 
 
-def trained_numbers(simulation: Simulation) -> dict[str, Tensor]:
+def trained_numbers(simulation: Any) -> dict[str, Tensor]:
     """Copies of the server's entries and the clients' tensors, by name, and the round."""
     state = simulation.state
     tree = {"server": state.server, "clients": tuple((g.tensors, g.kept) for g in state.groups)}
@@ -63,7 +60,7 @@ def metrics(row: Mapping[str, Any]) -> dict[str, Tensor]:
     return {f"the round/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and isinstance(v, float)}
 
 
-def unsteady_round(simulation: Simulation, steps: int) -> str:
+def unsteady_round(simulation: Any, steps: int) -> str:
     """The first tensor or metric that gets another value when a round is run again from the same state; "" if none.
 
     steps: of all clients in a round; all are run by Python, none is replayed.  Raises what a round raises.
