@@ -51,7 +51,7 @@ class Unstackable(UserError):
         work.
         """
         super().__init__(
-            f"client code cannot run stacked: at {where} it {why}\n"
+            f"client code cannot run stacked: {f'at {where} it' if ':' in where else where} {why}\n"
             f"{instead}, or give --executor loop: one client after the other"
         )
         self.where, self.why = where, why

@@ -60,8 +60,8 @@ def choose_executor(experiment: Experiment, config: dict[str, Any], data: Federa
             if experiment.executor == "stack":
                 raise
             say(
-                "note: clients run one after the other (executor loop), because client code at "
-                f"{error.where} {error.why}"
+                "note: clients run one after the other (executor loop), because "
+                f"{'client code at ' * (':' in error.where)}{error.where} {error.why}"
             )
             return replace(experiment, executor="loop")
         found = experiment.executor

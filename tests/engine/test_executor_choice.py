@@ -223,7 +223,7 @@ def test_an_algorithm_that_changes_itself_is_looped_and_refused_as_pure(
     (tmp_path / "own.py").write_text(code)
     name = user_files.take(str(tmp_path / "own.py"))[0]
     assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "loop"
-    assert "client code at the algorithm gives" in (err := capsys.readouterr().err) and "it remembers something" in err
+    assert "because the algorithm gives" in (err := capsys.readouterr().err) and "it remembers something" in err
     (tmp_path / "own.py").write_text(code.replace("    shared =", "    pure = True\n    shared ="))
     name = user_files.take(str(tmp_path / "own.py"))[0]
     with pytest.raises(
