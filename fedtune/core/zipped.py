@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,21 +13,18 @@ from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.memory import total_memory
 
-DIRECTORY = 2**22  # the largest directory of a zip, in bytes; each member takes about 100
 BEGINNING = 2  # bytes that identify the type of a file
 ZIP = b"PK"
 
 
 def require(path: str | Path) -> None:
-    """Raise UserError for a file that is no zip, Unfit for one that unpacks to too much, or another OSError."""
+    """Raise UserError for a file that is no zip, or an OSError."""
     with _directory(path, "a zip"):
         pass
 
 
 def require_arrays(path: str | Path) -> None:
-    """UserError for an .npz that is no zip, unpacks to too much, or has an array whose header does not match its
-    size.
-    """
+    """UserError for an .npz that is no zip, or has an array whose header does not match its size."""
     from numpy.lib import format as npy
 
     headers: dict[tuple[int, int], Any] = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -62,23 +57,10 @@ def max_bytes() -> int:
 def _directory(path: str | Path, kind: str) -> Iterator[zipfile.ZipFile]:
     """Open a zip and check its directory."""
     try:
-        with _Cautious(bounded.opened(path, max_bytes()).detach()) as file, zipfile.ZipFile(file) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-            bounded.require_unpacked(path, os.fstat(file.fileno()).st_size, unpacked, max_bytes())
+        with bounded.opened(path, max_bytes()) as file, zipfile.ZipFile(file) as archive:
             yield archive
     except OSError:
         raise
     except Exception as error:  # from the zip format, its compression, or NumPy's headers
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read as {kind}: {reason}") from error
-
-
-class _Cautious(io.BufferedReader):
-    """A file reader that never reads more at once than the largest allowed zip directory."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            size = DIRECTORY
-        if size > DIRECTORY:
-            raise zipfile.BadZipFile(f"its directory has more than {DIRECTORY:,} bytes")
-        return super().read(size)

@@ -76,7 +76,7 @@ def take(reference: str) -> tuple[str, UserFile]:
 
 
 def require(path: Path) -> None:
-    """UserError for a file that is not PyTorch's, or unpacks to too much, before all of it is read."""
+    """UserError for a file that is not PyTorch's, before all of it is read."""
     try:
         start = zipped.first_bytes(path)
         if start == zipped.ZIP:

@@ -24,7 +24,6 @@ ENTRIES = 10_000  # the most in a best.yaml
 LARGEST_LOG = 2**28  # the largest log, in bytes
 LARGEST_LINE = 2**20
 LARGEST_CSV = 2**24
-CELL = 8  # bytes per number in a table
 DEEPEST = 20  # nested mappings and lists in a YAML file; a best.yaml has four levels
 NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
@@ -92,7 +91,6 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
             raise OSError("it does not exist")
         bounded.require(file, zipped.max_bytes())
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
-            _require_room(file, opened.metadata)
             frame: pd.DataFrame = opened.read().to_pandas()
             fields = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
             names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in fields]]
@@ -103,13 +101,6 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
     return _with_columns(frame, file, needed, kinds or {})
-
-
-def _require_room(file: Path, about: Any) -> None:
-    """Unfit for a table that unpacks to too much, according to its own metadata."""
-    held = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-    unpacked = max(held, about.num_rows * about.num_columns * CELL)
-    bounded.require_unpacked(file, file.stat().st_size, unpacked, zipped.max_bytes())
 
 
 def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:

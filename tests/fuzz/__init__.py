@@ -1,1 +1,1 @@
-"""What is thrown at the commands, and the rule that they answer by: `python -m tests.fuzz --minutes N`."""
+"""Deaths of disks and processes, searches of ten thousand trials, and the rule that commands answer by."""
