@@ -89,7 +89,7 @@ import runpy
 from fedtune.tuning.callbacks import live_view
 follow = runpy.run_path({str(Path(__file__).parents[1] / "tuning" / "test_live_view.py")!r})["follow"]
 live_view.PERIOD = 0.0
-with live_view.fitting_view()("gfpl on [digits]", 6, 5, ["lam"]) as view:
+with live_view.fitting_view()(title="gfpl on [digits]", trials=6, rounds=5, names=["lam"]) as view:
     follow(view)
 """
 PRINTED = """

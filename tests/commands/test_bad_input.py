@@ -1,7 +1,6 @@
 """Bad input gets one line, the rule, what came and what would do; exit status 2; nothing started, nothing left."""
 
 import json
-import os
 import signal
 
 import pytest
@@ -41,7 +40,6 @@ FILES = {
     "bomb.yaml": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
 }
 GFPL = "--algo gfpl "
-PIPE = "it is a pipe; only regular files are read"
 
 # arguments of a search -> what its one line says
 CASES = {
@@ -303,30 +301,11 @@ OTHER_CASES = {
     "run --config {tmp}/list.yaml": "list.yaml cannot be read: its overrides: should be a valid dictionary",
     "run --config {tmp}/deep.yaml": "deep.yaml cannot be read: it is nested too deeply",
     "run --config {tmp}/bomb.yaml": "bomb.yaml cannot be read: it refers to parts of itself",
-    "search --algo {tmp}/pipe.py": PIPE,
-    "search --algo gfpl --model {tmp}/pipe.py:net": PIPE,
-    "search --algo gfpl --space {tmp}/pipe.py": PIPE,
-    "run --algo fedavg --metric {tmp}/pipe.py:recall": PIPE,
-    "run --algo fedavg --dataset {tmp}/pipe": PIPE,
-    "run --algo fedavg --dataset /dev/zero": "/dev/zero cannot be read: it is a device; only",
-    "run --algo fedavg --partition {tmp}/pipe": PIPE,
-    "run --algo fedavg --start-from {tmp}/pipe": PIPE,
-    "run --config {tmp}/pipe": PIPE,
-    "run --config /dev/urandom": "/dev/urandom cannot be read: it is a device",
-    "list {tmp}/pipe.py": PIPE,
     "partition --partition {tmp}/keys.py:f": "your own partition must be FILE.npz with arrays row, client, split",
-    "list /dev/zero": "it is a device; only regular files are read",
-    "check {tmp}/pipe.py": PIPE,
-    "check --model {tmp}/pipe.py:net": PIPE,
-    "compare --algos {tmp}/pipe.py,gfpl": PIPE,
-    "partition --dataset {tmp}/pipe": PIPE,
-    "simulate {tmp}/pipe": PIPE,
-    "status {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
     "run --algo fedavg --save {tmp}/loop.pt": "--save needs a new file in a folder that exists",
     "run --algo fedavg --output {tmp}/loop.pt": "--output needs a new file in a folder that exists",
     "run --algo fedavg --output {tmp}/both --save {tmp}/taken/../both": "--output and --save are two files, but both",
     "partition -o {tmp}/loop.html": "--output needs a new file *.html in a folder that exists",
-    "report {tmp}/pipes": "run.json is missing or damaged (it is a pipe",
 }
 
 
@@ -339,9 +318,6 @@ def folder(tmp_path):
     for name, record in RUNS.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{" if record is None else json.dumps(record))
-    (tmp_path / "pipes").mkdir()
-    for pipe in ("pipe", "pipe.py", "pipes/run.json"):
-        os.mkfifo(tmp_path / pipe)
     for link in ("loop.pt", "loop.html"):
         (tmp_path / link).symlink_to(link)
     (tmp_path / "deep").mkdir()

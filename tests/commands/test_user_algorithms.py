@@ -25,7 +25,6 @@ from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
-from fedtune.studies import submission
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
@@ -411,13 +410,3 @@ def test_a_space_file_and_what_it_imports_are_kept_with_their_hashes(folder, mon
     (folder / "ranges.py").write_text("LAM = [0.1, 10.0]")
     with pytest.raises(UserError, match=f"another version of {folder}/ranges.py, which has changed since"):
         user_copies.restore(folder / "run", record)
-
-
-def test_a_job_has_one_folder_so_two_modules_of_one_name_are_refused_there(folder):
-    for name in "ab":
-        (folder / name).mkdir()
-        (folder / name / f"{name}.py").write_text("import utils\n" + GOOD)
-        (folder / name / "utils.py").write_text(f"name = {name!r}")
-    files = [user_files.take(f"{name}/{name}.py")[1] for name in "ab"]
-    with pytest.raises(UserError, match="one folder of your files, but .*a/utils.py and .*b/utils.py have one name"):
-        submission._own(user_files.merged(*files))

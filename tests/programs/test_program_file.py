@@ -316,7 +316,7 @@ def test_the_right_file_beside_them_is_taken(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "no.toml", "No such file"), (tmp_path, "directory"), (Path("/dev/zero"), "device")):
+    for path, said in ((tmp_path / "no.toml", "No such file"), (tmp_path, "directory")):
         with pytest.raises(UserError, match=said):
             program_file.read(path)
     (tmp_path / "latin.toml").write_bytes(b"rounds = 3\nname = '\xe9'\n")

@@ -425,7 +425,7 @@ import sys
 from pathlib import Path
 from fedtune.programs import program_file
 from fedtune.programs.run import ProgramRun
-run = ProgramRun(program_file.read(sys.argv[1]), {}, 0, Path(sys.argv[2]), trial=sys.argv[3])
+run = ProgramRun(program=program_file.read(sys.argv[1]), config={}, seed=0, folder=Path(sys.argv[2]), trial=sys.argv[3])
 print(run.step(), flush=True)
 sys.stdin.read()
 """
