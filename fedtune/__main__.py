@@ -47,16 +47,16 @@ COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}
 def main(argv: list[str] | None = None) -> int:
     """Hand over to the command named first."""
     if argv is not None:
-        return _handed_over(argv)
+        return _dispatch(argv)
     with interrupting.terminable(to_the_end=True):  # a process of our own, from its first line on
         try:
-            return _handed_over(None)
+            return _dispatch(None)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return interrupting.STATUS
 
 
-def _handed_over(argv: list[str] | None) -> int:
+def _dispatch(argv: list[str] | None) -> int:
     args = sys.argv[1:] if argv is None else argv
     replace_what_cannot_be_written()
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks what may stand next

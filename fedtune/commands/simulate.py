@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     every = pd.concat(parts)
     if file:
         every.to_csv(file, index=False)
-    of_grids = {t.name: search_regret.of_whole_grid(t) for t in tables}
+    of_grids = {t.name: search_regret.regret_of_whole_grid(t) for t in tables}
     _show(search_regret.summary(every), args.searches, of_grids)
     return 0
 

@@ -152,7 +152,7 @@ def resnet18(shape: Shape, features: int) -> nn.Module:
     return nn.Sequential(net, Linear(512, features), nn.ReLU())
 
 
-def _pooled(name: str) -> Callable[[Shape, int], nn.Module]:
+def _with_pooled_features(name: str) -> Callable[[Shape, int], nn.Module]:
     """torchvision's net of this name, not pretrained, its features reduced to D by one-dimensional average pooling.
 
     Source: HtFLlib's families.  Differs: PyTorch's default initialisation for GoogLeNet, and no dropout before its
@@ -233,9 +233,9 @@ BODIES: dict[str, Callable[..., nn.Module]] = {
     "densenet121": _torchvision("densenet121"),
     "efficientnet-b0": _torchvision("efficientnet_b0"),
     "convnext-tiny": _torchvision("convnext_tiny"),
-    "googlenet-pooled": _pooled("googlenet"),
-    "mobilenet-pooled": _pooled("mobilenet_v2"),
-    **{f"resnet{n}-pooled": _pooled(f"resnet{n}") for n in (10, 18, 34, 50, 101, 152)},
+    "googlenet-pooled": _with_pooled_features("googlenet"),
+    "mobilenet-pooled": _with_pooled_features("mobilenet_v2"),
+    **{f"resnet{n}-pooled": _with_pooled_features(f"resnet{n}") for n in (10, 18, 34, 50, 101, 152)},
 }
 
 

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from fedtune.core import randomness
 
 Net = dict[str, Tensor]
-Loss = Callable[
-    [Net, int], tuple[Tensor, Tensor | None]
-]  # the loss and None; or features and the loss's gradient with respect to them
+# returns the loss and None, or features and the loss's gradient with respect to them
+Loss = Callable[[Net, int], tuple[Tensor, Tensor | None]]
 
 _ROWS = 2**22  # logits held at once while the server trains personal generators
 

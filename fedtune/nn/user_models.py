@@ -24,7 +24,8 @@ from fedtune.nn import catalogue
 from fedtune.nn.net import Net, Shape, hooks_on_all, rows_in_words
 from fedtune.user_code import entry_points, user_errors, user_files
 
-HEAD, FEATURES = "head", "features"  # the option that fedtune uses, and one that a function may take
+# options of a model: `head` is for fedtune alone, `features` is passed to a function that takes it
+HEAD, FEATURES = "head", "features"
 _ROWS = 2  # rows of a run whose results are not used
 
 

@@ -266,7 +266,7 @@ def _made(raw: Mapping[str, Any], source: EntrySource, base: Path, stem: str) ->
     program = replace(program, **_seed(program, given, source))
     _require_runs(program, given["command"])
     _require_checkpoints(program, given, source)
-    return replace(program, check=_check(program, given["check"], base)) if "check" in given else program
+    return replace(program, check=_program_of_check(program, given["check"], base)) if "check" in given else program
 
 
 def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
@@ -458,7 +458,7 @@ def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: E
             )
 
 
-def _check(program: Program, entry: Entry, base: Path) -> Program:
+def _program_of_check(program: Program, entry: Entry, base: Path) -> Program:
     """The program of the final check: the same but for what [check] says."""
     given = entry.table(CHECK_KEYS)
     if not given:

@@ -263,12 +263,3 @@ def test_built_in_code_in_a_users_file_stays_stacked(
         settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "rule"
         and capsys.readouterr().err == ""
     )
-
-
-def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
-    model = user_files.take(f"{NETS.with_name('keeping_nets.py')}:hooked")[0]
-    scenario = SMALL.override(model=model, features=0)
-    with pytest.raises(UserError, match=r"a net with a hook cannot run stacked, but layer body.1 \(Linear\) has one"):
-        Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, DATA)
-    rule = Simulation(Experiment(algorithm="fedavg", scenario=scenario, executor="rule"), {}, DATA)
-    assert [g.executor for g in rule.state.groups] == ["loop"]

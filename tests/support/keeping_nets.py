@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,6 @@ class Layer(nn.Module):
         return x * (torch.where(n < 30, 0.5, 1.0) if isinstance(n, Tensor) else 0.5 if n < 30 else 1.0)
 
 
-class Attribute(Layer):
-    """Counts in itself."""
-
-    calls = 0
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        self.calls += 1
-        return self.calls
-
-
 class OfClass(Layer):
     """Counts in its class."""
 
@@ -56,70 +45,7 @@ class OfClass(Layer):
 
     def counted(self) -> Any:
         """How often it was called."""
-        OfClass.calls += 1
-        return OfClass.calls
-
-
-class Global(Layer):
-    """Counts in its file."""
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        CALLS[0] += 1
-        return CALLS[0]
-
-
-class Default(Layer):
-    """Counts in a default argument."""
-
-    def counted(self, seen: list[int] = []) -> Any:  # noqa: B006
-        """How often it was called."""
-        seen.append(1)
-        return len(seen)
-
-
-class Iterator(Layer):
-    """Counts in an iterator."""
-
-    def begin(self) -> None:
-        """From 0."""
-        self.numbers = itertools.count()
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return next(self.numbers)
-
-
-class Constant(Layer):
-    """Counts in a buffer that no state_dict holds."""
-
-    def begin(self) -> None:
-        """From 0."""
-        self.register_buffer("calls", torch.zeros(()), persistent=False)
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        self.calls += 1
-        return self.calls
-
-
-class Closure(Layer):
-    """Counts in a variable of the function around."""
-
-    def begin(self) -> None:
-        """From 0."""
-        n = 0
-
-        def count() -> int:
-            nonlocal n
-            n += 1
-            return n
-
-        self.count = count
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return self.count()
+        return _add_one(OfClass)
 
 
 class Dropped(Layer):
@@ -135,136 +61,6 @@ class Dropped(Layer):
             self.drop.p = min(0.9, self.drop.p + 0.01)
         dropped: Tensor = self.drop(x)
         return dropped
-
-
-class OwnRandom(Layer):
-    """Draws from a generator of its own."""
-
-    def begin(self) -> None:
-        """From a seed."""
-        self.generator = random.Random(0)
-
-    def counted(self) -> Any:
-        """A number."""
-        return 60 * self.generator.random()
-
-
-class PythonRandom(Layer):
-    """Draws from Python's generator."""
-
-    def counted(self) -> Any:
-        """A number."""
-        return 60 * random.random()
-
-
-class NumpyRandom(Layer):
-    """Draws from numpy's generator."""
-
-    def counted(self) -> Any:
-        """A number."""
-        return 60 * float(np.random.rand())
-
-
-class Deque(Layer):
-    """Counts in an object that has no namespace."""
-
-    def begin(self) -> None:
-        """Nothing was counted."""
-        self.seen = collections.deque([0])
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        self.seen[0] += 1
-        return self.seen[0]
-
-
-class Slots:
-    """A count."""
-
-    __slots__ = ("n",)
-
-
-class OfSlots(Layer):
-    """Counts in an object with slots, far inside."""
-
-    def begin(self) -> None:
-        """From 0."""
-        slots = Slots()
-        slots.n = 0
-        self.far = {"a": {"b": {"c": {"d": [[slots]]}}}}
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        slots = self.far["a"]["b"]["c"]["d"][0][0]
-        slots.n += 1
-        return slots.n
-
-
-class NumpyCount(Layer):
-    """Counts in a number of NumPy's."""
-
-    def begin(self) -> None:
-        """From 0."""
-        self.calls = np.int64(0)
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        self.calls += np.int64(1)
-        return int(self.calls)
-
-
-def _numbers() -> Any:
-    n = 0
-    while True:
-        n += 1
-        yield n
-
-
-class Generator(Layer):
-    """Counts in a generator."""
-
-    def begin(self) -> None:
-        """From 0."""
-        self.numbers = _numbers()
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return next(self.numbers)
-
-
-class Elsewhere:
-    """A class of the file that is none of the net's, and whose instances can be called."""
-
-    calls = 0
-
-    def __init__(self) -> None:
-        """From 0."""
-        self.n = 0
-
-    def __call__(self) -> int:
-        """The next number."""
-        self.n += 1
-        return self.n
-
-
-COUNT = Elsewhere()
-
-
-class OtherClass(Layer):
-    """Counts in another class."""
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        Elsewhere.calls += 1
-        return Elsewhere.calls
-
-
-class Called(Layer):
-    """Counts in an object of the file that can be called."""
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return COUNT()
 
 
 class TensorHook(Layer):
@@ -299,10 +95,6 @@ class Flips(Layer):
         return x * (0.5 if self.training and self.way == "a" else 1.0)
 
 
-class Plain(Layer):
-    """Keeps nothing."""
-
-
 class Net(nn.Module):
     """A body with such a layer, and a head."""
 
@@ -311,6 +103,69 @@ class Net(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), layer)
         self.head = nn.Linear(8, classes)
+
+
+class Elsewhere:
+    """A class of the file that is none of the net's, and whose instances can be called."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        """From 0."""
+        self.n = 0
+
+    def __call__(self) -> int:
+        """The next number."""
+        self.n += 1
+        return self.n
+
+
+class Slots:
+    """A count."""
+
+    __slots__ = ("calls",)
+
+
+COUNT = Elsewhere()
+
+
+def _add_one(owner: Any) -> Any:
+    owner.calls += 1
+    return owner.calls
+
+
+def _add_one_to(seen: Any) -> Any:
+    seen[0] += 1
+    return seen[0]
+
+
+def _length(seen: list[int] = []) -> int:  # noqa: B006
+    seen.append(1)
+    return len(seen)
+
+
+def _numbers() -> Iterator[int]:
+    n = 0
+    while True:
+        n += 1
+        yield n
+
+
+def _begin_closure(layer: Any) -> None:
+    n = 0
+
+    def count() -> int:
+        nonlocal n
+        n += 1
+        return n
+
+    layer.count = count
+
+
+def _begin_slots(layer: Any) -> None:
+    slots = Slots()
+    slots.calls = 0
+    layer.far = {"a": {"b": {"c": {"d": [[slots]]}}}}
 
 
 def hooked(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -373,15 +228,34 @@ def enclosed_default(shape: tuple[int, ...], classes: int) -> nn.Module:
     return Net(Enclosed(), classes)
 
 
-def _of(kind: type[Layer]) -> Callable[[tuple[int, ...], int], nn.Module]:
+def of(kind: type[Layer]) -> Callable[[tuple[int, ...], int], nn.Module]:
     return lambda shape, classes: Net(kind(), classes)
 
 
-attribute, of_class, global_, default, iterator, constant, closure, dropped = map(
-    _of, (Attribute, OfClass, Global, Default, Iterator, Constant, Closure, Dropped)
-)
-own_random, python_random, numpy_random, plain = map(_of, (OwnRandom, PythonRandom, NumpyRandom, Plain))
-deque, of_slots, numpy_count, generator, other_class, called = map(
-    _of, (Deque, OfSlots, NumpyCount, Generator, OtherClass, Called)
-)
-tensor_hook, penalty, flips = map(_of, (TensorHook, Penalty, Flips))
+def counting(counted: Callable[[Any], Any], begin: Callable[[Any], Any] = lambda layer: None) -> Any:
+    """A model whose layer begins and counts like this."""
+    return of(type("Counting", (Layer,), {"counted": counted, "begin": begin}))
+
+
+def has(**values: Any) -> Callable[[Any], None]:
+    """Begins with these attributes, each made by its function."""
+    return lambda layer: [setattr(layer, name, make()) for name, make in values.items()]  # type: ignore[return-value]
+
+
+attribute = counting(_add_one, has(calls=int))
+numpy_count = counting(lambda layer: int(_add_one(layer)), has(calls=lambda: np.int64(0)))
+constant = counting(_add_one, lambda layer: layer.register_buffer("calls", torch.zeros(()), persistent=False))
+iterator = counting(lambda layer: next(layer.numbers), has(numbers=itertools.count))
+generator = counting(lambda layer: next(layer.numbers), has(numbers=_numbers))
+deque = counting(lambda layer: _add_one_to(layer.seen), has(seen=lambda: collections.deque([0])))
+closure = counting(lambda layer: layer.count(), _begin_closure)
+of_slots = counting(lambda layer: _add_one(layer.far["a"]["b"]["c"]["d"][0][0]), _begin_slots)
+own_random = counting(lambda layer: 60 * layer.generator.random(), has(generator=lambda: random.Random(0)))
+python_random = counting(lambda layer: 60 * random.random())
+numpy_random = counting(lambda layer: 60 * float(np.random.rand()))
+global_ = counting(lambda layer: _add_one_to(CALLS))
+default = counting(lambda layer: _length())
+other_class = counting(lambda layer: _add_one(Elsewhere))
+called = counting(lambda layer: COUNT())
+plain = of(Layer)
+of_class, dropped, tensor_hook, penalty, flips = map(of, (OfClass, Dropped, TensorHook, Penalty, Flips))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,79 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from support import late_helper
-from support.keeping_nets import Layer, Net
+from support.keeping_nets import Layer, Net, counting, has, of
 
 LATE = 400  # calls
-CALLS: list[int] = []
+CALLS: dict[str, int] = {}
 TABLE: dict[tuple[int, ...], Tensor] = {}
 RANDOM = random.Random(0)
 STREAM = np.random.default_rng(0)
 CYCLE = itertools.cycle([0.5, 1.0, 1.0])
 
 
-class LateAttribute(Layer):
-    """Another from its 400th call on."""
-
-    calls = 0
-
-    def counted(self) -> Any:
-        """As early as late."""
-        self.calls += 1
-        return 0 if self.calls < LATE else 60
+def _late(calls: int) -> int:
+    """Another from the 400th call on: as early as late."""
+    return 0 if calls < LATE else 60
 
 
-class LateGlobal(Layer):
-    """Another from the 400th call on, of all nets of the file."""
-
-    def counted(self) -> Any:
-        """As early as late."""
-        CALLS.append(1)
-        return 0 if len(CALLS) < LATE else 60
-
-
-class LateGenerator(Layer):
-    """Another from the 400th number of a generator on."""
-
-    def begin(self) -> None:
-        """From 0."""
-        self.numbers = (0 if n < LATE else 60 for n in itertools.count())
-
-    def counted(self) -> Any:
-        """The next number."""
-        return next(self.numbers)
-
-
-class InHelper(Layer):
-    """Counts in a module beside its file."""
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        return late_helper.count()
-
-
-class OnTorch(Layer):
-    """Counts in an attribute of a module that is not the user's."""
-
-    def counted(self) -> Any:
-        """How often it was called."""
-        vars(torch)["late_nets"] = vars(torch).get("late_nets", 0) + 1
-        return vars(torch)["late_nets"]
-
-
-class ModuleRandom(Layer):
-    """Draws from a generator of its file."""
-
-    def counted(self) -> Any:
-        """A number."""
-        return 60 * RANDOM.random()
-
-
-class ModuleStream(Layer):
-    """Draws from a generator of NumPy's that is its file's."""
-
-    def counted(self) -> Any:
-        """A number."""
-        return 60 * STREAM.random()
+def _one_more(owner: dict[str, Any], name: str) -> int:
+    owner[name] = owner.get(name, 0) + 1
+    return int(owner[name])
 
 
 class Cycle(Layer):
@@ -188,16 +132,17 @@ class OtherWhenStacked(Layer):
         return x * (0.5 if stacked and self.total > LATE // 2 else 1.0)
 
 
-def _net(layer: Callable[[], nn.Module]) -> Callable[..., nn.Module]:
-    return lambda shape, classes: Net(layer(), classes)
+late_attribute = counting(lambda layer: _late(_one_more(layer.seen, "calls")), has(seen=dict))
+late_global = counting(lambda layer: _late(_one_more(CALLS, "calls")))
+late_generator = counting(lambda layer: next(layer.numbers), has(numbers=lambda: map(_late, itertools.count())))
+in_helper = counting(lambda layer: late_helper.count())
+on_torch = counting(lambda layer: _one_more(vars(torch), "late_nets"))  # a module that is not the user's
+module_random = counting(lambda layer: 60 * RANDOM.random())
+module_stream = counting(lambda layer: 60 * STREAM.random())
+cycle, first_rows, last_rows, by_size, cached, logs = map(of, (Cycle, FirstRows, LastRows, BySize, Cached, Logs))
 
 
-late_attribute, late_global, late_generator = map(_net, (LateAttribute, LateGlobal, LateGenerator))
-in_helper, on_torch, module_random, module_stream = map(_net, (InHelper, OnTorch, ModuleRandom, ModuleStream))
-cycle, first_rows, last_rows, by_size, cached, logs = map(_net, (Cycle, FirstRows, LastRows, BySize, Cached, Logs))
-
-
-late_gradient, other_when_stacked = map(_net, (LateGradient, OtherWhenStacked))
+late_gradient, other_when_stacked = map(of, (LateGradient, OtherWhenStacked))
 
 
 def late_hook(shape: tuple[int, ...], classes: int) -> nn.Module:

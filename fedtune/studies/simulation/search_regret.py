@@ -110,7 +110,7 @@ def _order(table: Tabulated, search: int) -> list[int]:
     return [*range(turn, len(table.seeds)), *range(turn)]
 
 
-def of_whole_grid(table: Tabulated) -> float:
+def regret_of_whole_grid(table: Tabulated) -> float:
     """The mean regret of training every configuration on one seed and choosing the best, or one of several best."""
     places = range(len(table.seeds))
     best = table.final_means(places).argmax()
@@ -191,23 +191,27 @@ class _Ledger:
 
 
 def strategies(
-    names: Sequence[str], judges: Sequence[str], graces: Sequence[int], seeds: Sequence[int], more: Sequence[int]
+    searcher_names: Sequence[str],
+    scheduler_names: Sequence[str],
+    graces: Sequence[int],
+    seeds: Sequence[int],
+    more: Sequence[int],
 ) -> list[Strategy]:
     """All combinations that make sense, each once; UserError for a searcher or scheduler that cannot be simulated."""
-    for name in names:
+    for name in searcher_names:
         if searchers.find(name).is_grid:
             raise UserError(
                 f"a simulated search samples its configurations, but the searcher is {name!r}; leave it out"
             )
-    for name in judges:
+    for name in scheduler_names:
         if schedulers.find(name).moves_hyperparameters:
             raise UserError(
                 f"a table has no trials that change their configuration, but the scheduler is {name!r}; leave it out"
             )
     plans = []
-    for searcher, judge, grace, k, extra in itertools.product(names, judges, graces, seeds, more):
-        unjudged = judge == "none"
-        plans.append(Strategy(searcher, judge, 0 if unjudged else grace, k, extra))
+    for searcher, scheduler, grace, k, extra in itertools.product(searcher_names, scheduler_names, graces, seeds, more):
+        unjudged = scheduler == "none"
+        plans.append(Strategy(searcher, scheduler, 0 if unjudged else grace, k, extra))
     return list(dict.fromkeys(plans))
 
 
