@@ -44,7 +44,7 @@ class BetweenSteps:
         """Wrap a setter to check its result; parts in `but` must not be set."""
 
         def of_one(t: Tensors, received: dict[str, Tree], kept: dict[str, Tree]) -> Tensors:
-            return hooks.setting(code, code(Model(self.net, t, kept), received), self.net, self.real, but)
+            return hooks.set_tensors(code, code(Model(self.net, t, kept), received), self.net, self.real, but)
 
         return of_one
 

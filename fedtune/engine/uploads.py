@@ -88,7 +88,7 @@ def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Ge
 
     def one(tensors: dict[str, Tensor], data: Data, received: dict[str, Tree]) -> dict[str, Tensor]:
         changed = code(Model(g.net, tensors, data.client.kept), data, received)
-        return hooks.setting(code, changed, g.net, s.dtype, s.scenario.frozen)
+        return hooks.set_tensors(code, changed, g.net, s.dtype, s.scenario.frozen)
 
     def run(part: Part) -> dict[str, Tensor]:
         draws.begin(lambda: streams_of([streams[i] for i in _places(g)[part].tolist()], "draws read")())

@@ -221,7 +221,7 @@ def tensors(
     return result
 
 
-def setting(
+def set_tensors(
     code: Callable[..., Any], result: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
 ) -> dict[str, Tensor]:
     """The tensors of one client's model that a phase's `begin` or `project` returned."""

@@ -167,11 +167,11 @@ class ProgramWorkload:
     def _scripts(self) -> dict[str, str]:
         return fingerprint.scripts(self.program.command, Path(self.program.folder))
 
-    def folder_name(self, setting: str) -> str:
+    def folder_name(self, scenario: str) -> str:
         """The program's name."""
         return self.name
 
-    def title(self, setting: str) -> str:
+    def title(self, scenario: str) -> str:
         """The program's name."""
         return f"{self.name} (your program)"
 
@@ -242,7 +242,7 @@ class ProgramWorkload:
             "selects_on_test": self.selects_on_test,
         }
 
-    def to_best(self, setting: str, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
+    def to_best(self, scenario: str, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration: above all the filled-in command."""
         return {
             "algorithm": self.name,

@@ -182,7 +182,7 @@ def _unforeseen(error: BaseException) -> str:
     place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no details'}"
     if isinstance(error, MemoryError):
-        what = f"memory ran out{place}; a smaller setting may fit"
+        what = f"memory ran out{place}; a smaller scenario may fit"
     if isinstance(error, RecursionError):
         what = f"something is nested too deeply{place}"
     try:

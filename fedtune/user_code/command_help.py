@@ -16,7 +16,7 @@ WIDEST = 100  # columns
 HELP = "help"  # the heading of what shows help
 VIEWS = {
     "-h": "",
-    "--help-scenario": "the options of the setting: data, clients, training",
+    "--help-scenario": "the options of the scenario: data, clients, training",
     "--help-all": "every option, fully explained",
 }
 
@@ -26,7 +26,7 @@ class Views:
     """Which options a parser's --help leaves out, and where --help-scenario shows them."""
 
     rare: set[str] = field(default_factory=set)  # shown by --help-all only, or by --help-scenario
-    sections: dict[str, str] = field(default_factory=dict)  # an option of the setting -> its heading there
+    sections: dict[str, str] = field(default_factory=dict)  # an option of the scenario -> its heading there
 
     @property
     def flags(self) -> list[str]:

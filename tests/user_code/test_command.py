@@ -44,7 +44,7 @@ def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[s
         (
             MemoryError(),
             BUG,
-            "error: this is a bug in fedtune, memory ran out; a smaller setting may fit; its stack is in",
+            "error: this is a bug in fedtune, memory ran out; a smaller scenario may fit; its stack is in",
         ),
         (RecursionError(), BUG, "error: this is a bug in fedtune, something is nested too deeply; its stack is in "),
     ],

@@ -97,7 +97,7 @@ def _scenarios() -> str:
     from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 
     return (
-        f"the setting (default {DEFAULT}); with your own --dataset: that of its name; there are {', '.join(SCENARIOS)}"
+        f"the scenario (default {DEFAULT}); with your own --dataset: that of its name; there are {', '.join(SCENARIOS)}"
     )
 
 
