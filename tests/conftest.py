@@ -22,6 +22,7 @@ from support.time_limit import time_limit
 from support.waiting import wait_for
 
 from fedtune.cluster import local_ray, ray_start
+from fedtune.engine import executor_choice, repeating
 from fedtune.user_code import content_hashes
 
 gc.disable()  # until the tests are found: of what that makes nothing is garbage, and looking takes a third of the time
@@ -189,6 +190,13 @@ def one_ray(_ray_ends: ExitStack) -> None:
 def no_ray() -> None:
     """For tests that connect to a Ray of their own."""
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def users_code_is_run_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not 1,000 times, which takes a second; tests/engine/test_attached.py does that with every kind of memory."""
+    monkeypatch.setattr(repeating, "CALLS", 60)
+    monkeypatch.setattr(executor_choice, "MANY_STEPS", executor_choice.STEPS)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from support.user_algorithms import NETS
 from fedtune.conformance import models
 from fedtune.conformance.check import Violation
 from fedtune.core.errors import UserError
-from fedtune.engine import repeating
+from fedtune.engine import executor_choice, repeating
 from fedtune.engine.client_errors import Unstackable
 from fedtune.engine.simulation import Simulation, settled
 from fedtune.experiment.experiment import Experiment
@@ -63,6 +63,7 @@ def nothing_is_attached() -> Iterator[None]:
 @pytest.fixture
 def all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeating, "CALLS", 1000)
+    monkeypatch.setattr(executor_choice, "MANY_STEPS", 50)
 
 
 def experiment(model: str, executor: str) -> Experiment:
@@ -106,6 +107,7 @@ def test_what_is_attached_to_a_model_gives_the_figures_of_one_client_after_the_o
     assert found.last.row["val_loss"] == pytest.approx(alone.last.row["val_loss"], rel=1e-5)
 
 
+@pytest.mark.usefixtures("all_calls")
 def test_check_tells_what_a_model_remembers() -> None:
     for model in ("keeping_nets:attribute", "keeping_nets:own_random", "late_nets:late_closure"):
         assert isinstance(own_state(model), Violation), model
