@@ -186,8 +186,6 @@ def test_by_default_a_comparison_is_what_was_found_to_keep_its_level(tmp_path: P
     (tmp_path / "grid.py").write_text('SPACE = [{"lr": 0.01}, {"lr": 0.1}]')
     grid = planned("--algos", "fedavg,fedprox", "--baselines", "none", "--space", str(tmp_path / "grid.py"))
     assert len(grid.searches) == 3 and not grid.control, "a grid has no draws that could differ"
-    older = {"options": {}, "algorithms": [], "defaults_of": {}}
-    assert ComparisonOptions.from_record(older).searches == 1, "a record without the option is of one search"
 
 
 @pytest.mark.long
