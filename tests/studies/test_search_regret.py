@@ -52,8 +52,8 @@ def test_the_whole_grid_on_one_seed_chooses_the_luckiest() -> None:
     """By hand: seed 0 chooses the first, which is 0.3 on the others, seeds 1 and 2 the second, the best of all."""
     values = np.array([[0.9, 0.3, 0.3], [0.5, 0.8, 0.8]])[:, :, None]
     table = Tabulated(levels={"a": [0, 1]}, seeds=range(3), values=values, default=(0,), about=ABOUT)
-    assert search_regret.of_whole_grid(table) == pytest.approx((0.5 + 0 + 0) / 3)
-    assert search_regret.of_whole_grid(flat(np.linspace(0, 1, 7))) == 0
+    assert search_regret.regret_of_whole_grid(table) == pytest.approx((0.5 + 0 + 0) / 3)
+    assert search_regret.regret_of_whole_grid(flat(np.linspace(0, 1, 7))) == 0
 
 
 def test_training_is_counted_in_rounds_of_every_seed() -> None:
