@@ -24,6 +24,7 @@ from fedtune.core.process_streams import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine
+from fedtune.engine.repeating import CLOCK as CLOCK
 from fedtune.engine.simulation import Simulation
 from fedtune.engine.state import with_shapes
 from fedtune.experiment.algorithm import Algorithm
@@ -32,7 +33,6 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.user_code import sources, user_errors
 
-CLOCK = ("seconds", "eval_seconds")
 Groups = tuple[tuple[int, ...], ...]
 
 

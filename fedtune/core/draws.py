@@ -44,7 +44,7 @@ class Draws(TorchDispatchMode):
         self._random: dict[Any, bool] = {} if net is None else _RANDOM_CODE.setdefault(net, {})
         while isinstance(code, partial):  # a loss with its round bound is a new object every round
             code = code.func
-        self._code = getattr(code, "__code__", getattr(code, "__func__", code))
+        self.code = getattr(code, "__code__", getattr(code, "__func__", code))
         self._stacked, self._clients = False, 0
         self._client, self._make = 0, _no_streams
         self._streams: Sequence[torch.Generator] | None = None
@@ -64,7 +64,7 @@ class Draws(TorchDispatchMode):
                     raise
         self._stacked, self._clients, self._turn = True, clients, 0
         with self:
-            self._random.setdefault(self._code, False)
+            self._random.setdefault(self.code, False)
             return vmap(code, randomness="different")(*trees)
 
     def alone(self, code: Callable[..., Any], client: int, *trees: Any) -> Any:
@@ -73,7 +73,7 @@ class Draws(TorchDispatchMode):
             return code(*trees)
         self._stacked, self._client = False, client
         with self:
-            self._random.setdefault(self._code, False)
+            self._random.setdefault(self.code, False)
             return code(*trees)
 
     def position(self) -> list[Tensor] | None:
@@ -91,11 +91,11 @@ class Draws(TorchDispatchMode):
     @property
     def is_random(self) -> bool | None:
         """Whether the code draws; None if it has not been run yet."""
-        return self._random.get(self._code)
+        return self._random.get(self.code)
 
     def watch(self) -> None:
         """Watch this code from now on, because it draws."""
-        self._random[self._code] = True
+        self._random[self.code] = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtune import tracing
+from fedtune.core.errors import Diverged
 from fedtune.core.trees import named
 
 CLOCK = ("seconds", "eval_seconds")
@@ -35,7 +36,8 @@ def unsteady(call: Callable[[], Mapping[str, Tensor]], calls: int) -> str:
 
 def different(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
     """The first name whose numbers are not the same, but for rounding; "" if all are."""
-    return next((n for n, t in second.items() if n not in first or not _same(first[n], t)), "")
+    names = [*first, *(n for n in second if n not in first)]
+    return next((n for n in names if n not in first or n not in second or not _same(first[n], second[n])), "")
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
@@ -63,13 +65,21 @@ def metrics(row: Mapping[str, Any]) -> dict[str, Tensor]:
 def unsteady_round(simulation: Any, steps: int) -> str:
     """The first tensor or metric that gets another value when a round is run again from the same state; "" if none.
 
-    steps: of all clients in a round; all are run by Python, none is replayed.  Raises what a round raises.
+    steps: of all clients in a round; all are run by Python, none is replayed.  Raises what the first round raises; if
+    only a later one diverges, it has no numbers.
     """
-    start = copy.deepcopy(simulation.state_dict())
+    start, rounds = copy.deepcopy(simulation.state_dict()), 0
 
     def round_again() -> dict[str, Tensor]:
+        nonlocal rounds
+        rounds += 1
         simulation.load_state_dict(copy.deepcopy(start))
-        row = simulation.step()
+        try:
+            row = simulation.step()
+        except Diverged:
+            if rounds == 1:
+                raise
+            return {}
         return trained_numbers(simulation) | metrics(row)
 
     with tracing.eager():

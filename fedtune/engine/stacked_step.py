@@ -6,6 +6,7 @@ a user's code is compared with the same code run for one client alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from fedtune.experiment.algorithm import Batch, Client, Model, Phase
 from fedtune.tracing import CacheEntry, Calls, Replay
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
-_EAGER_STEPS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_EAGER_STEPS: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
 SELDOM = 512  # steps between two comparisons, in the end
 
 Step = tuple[Any, ...]  # x, y and noise of a batch, and the client's scalars
@@ -116,7 +117,7 @@ class StackedStep(Calls[Out]):
 
     def _eager_compared(self, step: Step) -> Out:
         """A step that is not recorded; now and then the first and the last client's are run alone, too."""
-        if self.is_fedtune or not _is_due(self.net):
+        if self.is_fedtune or not self._is_due():
             return self._eager(step)
         before = self.draws.position()
         copies = {k: _copied(take(self.clients, k)) for k in {0, len(step[1]) - 1}}
@@ -127,6 +128,13 @@ class StackedStep(Calls[Out]):
             self._require_same_alone(client, tensors, step, out)
         self.draws.return_to(after)
         return out
+
+    def _is_due(self) -> bool:
+        """Count an eager step of this code on this net; whether to compare it: 2, 4, 8 … 512, and every 512th."""
+        counts = _EAGER_STEPS.setdefault(self.net, Counter())
+        counts[self.draws.code] += 1  # each loss has a count of its own: they take turns
+        n = counts[self.draws.code]
+        return n % SELDOM == 0 or (1 < n < SELDOM and not n & (n - 1))
 
     def _require_same_alone(self, client: int, tensors: dict[str, Tensor], step: Step, stacked: Out) -> None:
         """UserError unless a client's loss and gradients are those of the same code run for this client alone."""
@@ -154,12 +162,6 @@ def steps_of(
     """The steps of a phase, and its second steps on each batch if it has them."""
     second = phase.after.loss if phase.after else None
     return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, second, draws[1], asks) if second else None
-
-
-def _is_due(net: nn.Module) -> bool:
-    """Count an eager step of a user's code; whether it is to be compared: steps 2, 4, 8 … 512, and every 512th."""
-    n = _EAGER_STEPS[net] = _EAGER_STEPS.get(net, 0) + 1
-    return n % SELDOM == 0 or (1 < n < SELDOM and not n & (n - 1))
 
 
 def _apart(one: Tensor, other: Tensor) -> bool:

@@ -137,3 +137,9 @@ def test_a_buffer_that_forward_replaces_moves_as_one_that_it_writes_into() -> No
     nets = [trained(f"hooked_nets:{kind}", "loop") for kind in ("written", "reassigned")]
     sizes = [net.state.server["shared"]["body.3.size"] for net in nets]
     assert torch.equal(*sizes) and sizes[0] != 1
+
+
+def test_code_that_diverges_only_when_it_runs_again_remembers() -> None:
+    """A memory that makes numbers infinite is one, although no round of it has numbers to compare."""
+    with pytest.raises(Unstackable, match="it remembers something"):
+        settled(experiment("late_nets:explodes", "stack"), {}, DATA)
