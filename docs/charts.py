@@ -414,7 +414,7 @@ def speed() -> Picture:
 
 
 def who_holds_what() -> Picture:
-    """Which client holds rows of which class in the default setting: ten clients with six pieces of the digits each, so
+    """Which client holds rows of which class in the default scenario: ten clients with six pieces of the digits each, so
     that nobody has all classes."""
     from fedtune.data import datasets
     from fedtune.experiment import partitioning
