@@ -414,8 +414,8 @@ def speed() -> Picture:
 
 
 def who_holds_what() -> Picture:
-    """Which client holds rows of which class in the default scenario: ten clients with six pieces of the digits each, so
-    that nobody has all classes."""
+    """Which client holds rows of which class in the default scenario: ten clients with six pieces of the digits each,
+    so that nobody has all classes."""
     from fedtune.data import datasets
     from fedtune.experiment import partitioning
     from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
