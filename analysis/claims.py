@@ -1,10 +1,12 @@
-"""GFPL's claims (spec of the papers, section 7), each with a verdict from the runs that `fedtune reproduce` left.
+"""GFPL's claims (spec of the papers, section 7), each with a verdict from the runs of fedtune.analysis.reproduce.
 
     for t in gfpl-table2 gfpl-fig4 gfpl-fig6 gfpl-fig7; do
-      fedtune reproduce $t --dataset fashion-mnist --quick --seeds 5
+      python -m fedtune.analysis.reproduce $t --dataset fashion-mnist --quick --seeds 5
     done
-    fedtune reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b,c --quick --all-columns --seeds 5
-    fedtune reproduce gfpl-table1 --dataset fashion-mnist --algos gfpl,fedproto,local --quick --seeds 5
+    python -m fedtune.analysis.reproduce gfpl-fig3 --dataset fashion-mnist --parts a,b,c --quick --all-columns \\
+      --seeds 5
+    python -m fedtune.analysis.reproduce gfpl-table1 --dataset fashion-mnist --algos gfpl,fedproto,local --quick \\
+      --seeds 5
     python -m fedtune.analysis.claims runs/gfpl-*-fashion-mnist-* [--write analysis/results]
 
 and so with mnist-5k in its place.  Any of these tables, and any number of seeds, columns and rounds, will do: the
@@ -28,6 +30,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedtune.analysis.reproduction import plan as reproduction_plan
+from fedtune.analysis.reproduction import reproduction
+from fedtune.analysis.reproduction import table as reproduction_table
+from fedtune.analysis.reproduction.options import ReproductionOptions
+from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.analysis.verdicts import (
     ClaimVerdict,
     Values,
@@ -44,11 +51,6 @@ from fedtune.experiment.experiment import built_in
 from fedtune.runs.provenance import provenance_line
 from fedtune.studies import ray_tasks
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.options import ReproductionOptions
-from fedtune.studies.reproduction import plan as reproduction_plan
-from fedtune.studies.reproduction import reproduction
-from fedtune.studies.reproduction import table as reproduction_table
-from fedtune.studies.reproduction.paper_tables import GRIDS
 from fedtune.user_code.command import Parser, guarded
 
 Read = Callable[[str, str, str, str], Values]  # table, part's letter, algorithm's row, measure -> values
@@ -158,7 +160,7 @@ CLAIMS: dict[str, tuple[str, Callable[[Read], ClaimVerdict]]] = {
 def main(argv: list[str] | None = None) -> int:
     """Run `python -m fedtune.analysis.claims` and return its exit status."""
     parser = Parser(prog="python -m fedtune.analysis.claims", description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what `fedtune reproduce` left")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="what a reproduction left")
     parser.add_argument("--write", type=Path, metavar="DIR", help="folder of the table (default: show it only)")
     parser.add_argument("--debug", action="store_true", help="show the stack of an error")
     args = parser.parse_args(argv)
@@ -209,7 +211,7 @@ def _require_each_once(tables: Sequence[Reproduced], folders: Sequence[Path]) ->
 
 
 class Reproduced(NamedTuple):
-    """The results in a folder of `fedtune reproduce`."""
+    """The results in a folder of `python -m fedtune.analysis.reproduce`."""
 
     table: str
     dataset: str | None  # the data set that took the place of the table's own
@@ -219,7 +221,7 @@ class Reproduced(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> Reproduced:
-        """The results in a folder; UserError if `fedtune reproduce` did not write it."""
+        """The results in a folder; UserError if `python -m fedtune.analysis.reproduce` did not write it."""
         record = reproduction.read(folder)
         options = ReproductionOptions.from_record(record)
         grid = reproduction_plan.requested(options)

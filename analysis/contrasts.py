@@ -2,10 +2,11 @@
 
     python -m fedtune.analysis.contrasts runs/tuned-few runs/reproduce-gfpl-few … [--write analysis/results]
 
-A folder is a comparison's, whose name is the study's, or that of `fedtune reproduce` of it.  Each contrast is the mean
-of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is corrected by Holm over all
-contrasts of the study that could be tested.  With several searches of each algorithm they are paired by search, and
-variances are shrunk to those of all pairs in the same metric, as in the comparison (`statistics.moderated`).
+A folder is a comparison's, whose name is the study's, or that of `python -m fedtune.analysis.reproduce` of it.  Each
+contrast is the mean of one − other, paired by fresh seed, in points, with a 95 % interval by Student's t; p is
+corrected by Holm over all contrasts of the study that could be tested.  With several searches of each algorithm they
+are paired by search, and variances are shrunk to those of all pairs in the same metric, as in the comparison
+(`statistics.moderated`).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def of_comparison(folder: Path, reads: str) -> dict[str, Values]:
 
 
 def of_reproduction(reproduced: Reproduced) -> dict[str, Values]:
-    """The results of `fedtune reproduce`, by row and column."""
+    """The results of `python -m fedtune.analysis.reproduce`, by row and column."""
     values: dict[str, Values] = {}
     for metric, measure in MEASURES.items():
         by_scenario = values.setdefault(metric, {})

@@ -19,8 +19,8 @@ MOST = 8  # strategies: there are no more colours that all eyes can tell apart
 def regret(searches: pd.DataFrame, most: int = MOST) -> go.Figure:
     """Mean regret and its 95 % interval against the training of a search: a line per strategy, a panel per table.
 
-    searches: what `fedtune simulate -o FILE.csv` wrote.  most: strategies that are drawn, those that end best over all
-    tables.
+    searches: what `python -m fedtune.analysis.simulate -o FILE.csv` wrote.  most: strategies that are drawn, those that
+    end best over all tables.
 
     >>> import pandas as pd
     >>> from fedtune.analysis import plots

@@ -443,8 +443,8 @@ def asha() -> Picture:
     second, and those that are left train to the end."""
     import optuna
 
+    from fedtune.analysis.simulation import tabulated
     from fedtune.core.budget import Budget
-    from fedtune.studies.simulation import tabulated
     from fedtune.tuning import schedulers, searchers
     from fedtune.tuning.simulated_search import SimulatedSearch
 

@@ -19,7 +19,6 @@ GROUPS = {  # what one wants -> its commands
     },
     "compare": {
         "compare": "tune several algorithms equally and test which differ",
-        "reproduce": "train what a paper's table or figure shows",
     },
     "look": {
         "list": "show algorithms, models, scenarios, data sets and metrics",
@@ -32,13 +31,6 @@ GROUPS = {  # what one wants -> its commands
         "resume": "finish an interrupted run",
         "extend": "give a finished search more trials or rounds",
         "replay": "repeat a search's trials and compare every number",
-    },
-    "study how searches work": {
-        "tabulate": "train a whole grid once and write a table",
-        "simulate": "simulate searches on such a table",
-    },
-    "prepare data": {
-        "split-validation": "set validation rows aside in a PFLlib folder",
     },
 }
 COMMANDS = {name: what for of in GROUPS.values() for name, what in of.items()}

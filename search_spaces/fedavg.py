@@ -8,7 +8,7 @@ from fedtune.tuning.space import lines, with_shared
 default = with_shared(FedAvg)
 paper = lines(lr=[0.005, 0.01, 0.05, 0.1], local_epochs=[1, 5, 20])  # local epochs: McMahan et al., table 2
 wide = with_shared(FedAvg, wide=True)
-# for `fedtune tabulate`: a grid that searches are simulated on (docs/background/simulate.md)
+# for `python -m fedtune.analysis.tabulate`: a grid that searches are simulated on (docs/background/simulate.md)
 table = {
     "lr": tune.choice([0.001, 0.003, 0.01, 0.03, 0.1, 0.3]),
     "local_epochs": tune.choice([1, 4]),

@@ -58,9 +58,9 @@ wide = with_shared(GFPL, "dcs", "pfg", wide=True) | {
     # proj alone moves nothing that the classifier reads
     "retrain": when(_frame["retrain"], pfg=True, dcs=True, predictor=("etf", "sum")),
 }
-# for `fedtune tabulate`: a grid that searches are simulated on (docs/background/simulate.md).  Not t1, of which one to
-# ten are the same schedule with S_T = 10, and no more components than 24 rows a class allow: every configuration acts
-# on its own.
+# for `python -m fedtune.analysis.tabulate`: a grid that searches are simulated on (docs/background/simulate.md).
+# Not t1, of which one to ten are the same schedule with S_T = 10, and no more components than 24 rows a class allow:
+# every configuration acts on its own.
 table = {
     "lam": tune.choice([0.5, 2.0, 5.0, 10.0, 20.0]),
     "components": tune.choice([1, 2, 4]),

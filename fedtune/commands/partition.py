@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune partition` and return its exit status."""
-    require_none(argv, "partition")
+    require_none(argv, "fedtune partition")
     args = parser().parse_args(argv)
     options = ExperimentOptions(**arguments.given(args, ExperimentOptions))
     require_new("--output", args.output, ".html")

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune run` and return its exit status."""
-    require_none(argv, "run")
+    require_none(argv, "fedtune run")
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     if args.config:

@@ -125,12 +125,15 @@ def near(path: Path) -> Path:
     return path.relative_to(folder) if path.is_relative_to(folder := Path.cwd()) else path
 
 
-def command_line(*words: object) -> str:
-    """A fedtune command that works when pasted here, whether or not its environment is active."""
+def command_line(*words: object, module: str = "fedtune") -> str:
+    """A fedtune command that works when pasted here, whether or not its environment is active.
+
+    module: the one that is run, as by python -m.
+    """
     typed = (str(near(word)) if isinstance(word, Path) else str(word) for word in words)
-    program = [sys.executable, "-m", "fedtune"]
+    program = [sys.executable, "-m", module]
     script = Path(sys.executable).with_name("fedtune")
-    if script.exists():
+    if script.exists() and module == "fedtune":
         on_path = shutil.which("fedtune")
         script_path = f"./{os.path.relpath(script)}" if script.is_relative_to(Path.cwd()) else str(script)
         is_active = on_path is not None and os.path.realpath(on_path) == os.path.realpath(script)

@@ -109,10 +109,8 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
             f"a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but {name} is "
             f"{_form(make)}"
         )
-    known = _parameters(name, make)
-    if features and known and FEATURES in known:
+    if features and _takes(make, FEATURES):
         options.setdefault(FEATURES, features)
-    _require_call(name, make, known, options)
     hooks = hooks_on_all()
     with _calling(f"model {name} cannot be made for {classes} classes of {'×'.join(map(str, shape))}"):
         with warnings.catch_warnings():
@@ -130,33 +128,12 @@ def _made(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     return net
 
 
-def _parameters(name: str, make: Callable[..., Any]) -> dict[str, inspect.Parameter] | None:
-    """The function's parameters by name; None if Python cannot tell."""
+def _takes(make: Callable[..., Any], option: str) -> bool:
+    """Whether a function names this parameter; not if Python cannot tell."""
     try:
-        return dict(inspect.signature(make).parameters)
+        return option in inspect.signature(make).parameters
     except (TypeError, ValueError):
-        return None
-
-
-def _require_call(
-    name: str, make: Callable[..., Any], known: dict[str, inspect.Parameter] | None, options: dict[str, Any]
-) -> None:
-    """UserError unless the function can be called with a shape, the classes and these options."""
-    if known is None:
-        return
-    kinds = inspect.Parameter
-    by_name = [n for n, p in list(known.items())[2:] if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    if not any(p.kind is kinds.VAR_KEYWORD for p in known.values()):
-        for option in options:
-            if option not in by_name:
-                raise unknown(f"option of model {name}", option, [*by_name, HEAD])
-    try:
-        inspect.signature(make).bind((), 0, **options)
-    except TypeError as error:
-        raise UserError(
-            f"a model must be made by a function (shape, classes, **options), but {name} is "
-            f"{getattr(make, '__name__', name)}{inspect.signature(make)}: {error}"
-        ) from None
+        return False
 
 
 def _parted(name: str, net: nn.Module) -> Net:

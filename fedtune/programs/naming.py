@@ -20,6 +20,6 @@ def require_none(argv: Sequence[str] | None, command: str) -> None:
     for word in sys.argv[1:] if argv is None else argv:
         if is_program(word):
             raise UserError(
-                f"fedtune {command} is for what fedtune itself trains, but got {word}, a program file; programs go to "
-                "fedtune search, compare, tabulate and check"
+                f"{command} is for what fedtune itself trains, but got {word}, a program file; programs go to "
+                "fedtune search, compare and check"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -304,7 +305,7 @@ def _reproduction(files: RunFiles) -> ReproductionStatus:
         reason=str(record.get("reason") or ""),
         done=len(list(files.runs_folder.glob("*.json"))),
         planned=record["runs"],
-        goes_on=command_line(*record.get("command", ())[1:]) if over and record["state"] != "finished" else "",
+        goes_on=shlex.join(record.get("command", ())) if over and record["state"] != "finished" else "",
         tables=files.markdown_file if files.markdown_file.exists() else None,
     )
 

@@ -103,7 +103,8 @@ def command_line() -> list[str]:
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return ["fedtune", *sys.argv[1:]]
-    start = ["python", "-m", f"fedtune.{program.stem}"] if program.suffix == ".py" else [program.name]
+    module = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", f"fedtune.{program.stem}")
+    start = ["python", "-m", module] if program.suffix == ".py" else [program.name]
     return start + sys.argv[1:]
 
 

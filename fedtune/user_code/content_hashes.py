@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mimetypes
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -13,8 +12,6 @@ from fedtune.core.bounded import Unfit
 from fedtune.user_code import layouts
 
 LARGEST = 2**28  # the largest picture file, in bytes
-PROMISING = 10_000  # of so many entries at least one must be a picture: a whole disk is no data set
-ENTRIES = 10_000_000  # the most that a folder may have
 
 _copies: dict[str, Path] = {}  # by hash
 
@@ -52,34 +49,26 @@ def files_in(folder: Path) -> list[Path]:
     return list(found.files) if found else _everything(folder)
 
 
-def _everything(folder: Path) -> list[Path]:  # noqa: C901
+def _everything(folder: Path) -> list[Path]:
     """All files of a folder and its subfolders, sorted; links are followed.
 
-    Raises Unfit for a folder that cannot be a data set, for a link to a folder that contains it, and for anything that
-    is neither a file nor hidden: a device, or a broken link.
+    Raises Unfit for a link to a folder that contains it, for a name that is not UTF-8, and for what is neither a file
+    nor hidden: a broken link.
     """
     found: list[Path] = []
-    pictures, number = False, 0
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
         for link in (here / name for name in folders if os.path.islink(here / name)):
             if _leads_back(link):
                 raise Unfit(link, "it is a link to a folder that contains it")
         for name in (*folders, *names):
-            if not name.isprintable() and os.fsencode(name) != name.encode(errors="replace"):
+            if os.fsencode(name) != name.encode(errors="replace"):
                 raise Unfit(ascii(os.path.join(place, name)), "its name is not valid UTF-8")
-        number += len(folders)
         for file in map(here.joinpath, names):
-            number += 1
             if file.is_file():
                 found.append(file)
-                pictures = pictures or (mimetypes.guess_type(file.name)[0] or "").startswith("image/")
             elif not file.name.startswith("."):
                 bounded.require(file)
-            if number >= PROMISING and not pictures:
-                raise Unfit(folder, f"none of its first {PROMISING:,} files is a picture")
-            if number > ENTRIES:
-                raise Unfit(folder, f"it has more than {ENTRIES:,} files")
     return sorted(found)
 
 

@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 from fedtune.analysis import claims, verdicts
+from fedtune.analysis.reproduction import plan as reproduction_plan
+from fedtune.analysis.reproduction import table as reproduction_table
+from fedtune.analysis.reproduction.options import ReproductionOptions
+from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.analysis.verdicts import FAILS, HOLDS, NOTHING, PARTLY, SMALLER, UNTOLD
 from fedtune.core.about import FORMAT
 from fedtune.runs.files import write_json
 from fedtune.studies import ray_tasks
-from fedtune.studies.options import ReproductionOptions
-from fedtune.studies.reproduction import plan as reproduction_plan
-from fedtune.studies.reproduction import table as reproduction_table
-from fedtune.studies.reproduction.paper_tables import GRIDS
 
 SEEDS = np.array([0.0, 1.0, 2.0])
 
@@ -174,7 +174,7 @@ def test_the_labels_of_claims_are_those_of_the_grids():
 
 
 def leave_figure_7(folder: Path, parts: str, dataset: str = "digits") -> None:
-    """What `fedtune reproduce` leaves of parts of the figure: a cost linear in n, and quadratic in w̄."""
+    """What a reproduction leaves of parts of the figure: a cost linear in n, and quadratic in w̄."""
     arguments = ["gfpl-fig7", "--dataset", dataset, "--quick", "--parts", parts, "--seeds", "2"]
     options = ReproductionOptions(table="gfpl-fig7", dataset=dataset, quick=True, parts=parts, seeds=2)
     for spot in reproduction_plan.planned(reproduction_plan.requested(options), "ours", "cpu", options.test_every):
@@ -184,7 +184,11 @@ def leave_figure_7(folder: Path, parts: str, dataset: str = "digits") -> None:
             file = ray_tasks.outcome_file(folder / "runs", run, None)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, {"rounds": [{"comm_mb": float(cost)}], "reason": ""})
-    said = {"command": ["fedtune", "reproduce", *arguments], "device": "cpu", "versions": {"fedtune": "1"}}
+    said = {
+        "command": ["python", "-m", "fedtune.analysis.reproduce", *arguments],
+        "device": "cpu",
+        "versions": {"fedtune": "1"},
+    }
     (folder / "reproduce.json").write_text(json.dumps(said | {"grid": options.grid, "format": FORMAT}))
 
 
@@ -198,7 +202,10 @@ def test_folders_that_reproduce_left_are_judged(tmp_path: Path, capsys: pytest.C
     page = (out / "gfpl-claims-digits.md").read_text()
     assert "Not judged, because their settings were not run: C1; C1, frame; " in page and "C7, m; C8; " in page
     assert "| digits, 20 of 100 rounds, 2 seeds |" in (out / "gfpl-claims-digits.md").read_text()
-    assert "`fedtune reproduce gfpl-fig7 --dataset digits --quick" in (out / "gfpl-claims-digits.md").read_text()
+    assert (
+        "`python -m fedtune.analysis.reproduce gfpl-fig7 --dataset digits --quick"
+        in (out / "gfpl-claims-digits.md").read_text()
+    )
     assert "| C7, n |" in capsys.readouterr().out
     assert claims.main([str(tmp_path)]) == 2 and "reproduce.json is missing or damaged" in capsys.readouterr().err
 

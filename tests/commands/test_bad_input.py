@@ -7,6 +7,7 @@ import pytest
 from support.commands import refusal
 
 from fedtune import __main__ as console
+from fedtune.analysis import reproduce
 from fedtune.commands import search
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
@@ -338,7 +339,10 @@ ALL |= OTHER_CASES
 def test_bad_input_is_refused_in_one_line_and_leaves_nothing(command, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    assert ALL[command] in refusal(console.main, command.replace("{tmp}", str(folder)), capsys)
+    main, line = console.main, command.replace("{tmp}", str(folder))
+    if line.startswith("reproduce "):
+        main, line = reproduce.main, line.removeprefix("reproduce ")
+    assert ALL[command] in refusal(main, line, capsys)
     assert sorted(folder.rglob("*")) == before
 
 

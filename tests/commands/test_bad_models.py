@@ -72,12 +72,15 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "def net(shape): return Net()": (
         "net",
-        "made by a function (shape, classes, **options), but net.py:net is net(shape)",
+        "model net.py:net cannot be made for 10 classes of 1×8×8: TypeError: net() takes 1 positional argument but 2",
     ),
-    "def net(shape, classes, depth): return Net()": ("net", "missing a required argument: 'depth'"),
+    "def net(shape, classes, depth): return Net()": (
+        "net",
+        "TypeError: net() missing 1 required positional argument: 'depth'",
+    ),
     "def net(shape, classes, depth=1): return Net()": (
         "net(dept=2)",
-        "unknown option of model net.py:net(dept=2) 'dept': did you mean 'depth'? known are depth, head",
+        "TypeError: net() got an unexpected keyword argument 'dept'",
     ),
     "def net(shape, classes, depth=1): return Net(depth)  #": (
         "net(depth=two)",

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 LINES = (
-    "search --algo gfpl",
-    "compare --algos local,fedavg",
-    "reproduce gfpl-fig6 --dataset digits",
-    "tabulate --algo gfpl",
+    "fedtune search --algo gfpl",
+    "fedtune compare --algos local,fedavg",
+    "fedtune.analysis.reproduce gfpl-fig6 --dataset digits",
+    "fedtune.analysis.tabulate --algo gfpl",
 )
 
 
@@ -21,7 +21,7 @@ LINES = (
 def test_more_cpus_than_there_are_are_refused_within_three_seconds_of_work(line: str) -> None:
     """Of processor time, which other work on the machine does not lengthen; it was four, and fifteen on the clock."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    words = [sys.executable, "-m", "fedtune", *line.split(), "--cpus-per-trial", "9999"]
+    words = [sys.executable, "-m", *line.split(), "--cpus-per-trial", "9999"]
     answer = subprocess.run(words, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert answer.returncode == 2 and answer.stderr.startswith("error: a trial needs 9999 CPU, but the cluster has ")
@@ -33,7 +33,7 @@ def test_more_cpus_than_there_are_are_refused_within_three_seconds_of_work(line:
 @pytest.mark.parametrize("line", LINES)
 def test_a_job_with_one_core_of_a_machine_has_one(line: str) -> None:
     """As batch systems give it: what the machine has more is others'."""
-    words = [sys.executable, "-m", "fedtune", *line.split(), "--cpus-per-trial", "2"]
+    words = [sys.executable, "-m", *line.split(), "--cpus-per-trial", "2"]
     one = min(os.sched_getaffinity(0))
     alone = os.environ | {"FEDTUNE_FORK": "no"}  # a fork may use what its server may
     few = lambda: os.sched_setaffinity(0, {one})  # noqa: E731

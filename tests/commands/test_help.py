@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import re
+from typing import Any
 
 import pytest
 
@@ -13,15 +14,20 @@ from fedtune.user_code import command_help
 
 LONGEST = {"search": 60, "compare": 60, "run": 40, "tabulate": 45, "partition": 40}  # lines of --help; of others: 40
 COLUMNS = 80
+EVERY = [*console.COMMANDS, "reproduce", "tabulate", "simulate", "split_validation"]  # the last four: of analysis
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    return importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}").parser()
+    return module_of(command).parser()
+
+
+def module_of(command: str) -> Any:
+    return importlib.import_module(f"fedtune.{'commands' if command in console.COMMANDS else 'analysis'}.{command}")
 
 
 def shown(command: str, view: str, capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as end:
-        console.main([command, view])
+        module_of(command).main([view])
     assert end.value.code == 0
     return capsys.readouterr().out
 
@@ -38,14 +44,14 @@ def every(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return [*(a for a in found if not isinstance(a, argparse._SubParsersAction)), *(a for p in inner for a in every(p))]
 
 
-@pytest.mark.parametrize("command", console.COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_every_option_has_help(command):
     for action in every(parser_of(command)):
         assert command_help.brief(action).strip(), action
         assert action.help.count("(") == action.help.count(")"), action.help
 
 
-@pytest.mark.parametrize("command", console.COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_help_is_short_and_an_option_is_one_line(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     page = shown(command, "--help", capsys)
@@ -57,7 +63,7 @@ def test_help_is_short_and_an_option_is_one_line(command, capsys, monkeypatch):
         assert all(re.match(r"  (-|\[?[A-Z])\S.*\s\s+\S", line) for line in options), options
 
 
-@pytest.mark.parametrize("command", console.COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_help_all_has_every_option_and_help_says_how_to_see_it(command, capsys):
     parser = parser_of(command)
     flags = {a.option_strings[-1] for a in parser._actions if a.option_strings and a.help is not argparse.SUPPRESS}

@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.data import picture, user_arrays
 from fedtune.experiment import initial_weights
 from fedtune.runs import reading
-from fedtune.user_code import content_hashes, user_files
+from fedtune.user_code import user_files
 
 TERABYTES = 3 * 2**40
 
@@ -120,18 +120,6 @@ def test_a_configuration_of_a_million_entries_is_refused(tmp_path):
 
 
 # ---- folders
-
-
-def test_a_folder_of_other_things_is_no_data_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(content_hashes, "PROMISING", 5)
-    for i in range(6):
-        (tmp_path / f"{i}.txt").touch()
-    with pytest.raises(UserError, match="none of its first 5 files is a picture"):
-        user_files.take(f"{tmp_path}/")
-    (tmp_path / "more").mkdir()
-    for i in range(6):
-        (tmp_path / "more" / f"{i}.PNG").touch()
-    assert content_hashes.digest(tmp_path / "more")
 
 
 def test_links_that_lead_back_by_others_are_refused(tmp_path):

@@ -97,7 +97,8 @@ def lines_like(pattern: str) -> list[tuple[str, str]]:
     return sorted({(name, line) for name, line in shell_lines() if re.match(pattern, line)})
 
 
-FEDTUNE_LINES = lines_like(r"([\w./]+/)?(fedtune |python3? -m fedtune\.(?!analysis))")
+RESEARCH = "analysis.(reproduce|tabulate|simulate|split_validation) "
+FEDTUNE_LINES = lines_like(rf"([\w./]+/)?(fedtune |python3? -m fedtune\.((?!analysis)|{RESEARCH}))")
 MODULE_LINES = lines_like(r"([\w./]+/)?python3? -m (?!fedtune(?!\.analysis)|venv)")
 
 
@@ -146,7 +147,7 @@ def test_a_command_line_is_one_that_its_command_takes(name: str, line: str, monk
     if command == "--print-completion":
         assert argv[0] in completion.SHELLS
         return
-    assert command in COMMANDS
+    assert command in COMMANDS or re.match(RESEARCH, f"{command} ")
     if argv:  # `fedtune compare` in a sentence is the command's name
         arguments = taken(command, argv, monkeypatch)
         check_names(arguments)
@@ -159,7 +160,7 @@ def taken(command: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dic
     def only_parse(self: argparse.ArgumentParser, *given: Any, **more: Any) -> Any:
         raise Parsed(vars(parse(self, *given, **more)))
 
-    module = importlib.import_module(f"fedtune.commands.{command.replace('-', '_')}")
+    module = importlib.import_module(f"fedtune.{command if '.' in command else f'commands.{command}'}")
     with monkeypatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
         with pytest.raises(Parsed) as caught:

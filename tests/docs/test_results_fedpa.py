@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pandas as pd
 from support.results_page import RESULTS, listed, require, section, span
 
+from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.core.statistics import interval, number
 from fedtune.experiment.registry import find
-from fedtune.studies.reproduction.paper_tables import GRIDS
 
 CODE, DEFAULTS, TEXT = "as_published", "ours", "as_text"
 FILES = pd.concat(pd.read_csv(RESULTS / f"fedpa-table2{more}.csv") for more in ("", "-fedensemble"))

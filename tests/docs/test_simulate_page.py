@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from support.results_page import listed
 
-from fedtune.commands import simulate
-from fedtune.studies.simulation.against_itself import Procedure
+from fedtune.analysis import simulate
+from fedtune.analysis.simulation.against_itself import Procedure
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "background" / "simulate.md").read_text()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from support.user_data import pictures, saved, wards
 
+from fedtune.analysis.simulation.options import TabulationOptions
 from fedtune.commands import run
 from fedtune.core.errors import UserError
 from fedtune.experiment import scenarios
 from fedtune.experiment.user_scenario import data_in_words, notes, taken
 from fedtune.studies import partition_view
 from fedtune.studies.comparison import plan as comparison_plan
-from fedtune.studies.options import ComparisonOptions, TabulationOptions
+from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
 

@@ -189,10 +189,10 @@ def warm() -> None:
 
     import fedtune.analysis.partition_plots  # noqa: F401
     import fedtune.reporting.page  # noqa: F401
+    from fedtune.analysis.reproduction import reproduction  # noqa: F401
     from fedtune.experiment import registry
     from fedtune.studies import resuming  # noqa: F401
     from fedtune.studies.comparison import comparison  # noqa: F401
-    from fedtune.studies.reproduction import reproduction  # noqa: F401
 
     for name in registry.names():
         registry.find(name)

@@ -11,7 +11,8 @@ import pytest
 from support.commands import refusal
 
 import fedtune
-from fedtune.commands import partition, reproduce, run, simulate
+from fedtune.analysis import reproduce, simulate
+from fedtune.commands import partition, run
 from fedtune.core.errors import UserError
 from fedtune.core.workload import Place
 from fedtune.programs import trainer, workload

@@ -257,7 +257,8 @@ def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> 
     comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4", started="2026-11-22")
     search(storage / "both" / "fedproto")
     figure = RunFiles(storage / "figure", REPRODUCTION)
-    figure.write("interrupted", grid={"table": "gfpl-fig6"}, runs=8, command=["fedtune", "reproduce", "gfpl-fig6"])
+    command = ["python", "-m", "fedtune.analysis.reproduce", "gfpl-fig6"]
+    figure.write("interrupted", grid={"table": "gfpl-fig6"}, runs=8, command=command)
     (storage / "broken").mkdir()
     (storage / "broken" / "run.json").write_text("{")
     (storage / "no run").mkdir()

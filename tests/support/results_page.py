@@ -46,7 +46,7 @@ def contrasts(name: str) -> pd.DataFrame:
 
 
 def measured(name: str, measure: str = "accuracy", preset: str = "ours") -> pd.DataFrame:
-    """What `fedtune reproduce` kept of a measure under a preset, by setting and row."""
+    """What `python -m fedtune.analysis.reproduce` kept of a measure under a preset, by setting and row."""
     table = pd.read_csv(RESULTS / f"{name}.csv").query("measure == @measure and preset == @preset")
     return table.set_index([table["setting"].str.rpartition(", ")[2], "row"])
 

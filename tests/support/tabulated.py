@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtune.studies.simulation.tabulated import Tabulated
+from fedtune.analysis.simulation.tabulated import Tabulated
 
 ABOUT = {"algorithm": "fedavg", "scenario_name": "made up"}
 

@@ -9,13 +9,13 @@ import torch
 from support.helpers import DIGITS, TIGHT, client_net, play, randn, random_federation, simulate
 from torch.testing import assert_close
 
+from fedtune.analysis.reproduction import plan as reproduction_plan
+from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.experiment import registry, scenarios
 from fedtune.experiment.algorithm import Task
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generator_losses import diversity
-from fedtune.studies.reproduction import plan as reproduction_plan
-from fedtune.studies.reproduction.paper_tables import GRIDS
 from fedtune.trainables.fedgenp import FedGenP
 from fedtune.trainables.fedhkd import FedHKD
 from fedtune.trainables.fedproto import FedProto

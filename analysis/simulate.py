@@ -1,8 +1,9 @@
-"""fedtune simulate: what searches would find, simulated on tables made by fedtune tabulate."""
+"""python -m fedtune.analysis.simulate: what searches would find, simulated on tables of fedtune.analysis.tabulate."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,20 +20,20 @@ from fedtune.user_code.command import require_new
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedtune.studies.simulation.tabulated import Place, Tabulated
+    from fedtune.analysis.simulation.tabulated import Place, Tabulated
 
 T = TypeVar("T")
 MARGIN = 0.5  # points; compare's
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of `fedtune simulate`."""
+    """The command line of `python -m fedtune.analysis.simulate`."""
     p = arguments.Parser(
-        prog="fedtune simulate",
-        description="Simulate searches on tables of fedtune tabulate: regret after so much training. Where several "
-        "values are given, separated by commas, all combinations are simulated.",
+        prog="python -m fedtune.analysis.simulate",
+        description="Simulate searches on tables of fedtune.analysis.tabulate: regret after so much training. Where "
+        "several values are given, separated by commas, all combinations are simulated.",
     )
-    p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune tabulate")
+    p.add_argument("tables", nargs="+", type=Path, metavar="TABLE.parquet", help="made by fedtune.analysis.tabulate")
     p.add_argument("--searcher", default="tpe", metavar="A,B,…", help="searchers to simulate (default tpe)")
     p.add_argument("--scheduler", default="asha", metavar="A,B,…", help="schedulers to simulate (default asha)")
     p.add_argument("--grace", default="", metavar="N,…", help="first rungs (default: as in a search)")
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE.parquet",
-        help="fresh seeds (fedtune tabulate --more-of), a file for each table",
+        help="fresh seeds (python -m fedtune.analysis.tabulate --more-of), a file for each table",
     )
     own.add_argument("--chosen", type=Path, metavar="FILE.py", help="write the configurations that need fresh seeds")
     own.add_argument("--shift", default="0.25,0.5,1,2", metavar="A,…", help="what one side is better by, in points")
@@ -86,15 +87,15 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """Run `fedtune simulate` and return its exit status."""
-    require_none(argv, "simulate")
+    """Run `python -m fedtune.analysis.simulate` and return its exit status."""
+    require_none(argv, "a simulation")
     args = parser().parse_args(argv)
     file = args.output
     require_new("--output", file, ".csv")
     with quick_imports():
         import pandas as pd
 
-        from fedtune.studies.simulation import search_regret, tabulated
+        from fedtune.analysis.simulation import search_regret, tabulated
 
     tables = [tabulated.read(path) for path in args.tables]
     if args.against_itself:
@@ -124,7 +125,7 @@ def _against_itself(args: argparse.Namespace, tables: list[Tabulated]) -> int:
     """Play comparisons on tables of one scenario, or list the configurations that they need on fresh seeds."""
     import pandas as pd
 
-    from fedtune.studies.simulation import against_itself, search_regret, tabulated
+    from fedtune.analysis.simulation import against_itself, search_regret, tabulated
 
     is_one = len(tables) == 1
     if bool(args.fresh) == bool(args.chosen) or (args.chosen and not is_one) or len(args.fresh) not in (0, len(tables)):
@@ -184,7 +185,7 @@ def _show_equals(rates: pd.DataFrame, name: str, margin: float) -> None:
     """How often algorithms that are equal on average are called different, as a table."""
     from rich.table import Table
 
-    from fedtune.studies.simulation.against_itself import LEVEL, PLAYED
+    from fedtune.analysis.simulation.against_itself import LEVEL, PLAYED
 
     title = f"{name}: of {PLAYED:,} comparisons of these algorithms, made equal on average"
     table = Table(title=title, title_justify="left", box=None)
@@ -203,7 +204,7 @@ def _show_judged(rates: pd.DataFrame, name: str) -> None:
     """How often differences are called significant, as a table."""
     from rich.table import Table
 
-    from fedtune.studies.simulation.against_itself import LEVEL, PLAYED
+    from fedtune.analysis.simulation.against_itself import LEVEL, PLAYED
 
     title = f"{name}: of {PLAYED:,} comparisons of the algorithm with itself, called different at {LEVEL:.0%}"
     table = Table(title=title, title_justify="left", box=None)
@@ -260,3 +261,7 @@ def _show(regrets: pd.DataFrame, searches: int, grids: dict[str, float]) -> None
             cells = [interval(row[f"regret {b}"], row[f"± {b}"], ".2f") for b in budgets]
             table.add_row(str(row["strategy"]), f"{row['trials']:.0f}", *cells, f"{row['spread']:.2f}")
         terminal.console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,9 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from fedtune.analysis.reproduction.paper_grid import BESIDE, MEASURES, RULES, PaperGrid
+from fedtune.analysis.reproduction.plan import Spot
+from fedtune.analysis.reproduction.table import frame
 from fedtune.core.statistics import UNBOUNDED, interval
 from fedtune.core.terminal import several
 from fedtune.runs.files import RunFiles, write_whole
@@ -19,9 +22,6 @@ from fedtune.runs.provenance import provenance_line
 from fedtune.studies import published
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.studies.reproduction.paper_grid import BESIDE, MEASURES, RULES, PaperGrid
-from fedtune.studies.reproduction.plan import Spot
-from fedtune.studies.reproduction.table import frame
 
 LEFT = ("setting", "row", "preset", "known")  # aligned columns
 

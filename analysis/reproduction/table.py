@@ -8,15 +8,15 @@ from typing import Any
 
 import pandas as pd
 
+from fedtune.analysis.reproduction.options import OURS
+from fedtune.analysis.reproduction.paper_grid import RULES, PaperGrid
+from fedtune.analysis.reproduction.plan import Spot
 from fedtune.core import statistics
 from fedtune.experiment.experiment import built_in
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import published
 from fedtune.studies.fresh_seeds import run_summary
-from fedtune.studies.options import OURS
 from fedtune.studies.ray_tasks import Outcome, RunTask
-from fedtune.studies.reproduction.paper_grid import RULES, PaperGrid
-from fedtune.studies.reproduction.plan import Spot
 
 # column of table.csv -> what it is
 COLUMNS = {
@@ -138,4 +138,4 @@ def _cell(grid: PaperGrid, spot: Spot, measure: str, outcomes: Sequence[Outcome]
 
 
 def _scenario(run: RunTask) -> Scenario:
-    return built_in(run.workload, "fedtune reproduce").scenario
+    return built_in(run.workload, "python -m fedtune.analysis.reproduce").scenario

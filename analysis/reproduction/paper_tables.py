@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedtune.analysis.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
 from fedtune.experiment.registry import find
 from fedtune.experiment.scenario import Scenario
-from fedtune.studies.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
 
 
 def _all(*names: str) -> tuple[GridRow, ...]:

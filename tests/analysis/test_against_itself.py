@@ -11,14 +11,14 @@ import pytest
 from scipy import stats
 from support.tabulated import flat
 
-from fedtune.commands import simulate, tabulate
+from fedtune.analysis import simulate, tabulate
+from fedtune.analysis.simulation import against_itself, tabulated, tabulation
+from fedtune.analysis.simulation.against_itself import ChosenPlaces, Procedure, judge, judge_equals
+from fedtune.analysis.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.studies.comparison import tables
-from fedtune.studies.simulation import against_itself, tabulated, tabulation
-from fedtune.studies.simulation.against_itself import ChosenPlaces, Procedure, judge, judge_equals
-from fedtune.studies.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 
 NEAR = 4 * (0.05 * 0.95 / 4000) ** 0.5  # of a share near 5 % of 4,000 comparisons
 

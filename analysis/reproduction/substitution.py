@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedtune.analysis.reproduction.paper_grid import Column, Panel, PaperGrid
 from fedtune.core.errors import UserError, unknown
 from fedtune.data import datasets
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
-from fedtune.studies.reproduction.paper_grid import Column, Panel, PaperGrid
 
 SEEDS = 2  # in a quick version
 LEAST_ALPHA = 0.05  # below it ten classes leave some of twenty clients without rows

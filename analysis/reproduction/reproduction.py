@@ -8,6 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from fedtune.analysis.reproduction.options import ReproductionOptions
+from fedtune.analysis.reproduction.paper_grid import PaperGrid
+from fedtune.analysis.reproduction.plan import Spot, planned, requested, rows_of
+from fedtune.analysis.reproduction.report import Report
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting, terminal
 from fedtune.core.errors import UserError
@@ -19,10 +23,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import provenance
 from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import ray_tasks
-from fedtune.studies.options import ComparisonOptions, ReproductionOptions
-from fedtune.studies.reproduction.paper_grid import PaperGrid
-from fedtune.studies.reproduction.plan import Spot, planned, requested, rows_of
-from fedtune.studies.reproduction.report import Report
+from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning.options import arguments
 from fedtune.user_code import user_errors
@@ -58,7 +59,8 @@ def next_command(grid: PaperGrid, options: ReproductionOptions) -> str:
     """The next command: the whole table after a quick version; after that, a comparison with tuned algorithms."""
     if options.quick:
         full = replace(options, quick=False, all_columns=False, rounds=None, seeds=None, name=None)
-        return f"whole: {command_line('reproduce', full.table, *arguments.words(_given(full), ReproductionOptions))}"
+        words = full.table, *arguments.words(_given(full), ReproductionOptions)
+        return f"whole: {command_line(*words, module='fedtune.analysis.reproduce')}"
     panel = grid.panels[0]
     column = panel.columns[0]
     rows = {row.algorithm for row in rows_of(panel, column)}
@@ -126,7 +128,7 @@ def _load(spots: Sequence[Spot], options: ReproductionOptions) -> dict[str, data
     """The data sets by name; UserError for one that is absent, or that cannot be partitioned as a scenario wants."""
     seeds: dict[Scenario, set[int]] = {}
     for one in (run for spot in spots for run in spot.runs):
-        seeds.setdefault(built_in(one.workload, "fedtune reproduce").scenario, set()).add(one.workload.seed)
+        seeds.setdefault(built_in(one.workload, "a reproduction").scenario, set()).add(one.workload.seed)
     data = {}
     for name in dict.fromkeys(s.dataset for s in seeds):
         try:

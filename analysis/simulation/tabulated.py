@@ -119,7 +119,7 @@ class Tabulated:
 
 @dataclass(frozen=True)
 class Fresh:
-    """Runs of some configurations of a grid on more seeds, as `fedtune tabulate` makes them of a list of points.
+    """Runs of some configurations of a grid on more seeds, made by `fedtune.analysis.tabulate` of a list of points.
 
     frame: a row per configuration, seed and round.
     """
@@ -145,7 +145,7 @@ class Fresh:
         if not common or not rest:
             raise UserError(
                 "fresh seeds and one of the table's are needed, which shows that both are one experiment, but "
-                f"{self.file.name} has the seeds {', '.join(map(str, seeds))}; see fedtune tabulate --more-of"
+                f"{self.file.name} has the seeds {', '.join(map(str, seeds))}; see fedtune.analysis.tabulate --more-of"
             )
         by_place: dict[Place, np.ndarray] = {}
         unlike: list[str] = []

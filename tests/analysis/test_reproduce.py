@@ -1,4 +1,4 @@
-"""fedtune reproduce: grids against what was printed, stand-ins, the table, and the command on tiny runs."""
+"""Reproductions: grids against what was printed, stand-ins, the table, and the command on tiny runs."""
 
 import json
 import shlex
@@ -11,8 +11,25 @@ import pandas as pd
 import pytest
 
 import fedtune
-from fedtune.analysis import claims
-from fedtune.commands import compare, reproduce, status
+from fedtune.analysis import claims, reproduce
+from fedtune.analysis.reproduction import (
+    plan as reproduction_plan,
+)
+from fedtune.analysis.reproduction import (
+    report as reproduction_report,
+)
+from fedtune.analysis.reproduction import (
+    reproduction,
+    substitution,
+)
+from fedtune.analysis.reproduction import (
+    table as reproduction_table,
+)
+from fedtune.analysis.reproduction.options import ReproductionOptions
+from fedtune.analysis.reproduction.paper_grid import MEASURES, Column, GridRow, Panel, PaperGrid
+from fedtune.analysis.reproduction.paper_tables import GRIDS
+from fedtune.analysis.reproduction.plan import requested
+from fedtune.commands import compare, status
 from fedtune.core.terminal import console
 from fedtune.data import datasets
 from fedtune.experiment import partitioning, registry
@@ -22,28 +39,16 @@ from fedtune.runs import overview
 from fedtune.runs.files import REPRODUCTION, RunFiles
 from fedtune.studies import fresh_seeds, published
 from fedtune.studies.comparison import plan as comparison_plan
-from fedtune.studies.options import ComparisonOptions, ReproductionOptions
+from fedtune.studies.options import ComparisonOptions
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.studies.reproduction import (
-    plan as reproduction_plan,
-)
-from fedtune.studies.reproduction import (
-    report as reproduction_report,
-)
-from fedtune.studies.reproduction import (
-    reproduction,
-    substitution,
-)
-from fedtune.studies.reproduction import (
-    table as reproduction_table,
-)
-from fedtune.studies.reproduction.paper_grid import MEASURES, Column, GridRow, Panel, PaperGrid
-from fedtune.studies.reproduction.paper_tables import GRIDS
-from fedtune.studies.reproduction.plan import requested
 from fedtune.tuning.options import arguments
 
 RESULTS = Path(__file__).parents[2] / "analysis" / "results"
-ORIGIN = {"command": ["fedtune", "reproduce", "x"], "versions": {"fedtune": "0.1.0"}, "git_commit": "abc"}
+ORIGIN = {
+    "command": ["python", "-m", "fedtune.analysis.reproduce", "x"],
+    "versions": {"fedtune": "0.1.0"},
+    "git_commit": "abc",
+}
 
 
 def spots(grid: PaperGrid) -> list[reproduction_plan.Spot]:
@@ -341,7 +346,11 @@ def test_ours_stands_beside_what_was_printed_with_its_defects(tmp_path: Path):
     assert " validation | MB in all |" in text and "| 83.00 | 28.0 |" in text
     assert "- a: five best test rounds: " in text and "(FedPA's released code (its plotting))" in text
     assert "at most 200 rounds, 3 seeds and three columns a part" in text
-    assert "quick version" in text and "`fedtune reproduce x`" in text and "commit abc and unknown, " in text
+    assert (
+        "quick version" in text
+        and "`python -m fedtune.analysis.reproduce x`" in text
+        and "commit abc and unknown, " in text
+    )
     assert "In brackets" not in text
 
 
@@ -479,7 +488,7 @@ def test_a_command_that_was_cut_short_goes_on(
     (folder,) = tmp_path.iterdir()
     assert folder.name == "gfpl-fig6-digits-quick-2rounds-1seeds"
     assert f"\nfolder: {folder.name} (table.md, table.csv)\nwhole: " in out, "from the working directory"
-    words = shlex.split(out.splitlines()[-1].partition(" reproduce ")[2])
+    words = shlex.split(out.splitlines()[-1].partition("fedtune.analysis.reproduce ")[2])
     assert sorted(words) == sorted([*TINY[:3], TINY[-1], "--storage-path", str(tmp_path)])
     assert status.main([folder.name]) == 0
     said = "reproduction of gfpl-fig6: finished; 6 of 6 runs done"
@@ -525,7 +534,8 @@ def test_the_status_of_a_reproduction(
     state: str, driven: bool, head: str, over: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """While it runs, after its driver died, and after it was interrupted."""
-    files, began = RunFiles(tmp_path, REPRODUCTION), ["fedtune", "reproduce", "gfpl-fig6", "--name", "a b"]
+    files = RunFiles(tmp_path, REPRODUCTION)
+    began = ["python", "-m", "fedtune.analysis.reproduce", "gfpl-fig6", "--name", "a b"]
     more = {"reason": "KeyboardInterrupt: "} if state == "interrupted" else {}
     files.add(grid={"table": "gfpl-fig6"}, runs=8, concurrent=2, command=began)
     files.write(state, **more)

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedtune.analysis.simulation.tabulated import SEED, Fresh, Place, Tabulated
 from fedtune.core import statistics
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.studies.simulation.tabulated import SEED, Fresh, Place, Tabulated
 
 LEVEL = 0.05  # of the test, two-sided
 PLAYED = 4000  # comparisons of each procedure
@@ -61,12 +61,12 @@ class ChosenPlaces:
         if missing := places - self.worth.keys():
             raise UserError(
                 f"every choice needs fresh seeds, but {len(missing)} of {several(len(places), 'configuration')} that "
-                "searches choose have none; --chosen FILE.py lists them for fedtune tabulate --more-of"
+                "searches choose have none; --chosen FILE.py lists them for fedtune.analysis.tabulate --more-of"
             )
         if (needed := max(how.searches * how.seeds for how in plans)) > self.fresh:
             raise UserError(
                 f"every search has fresh seeds of its own, so {needed} are needed, but there are {self.fresh}; "
-                "give fewer --compare-searches or --fresh-seeds, or make more with fedtune tabulate --more-of"
+                "give fewer --compare-searches or --fresh-seeds, or make more with fedtune.analysis.tabulate --more-of"
             )
 
     def on_fresh(self) -> tuple[float, float]:

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedtune.analysis.simulation import tabulated
+from fedtune.analysis.simulation.tabulated import Tabulated, nearest, of_points
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.studies.simulation import tabulated
-from fedtune.studies.simulation.tabulated import Tabulated, nearest, of_points
 
 LEVELS = {"lr": [0.01, 0.1, 1.0], "optimizer": ["sgd", "adam"], "local_epochs": [1, 2, 4, 8]}
 

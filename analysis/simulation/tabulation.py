@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedtune.analysis.simulation import tabulated
+from fedtune.analysis.simulation.options import TabulationOptions
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
@@ -19,13 +21,13 @@ from fedtune.core.workload import Workload, trainer
 from fedtune.runs import provenance, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
-from fedtune.studies.options import TabulationOptions
 from fedtune.studies.ray_tasks import RunTask
-from fedtune.studies.simulation import tabulated
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
 from fedtune.tuning.domains import grid_values, require_points
 from fedtune.tuning.space_types import Config, Space
+
+SIMULATE = "fedtune.analysis.simulate"  # the module that searches the table
 
 
 def run(options: TabulationOptions, output: Path) -> int:
@@ -67,7 +69,7 @@ def run(options: TabulationOptions, output: Path) -> int:
         tabulated.read_fresh(output).of(grid)
         size = f"{several(len(points), 'configuration')} on {several(options.seeds, 'fresh seed')}"
         say(f"{grid.name}: {size}: {output}")
-        say(f"simulate: {command_line('simulate', options.more_of, '--against-itself', '--fresh', output)}")
+        say(f"simulate: {command_line(options.more_of, '--against-itself', '--fresh', output, module=SIMULATE)}")
         return 0
     table = tabulated.Tabulated(
         levels=levels,
@@ -89,7 +91,7 @@ def run(options: TabulationOptions, output: Path) -> int:
             f"note: {several(table.repeated, 'configuration')} had the same results as another in every round and on "
             "every seed; values without effect can be removed from the grid"
         )
-    say(f"simulate: {command_line('simulate', output)}")
+    say(f"simulate: {command_line(output, module=SIMULATE)}")
     return 0
 
 
@@ -99,7 +101,7 @@ def _require_on(grid: tabulated.Tabulated, points: Sequence[Config], workload: W
         if point.keys() != grid.levels.keys() or any(v not in grid.levels[n] for n, v in point.items()):
             raise UserError(
                 f"--more-of takes configurations of the table's grid, which varies {', '.join(grid.levels)}, but got "
-                f"{point}; fedtune simulate --against-itself --chosen writes a list"
+                f"{point}; python -m fedtune.analysis.simulate --against-itself --chosen writes a list"
             )
     if workload.rounds != grid.rounds or workload.name != grid.about["algorithm"]:
         raise UserError(

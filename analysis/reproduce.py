@@ -1,20 +1,21 @@
-"""fedtune reproduce: a paper's table or figure as a grid of runs, next to the published figures."""
+"""python -m fedtune.analysis.reproduce: a paper's table or figure as a grid of runs, next to the published figures."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
+from fedtune.analysis.reproduction.options import ReproductionOptions
 from fedtune.core import terminal
 from fedtune.core.importing import quick_imports
 from fedtune.programs.naming import require_none
-from fedtune.studies.options import ReproductionOptions
 from fedtune.tuning.options import arguments
 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of a reproduction."""
     p = arguments.Parser(
-        prog="fedtune reproduce",
+        prog="python -m fedtune.analysis.reproduce",
         description="Run a paper's table or figure and show our results beside the printed ones.",
     )
     p.add_argument("table", nargs="?", metavar="TABLE", help="one of those that --list shows")
@@ -25,15 +26,15 @@ def parser() -> argparse.ArgumentParser:
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
-    """Run `fedtune reproduce` and return its exit status."""
-    require_none(argv, "reproduce")
+    """Run `python -m fedtune.analysis.reproduce` and return its exit status."""
+    require_none(argv, "a reproduction")
     args = parser().parse_args(argv)
     if args.list or args.table is None:
         _list()
         return 0
     options = ReproductionOptions(**arguments.given(args, ReproductionOptions))
     with quick_imports():
-        from fedtune.studies.reproduction import reproduction
+        from fedtune.analysis.reproduction import reproduction
 
     return reproduction.run(options)
 
@@ -42,11 +43,11 @@ def _list() -> None:
     """Show the tables and figures there are."""
     from rich.table import Table
 
-    from fedtune.studies.reproduction.paper_tables import GRIDS
-    from fedtune.studies.reproduction.plan import rows_of
+    from fedtune.analysis.reproduction.paper_tables import GRIDS
+    from fedtune.analysis.reproduction.plan import rows_of
 
     console = terminal.console()
-    table = Table(title="fedtune reproduce TABLE", title_justify="left", box=None, padding=(0, 2))
+    table = Table(title="python -m fedtune.analysis.reproduce TABLE", title_justify="left", box=None, padding=(0, 2))
     for column in ("table", "of", "what varies", "algorithms", "data sets", "runs"):
         table.add_column(column, overflow="fold", no_wrap=column == "table")
     for name, grid in GRIDS.items():
@@ -55,3 +56,7 @@ def _list() -> None:
         table.add_row(name, f"{grid.paper}, {grid.table}", grid.varied, rows, data, str(grid.seeds * len(cells)))
     console.print(table)
     console.print("--quick: a small true version; --dataset fashion-mnist (or digits): where a data set is not there")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

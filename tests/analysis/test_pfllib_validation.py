@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from support.foreign_data import pfllib, pfllib_file
 
-from fedtune.commands import split_validation
+from fedtune.analysis import pfllib_validation, split_validation
 from fedtune.core.errors import UserError
-from fedtune.data import pfllib_validation
 
 
 def content(file: Path) -> dict[str, Any]:

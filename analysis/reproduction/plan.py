@@ -6,23 +6,23 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fedtune.analysis.reproduction import substitution
+from fedtune.analysis.reproduction.options import OURS, ReproductionOptions
+from fedtune.analysis.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
+from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment, fitting
-from fedtune.studies.options import OURS, ReproductionOptions
 from fedtune.studies.ray_tasks import RunTask
-from fedtune.studies.reproduction import substitution
-from fedtune.studies.reproduction.paper_grid import Column, GridRow, Panel, PaperGrid
-from fedtune.studies.reproduction.paper_tables import GRIDS
 from fedtune.user_code import user_files
 
 
 def requested(options: ReproductionOptions) -> PaperGrid:
     """The table that the options ask for; UserError for a table or data set that does not exist."""
     if options.table not in GRIDS:
-        raise unknown("table", options.table, GRIDS, "fedtune reproduce --list")
+        raise unknown("table", options.table, GRIDS, "python -m fedtune.analysis.reproduce --list")
     grid = GRIDS[options.table]
     if options.dataset:
         if user_files.is_reference(options.dataset, datasets.SOURCES):

@@ -17,12 +17,12 @@ import numpy as np
 import optuna
 import pandas as pd
 
+from fedtune.analysis.simulation.tabulated import Place, Tabulated
 from fedtune.core import interrupting, processors, statistics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
 from fedtune.runs.choice import TOP, standing, usual_runs
-from fedtune.studies.simulation.tabulated import Place, Tabulated
 from fedtune.tuning import schedulers, searchers
 from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config

@@ -15,11 +15,11 @@ from support.searches import command
 from support.tabulated import ABOUT, flat
 from support.waiting import wait_for
 
-from fedtune.commands import simulate, tabulate
+from fedtune.analysis import simulate, tabulate
+from fedtune.analysis.simulation import search_regret, tabulated
+from fedtune.analysis.simulation.search_regret import Strategy, choices
+from fedtune.analysis.simulation.tabulated import Tabulated
 from fedtune.core.errors import UserError
-from fedtune.studies.simulation import search_regret, tabulated
-from fedtune.studies.simulation.search_regret import Strategy, choices
-from fedtune.studies.simulation.tabulated import Tabulated
 from fedtune.tuning.simulated_search import SimulatedRound
 
 
@@ -198,7 +198,7 @@ def test_a_table_knows_its_first_effect(tmp_path: Path, one_ray: None) -> None:
 def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
     flat(np.linspace(0, 1, 50), rounds=30).write(tmp_path / "t.parquet")
     words = "--searcher random,tpe --scheduler none --searches 40 --processes 2"
-    process = command("fedtune", "simulate", f"{tmp_path}/t.parquet", *words.split())
+    process = command("fedtune.analysis.simulate", f"{tmp_path}/t.parquet", *words.split())
     assert process.stdout and "1 of 2 done (random, none" in process.stdout.readline()  # all are at work
     started = set(below(working(process.pid)))
     assert len(started) >= 3

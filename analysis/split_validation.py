@@ -1,11 +1,12 @@
-"""fedtune split-validation: a copy of PFLlib's folder whose test rows are training rows that were set aside.
+"""python -m fedtune.analysis.split_validation: a copy of PFLlib's folder, whose test rows are training rows.
 
-fedtune split-validation PFLlib/dataset/MNIST        # writes PFLlib/dataset/MNISTval
+python -m fedtune.analysis.split_validation PFLlib/dataset/MNIST        # writes PFLlib/dataset/MNISTval
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from fedtune.core.importing import quick_imports
@@ -14,9 +15,9 @@ from fedtune.user_code.command import Parser, guarded
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of `fedtune split-validation`."""
+    """The command line of `python -m fedtune.analysis.split_validation`."""
     p = Parser(
-        prog="fedtune split-validation",
+        prog="python -m fedtune.analysis.split_validation",
         description="Write NAMEval beside PFLlib's folder NAME: a fifth of each client's training rows become its test "
         "rows, so that PFLlib, unedited, scores on validation rows. NAME's own test rows are left for the final check.",
     )
@@ -28,10 +29,10 @@ def parser() -> argparse.ArgumentParser:
 
 @guarded
 def main(argv: list[str] | None = None) -> int:
-    """Run `fedtune split-validation` and return its exit status."""
+    """Run `python -m fedtune.analysis.split_validation` and return its exit status."""
     args = parser().parse_args(argv)
     with quick_imports():
-        from fedtune.data import pfllib_validation
+        from fedtune.analysis import pfllib_validation
 
     made = pfllib_validation.make(args.folder, args.seed)
     say(
@@ -40,3 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     say(f"written: {made.folder}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
