@@ -39,7 +39,7 @@ from fedtune.runs.logs import suggestions
 from fedtune.trainables._generative import Generative
 from fedtune.trainables.fedgenp import FedGenP
 from fedtune.trainables.gfpl import GFPL
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SERVER = -1  # the owner of what belongs to no client
 

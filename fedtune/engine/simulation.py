@@ -18,10 +18,9 @@ from fedtune.core.metrics import over_seeds
 from fedtune.core.trees import is_shared, named, tree_map
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
-from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, with_shapes
-from fedtune.experiment import hooks, partitioning, user_metrics
+from fedtune.experiment import hooks, partitioning
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors, user_files
@@ -90,7 +89,6 @@ class Simulation:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
-        own_metrics = user_metrics.load(experiment.metrics)
         setup = RunSetup(
             algorithm=alg,
             federation=arrays,
@@ -98,7 +96,7 @@ class Simulation:
             task=task,
             everywhere=everywhere,
             dtype=dtype,
-            metrics=own_metrics,
+            metrics=experiment.own_metrics,
         )
         self.state = starting.start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
@@ -185,6 +183,10 @@ class Simulation:
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
     """The experiment with the executor that the user's code, if it has any, will run with: see `executor_choice`."""
+    if not experiment.has_own_code:
+        return experiment
+    from fedtune.engine.executor_choice import choose_executor
+
     return choose_executor(experiment, config, data, Simulation)
 
 

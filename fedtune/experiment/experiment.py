@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 
-from fedtune.core import objectives, randomness
+from fedtune.core import metrics, randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRIC, OBJECTIVES, figures
@@ -22,11 +22,9 @@ from fedtune.core.workload import Workload
 from fedtune.data import datasets
 from fedtune.experiment import (
     hooks,
-    initial_weights,
     plans,
     registry,
     scenarios,
-    user_metrics,
     user_scenario,
 )
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
@@ -35,6 +33,9 @@ from fedtune.experiment.user_scenario import data_in_words, notes
 from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.user_code import user_files
+
+if TYPE_CHECKING:
+    from fedtune.experiment.user_metrics import OwnMetric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class Experiment:
     @property
     def selectable(self) -> dict[str, str]:
         """The metrics that may select, with their directions; "" if the direction must be given."""
-        return OBJECTIVES | user_metrics.modes(self.metrics)
+        return OBJECTIVES | {name: mode for metric in self.own_metrics for name, mode in metric.modes().items()}
 
     @property
     def structural(self) -> tuple[str, ...]:
@@ -166,7 +167,7 @@ class Experiment:
 
     def worst(self, metric: str) -> float | None:
         """The worst possible value of a metric that may select; None if there is none."""
-        return objectives.worst(metric)
+        return metrics.worst(metric)
 
     def figures(self, row: Mapping[str, Any]) -> list[str]:
         """The metrics of a run's last row that tables of fresh-seed runs keep."""
@@ -332,6 +333,21 @@ class Experiment:
             for n, v in (values | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
         }
 
+    @property
+    def own_metrics(self) -> tuple[OwnMetric, ...]:
+        """The user's own metrics."""
+        if not self.metrics:
+            return ()
+        from fedtune.experiment import user_metrics
+
+        return user_metrics.load(self.metrics)
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the algorithm or a model is the user's own."""
+        is_users = not self._class().__module__.startswith("fedtune.trainables.")
+        return is_users or any(map(catalogue.is_own, catalogue.members(self.scenario.model)))
+
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for anything that would stop this experiment after its start; no data is loaded."""
         alg, scenario = self.resolve(config or {})
@@ -356,8 +372,8 @@ class Experiment:
             )
         if self.initial_weights:
             self.describe_start(config)
-        if self.metrics:
-            user_metrics.check(self.metrics, shape_of(scenario)[1])
+        for metric in self.own_metrics:
+            metric.check(shape_of(scenario)[1])
 
     def _contents(self) -> tuple[str, ...]:
         return tuple(file.sha256 for file in self.own)
@@ -373,12 +389,16 @@ class Experiment:
         options = {"start": self.start} if self.start != "common" else {}
         if not self.start_from:
             return options
+        from fedtune.experiment import initial_weights
+
         name, part = initial_weights.parse(self.start_from)
         path = next((file.path for file in self.own if file.name == name), name)
         return options | {"start_from": path + (f":{part}" if part else "")}
 
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
         """What starts from given weights and what does not, in words; UserError if nothing does."""
+        from fedtune.experiment import initial_weights
+
         alg, scenario = self.resolve(config or {})
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):

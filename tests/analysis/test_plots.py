@@ -36,7 +36,7 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
 AXES = ["val_acc", "comm_mb"]

@@ -33,7 +33,7 @@ from fedtune.experiment import partitioning
 from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 

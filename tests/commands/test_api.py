@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
 import fedtune
-from fedtune import api
+from fedtune import api, training
 from fedtune.core.errors import Diverged, UserError
 from fedtune.engine import simulation
 from fedtune.experiment.experiment import Experiment
@@ -203,4 +203,4 @@ def test_a_search_says_what_was_asked_of_it():
 
 
 def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is api.train
+    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is training.train

@@ -29,7 +29,8 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import entry_points, user_files
 
 TOP = "from dataclasses import dataclass\nfrom fedtune import Algorithm, hyper\n"

@@ -19,7 +19,8 @@ from fedtune.engine import executor_choice, stacked_step
 from fedtune.engine.simulation import MultiSeedSimulation, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 
 DATA = random_federation([5, 9, 2, 7])

@@ -16,7 +16,8 @@ from fedtune.engine import chunks, evaluation
 from fedtune.engine.simulation import MultiSeedSimulation, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SOME = DIGITS.override(rounds=5, participation=0.6, all_classes=20)
 ALGORITHMS = ["fedproto", "gfpl", "fedavgft", "fedgenp", "fedensemble"]

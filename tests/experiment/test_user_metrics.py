@@ -17,7 +17,8 @@ from fedtune.engine import evaluation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import user_metrics
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 
 MINE = '''
 import torch

@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.programs import fingerprint, flower, program_file, workload
 from fedtune.programs.program_file import Program
 from fedtune.programs.workload import ProgramWorkload
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 @pytest.fixture(autouse=True)

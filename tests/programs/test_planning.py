@@ -18,7 +18,7 @@ from fedtune.programs import trainer, workload
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.plan import SearchPlan
 
 SPACE = """

@@ -20,7 +20,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import plan, unkeepable
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 def sends_alike(name: str, searched: list[str]) -> bool:
