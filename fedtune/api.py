@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedtune.core import objectives
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.metrics import METRIC
-from fedtune.core.workload import Workload, trainer
+from fedtune.core.workload import Workload
 from fedtune.runs.folder import StudyFolder
 from fedtune.training import Algo, options_of
 from fedtune.tuning.options.options import ExperimentOptions
@@ -139,7 +139,7 @@ def tunable(
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
         data = _prepared(given, workload, SearchOptions(seeds_per_trial=seeds_per_trial).seeds_per_trial)
-        workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
+        workload = workload.trainer.settled(workload, inside(domains, workload.default())[0], data[0])
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
     trainable.declared_names = frozenset(workload.hyperparameters())
@@ -166,7 +166,7 @@ def objective(
 
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
-        found = objectives.parse(objective, workload.selectable)
+        found = objectives.parse(objective, workload.measures.selectable)
         if len(found) > 1:
             raise UserError(f"an Optuna objective function has one objective, but got {objective!r}; give one")
         return OptunaObjective(given, workload, domains, found[0])
@@ -193,7 +193,7 @@ class OptunaObjective:
         """Load the data and choose the executor once for all trials."""
         self.workload, self.space, self.objective = workload, space, objective
         self._data = _prepared(options, workload)
-        self.workload = trainer(workload).settled(workload, self.default, self._data[0])
+        self.workload = workload.trainer.settled(workload, self.default, self._data[0])
 
     @property
     def direction(self) -> str:
@@ -226,7 +226,7 @@ class OptunaObjective:
         self._require_direction(trial)
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
-        value, run = 0.0, trainer(self.workload).start(self.workload, config, self._data)
+        value, run = 0.0, self.workload.trainer.trial(self.workload, config, self._data)
         try:
             while run.round < run.rounds:
                 row = run.step()
@@ -239,7 +239,7 @@ class OptunaObjective:
                     raise optuna.TrialPruned
         except Diverged as error:
             trial.set_user_attr("diverged", str(error))
-            if (worst := self.workload.worst(self.objective.name)) is None:
+            if (worst := self.workload.measures.worst(self.objective.name)) is None:
                 raise optuna.TrialPruned from error
             return worst
         finally:
@@ -279,7 +279,7 @@ def _ranges(
 
 def _prepared(options: ExperimentOptions, workload: Workload, seeds: int = 1) -> list[Any]:
     """The data of a workload's seed and of those after it, as runs take them."""
-    trains = trainer(workload)
+    trains = workload.trainer
     data = trains.load(workload, options.data_dir, options.download)
     trains.report(workload, data)
     return [trains.prepare(workload, data, workload.seed + i) for i in range(seeds)]

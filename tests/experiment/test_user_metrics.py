@@ -161,7 +161,7 @@ def test_a_function_that_gives_the_same_rows_another_number_is_refused(what: str
 
 def test_what_a_function_keeps_does_not_matter_where_no_number_depends_on_it(tmp_path: Path) -> None:
     """Nor is it refused for rows that no client has, as those that are all right."""
-    assert experiment(f"{written(tmp_path, RESET)}:mine").selectable["val_mine"] == ""
+    assert experiment(f"{written(tmp_path, RESET)}:mine").measures.selectable["val_mine"] == ""
 
 
 def test_what_names_no_function_and_names_that_are_taken_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from fedtune.core.errors import UserError, shown
 from fedtune.engine.executors import EXECUTORS
@@ -172,6 +173,7 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import hyperparameters
+        from fedtune.engine.built_in import ENGINE
         from fedtune.engine.executors import require_device
         from fedtune.experiment import registry, user_scenario
         from fedtune.experiment.experiment import Experiment
@@ -219,6 +221,7 @@ class ExperimentOptions:
             own=own,
             test_every=self.test_every,
             defaults=self.recorded.get("defaults", {}),
+            trainer=ENGINE,
         )
         experiment.check()
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
@@ -262,7 +265,21 @@ class ExperimentOptions:
 
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
-        return replace(self, **workload.typed_options(self.fields))
+        if self.is_program:
+            return replace(self, algo=str(Path(self.algo).resolve())) if is_program(self.algo) else self
+        from fedtune.experiment import user_scenario
+
+        experiment = cast("Experiment", workload)
+        typed = {n: getattr(experiment.scenario, n) for n in self.fields}
+        typed |= {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
+        return replace(
+            self,
+            algo=user_files.reference(experiment.algorithm),
+            fields=typed,
+            set=dict(experiment.pinned),
+            start_from=user_files.reference(experiment.start_from),
+            metric=tuple(map(user_files.reference, experiment.metrics)),
+        )
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
