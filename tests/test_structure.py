@@ -64,6 +64,19 @@ assert not (found := heavy & set(sys.modules)), found
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
+def test_a_round_of_a_built_in_algorithm_imports_little() -> None:
+    """Nothing that only users' files, programs or searches need: whoever follows a round reads a third of the code."""
+    script = """
+import sys, fedtune
+fedtune.train("fedavg", "digits-w4", rounds=1)
+own = [name for name in sys.modules if name.split(".")[0] == "fedtune"]
+others = ("fedtune.runs", "fedtune.studies", "fedtune.data.user_data", "fedtune.nn.user_models", "fedtune.programs.run")
+assert not (found := [name for name in own if name.startswith(others)]), found
+assert len(own) <= 100, len(own)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
 def test_texts_for_the_terminal_go_through_one_console() -> None:
     """Which shows them as they are written: rich's own would take a class named [bold] for mark-up."""
     files = [f for top in ("fedtune", "analysis") for f in (HERE.parent / top).rglob("*.py")]
