@@ -27,7 +27,7 @@ from fedtune.core.trees import Ragged, take
 from fedtune.engine import evaluation
 from fedtune.engine import model_file as files
 from fedtune.engine.adaptation import adapted
-from fedtune.engine.simulation import Simulation
+from fedtune.engine.simulation import STATE, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import SAMPLERS, Model, parts
 from fedtune.experiment.experiment import Experiment
@@ -39,7 +39,7 @@ from fedtune.runs.logs import suggestions
 from fedtune.trainables._generative import Generative
 from fedtune.trainables.fedgenp import FedGenP
 from fedtune.trainables.gfpl import GFPL
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SERVER = -1  # the owner of what belongs to no client
 
@@ -209,7 +209,7 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     """
     run = Path(run)
     config = {s["trial"]: s["config"] for s in suggestions(run)}.get(trial)
-    checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/state.pt"))
+    checkpoints = sorted(run.glob(f"*{trial}*/checkpoint_*/{seed}/{STATE}"))
     if config is None or not checkpoints:
         raise UserError(
             f"a trial's model is in its last checkpoint, but {run} has none of trial {trial}; train its "
@@ -218,9 +218,9 @@ def of_trial(run: str | Path, trial: str, seed: int = 0, data_dir: str | None = 
     record = RunFiles(run).record
     user_copies.restore(run, record)
     experiment = SearchOptions.from_record(record).experiment()
-    states = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
+    state = torch.load(checkpoints[-1], weights_only=True, map_location="cpu")
     experiment = Experiment(**(vars(experiment) | {"device": "cpu", "seed": experiment.seed + seed}))
-    return _opened(experiment, config, states[seed], data_dir)
+    return _opened(experiment, config, state, data_dir)
 
 
 def _opened(experiment: Experiment, config: dict[str, Any], state: dict[str, Any], data_dir: str | None) -> Saved:

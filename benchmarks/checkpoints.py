@@ -17,7 +17,7 @@ from fedtune.data import datasets
 from fedtune.experiment import partitioning
 from fedtune.tuning import driver, plan
 from fedtune.tuning.options.arguments import given
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.trainable import FederatedTrainable
 
 # name -> arguments of a search, and the configuration that is trained

@@ -30,7 +30,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.metrics import METRICS
 from fedtune.runs import disk
 from fedtune.tuning import driver, plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 class Idle(tune.Trainable):

@@ -78,7 +78,16 @@ TARGETS = {
         ("programs/test_rows", "programs/test_run", "programs/test_report"),
     ),
     "user_data": Target(
-        ("user_arrays", "user_columns", "user_data", "user_formats", "user_leaf", "user_options", "user_partition")
+        (
+            "user_arrays",
+            "user_columns",
+            "user_data",
+            "user_formats",
+            "user_leaf",
+            "user_metadata",
+            "user_options",
+            "user_partition",
+        )
         + ("user_pfllib", "user_pictures", "user_rows", "user_tables", "user_text"),
         (
             "data/test_user_data",

@@ -41,7 +41,7 @@ from fedtune.cluster import ray_internals, ray_start
 from fedtune.core.metrics import METRICS
 from fedtune.runs import disk
 from fedtune.tuning import driver, plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 ROUNDS = {"n": 0, "seconds": 0.0}  # of a trial, and of a round
 

@@ -57,7 +57,7 @@ def measure(experiment: Experiment, config: dict[str, Any], seeds: int, rounds: 
         began = now()
         one = [[run.step() for _ in range(rounds)] for run in alone]
         between = now()
-        many = [list(together.step().values()) for _ in range(rounds)]
+        many = [list(together.steps().values()) for _ in range(rounds)]
         spent["alone"].append((between - began) / rounds)
         spent["together"].append((now() - between) / rounds)
         difference = max(

@@ -24,7 +24,7 @@ from fedtune.engine import simulation
 from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning import driver, plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 CONFIGS = [{"lr": 0.005 + 0.001 * i} for i in range(16)]
 

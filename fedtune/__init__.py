@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from fedtune.core.about import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fedtune.api import Search, Study, objective, train, tunable
+    from fedtune.api import Search, Study, objective, tunable
     from fedtune.core.hyper import hyper
     from fedtune.core.pure import pure
     from fedtune.core.trees import Ragged
     from fedtune.experiment.algorithm import Algorithm, Noise, Phase
     from fedtune.programs.report import report
     from fedtune.studies.checking import Check
+    from fedtune.training import train
     from fedtune.tuning.space import when
 
 __all__ = [
@@ -39,13 +40,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "fedtune.api": ("Search", "Study", "objective", "train", "tunable"),
+    "fedtune.api": ("Search", "Study", "objective", "tunable"),
     "fedtune.core.hyper": ("hyper",),
     "fedtune.core.pure": ("pure",),
     "fedtune.core.trees": ("Ragged",),
     "fedtune.studies.checking": ("Check",),
     "fedtune.experiment.algorithm": ("Algorithm", "Noise", "Phase"),
     "fedtune.programs.report": ("report",),
+    "fedtune.training": ("train",),
     "fedtune.tuning.space": ("when",),
 }
 

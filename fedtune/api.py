@@ -10,33 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from fedtune.core import objectives
-from fedtune.core.errors import Diverged, UserError, unknown
-from fedtune.core.hyper import hyperparameters, typed
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.metrics import METRIC
-from fedtune.core.workload import Workload, trainer
-from fedtune.experiment import registry, user_algorithms
-from fedtune.experiment.scenario import Scenario
-from fedtune.programs import program_file
-from fedtune.programs.naming import is_program
+from fedtune.core.workload import Workload
 from fedtune.runs.folder import StudyFolder
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
-from fedtune.user_code import user_files
+from fedtune.training import Algo, options_of
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 
 if TYPE_CHECKING:
     import optuna
     from ray import tune
 
-    from fedtune.data.federation import Federation
-    from fedtune.experiment.experiment import Experiment
     from fedtune.tuning.space import Space
-
-Options = TypeVar("Options", bound=ExperimentOptions)
-Algo = str | Path | type  # a name, a file, or an Algorithm's class
 
 
 class Search:
@@ -60,7 +49,7 @@ class Search:
         options   a search's options, the scenario's fields, and hyperparameters of the algorithm to hold fixed.
                   set={"lr": 0.1} fixes a hyperparameter of the scenario; lr=0.1 would only change its default
         """
-        self.options = _options(SearchOptions, algo, scenario, options)
+        self.options = options_of(SearchOptions, algo, scenario, options)
         self.options.workload()
 
     def run(self) -> Study:
@@ -120,49 +109,6 @@ class Study(StudyFolder):
         return f"Study({str(self.path)!r}): {self.state}"
 
 
-def train(
-    algo: Algo,
-    scenario: str = "",
-    config: Mapping[str, Any] | None = None,
-    save: str | Path | None = None,
-    **options: Any,
-) -> pd.DataFrame:
-    """Train one configuration from its first round to its last, without Ray.  Returns one row of metrics per round.
-
-    PyTorch uses one thread meanwhile, as in a trial.
-
-    algo      a name, FILE.py[:NAME], or an Algorithm's class
-    config    hyperparameters of the algorithm or the scenario; the others have their defaults
-    save      a new file for the trained model: for `start_from` of another call, or `fedtune.analysis.models.load`
-    options   seed, device, data_dir, start_from, …, the scenario's fields, and hyperparameters as in config
-
-    UserError for invalid arguments; Diverged if a loss or weights become NaN or infinite.
-
-    >>> import fedtune
-    >>> rows = fedtune.train("fedprox", "digits-w4", {"mu": 0.1}, rounds=2, clients=4, seed=3)
-    >>> rows["round"].tolist()
-    [1, 2]
-    >>> bool(rows["val_acc"].between(0, 1).all())
-    True
-    """
-    from fedtune.core.process import at_work
-    from fedtune.core.threads import one_thread
-    from fedtune.engine import model_file
-    from fedtune.engine.simulation import Simulation
-
-    with at_work(), one_thread():
-        given = _options(ExperimentOptions, algo, scenario, options)
-        experiment = given.experiment()
-        values = typed(experiment.hyperparameters(), {} if config is None else config)
-        if save and Path(save).exists():
-            raise UserError(f"save needs a new file, but {save} exists; give another")
-        simulation = Simulation(experiment, values, _federation(given, experiment))
-        rows = pd.DataFrame(simulation.step() for _ in range(simulation.setup.scenario.rounds))
-        if save:
-            model_file.write(Path(save), experiment, values, simulation)
-    return rows
-
-
 def tunable(
     algo: Algo, scenario: str = "", space: str = "default", seeds_per_trial: int = 1, **options: Any
 ) -> tuple[Any, dict[str, tune.search.sample.Domain]]:
@@ -193,7 +139,7 @@ def tunable(
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
         data = _prepared(given, workload, SearchOptions(seeds_per_trial=seeds_per_trial).seeds_per_trial)
-        workload = trainer(workload).settled(workload, inside(domains, workload.default())[0], data[0])
+        workload = workload.trainer.settled(workload, inside(domains, workload.default())[0], data[0])
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
     trainable.declared_names = frozenset(workload.hyperparameters())
@@ -220,7 +166,7 @@ def objective(
 
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
-        found = objectives.parse(objective, workload.selectable)
+        found = objectives.parse(objective, workload.measures.selectable)
         if len(found) > 1:
             raise UserError(f"an Optuna objective function has one objective, but got {objective!r}; give one")
         return OptunaObjective(given, workload, domains, found[0])
@@ -247,7 +193,7 @@ class OptunaObjective:
         """Load the data and choose the executor once for all trials."""
         self.workload, self.space, self.objective = workload, space, objective
         self._data = _prepared(options, workload)
-        self.workload = trainer(workload).settled(workload, self.default, self._data[0])
+        self.workload = workload.trainer.settled(workload, self.default, self._data[0])
 
     @property
     def direction(self) -> str:
@@ -280,7 +226,7 @@ class OptunaObjective:
         self._require_direction(trial)
         config = suggest(trial, distributions(self.space.domains), self.space.conditions)
         row: dict[str, Any] = {}
-        value, run = 0.0, trainer(self.workload).start(self.workload, config, self._data)
+        value, run = 0.0, self.workload.trainer.trial(self.workload, config, self._data)
         try:
             while run.round < run.rounds:
                 row = run.step()
@@ -293,7 +239,7 @@ class OptunaObjective:
                     raise optuna.TrialPruned
         except Diverged as error:
             trial.set_user_attr("diverged", str(error))
-            if (worst := self.workload.worst(self.objective.name)) is None:
+            if (worst := self.workload.measures.worst(self.objective.name)) is None:
                 raise optuna.TrialPruned from error
             return worst
         finally:
@@ -314,39 +260,13 @@ class OptunaObjective:
             )
 
 
-def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping[str, Any]) -> Options:
-    """Options from arguments of Python: options by name, scenario fields, and searchable to hold fixed."""
-    algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
-    if is_program(algo):
-        theirs, searchable = ["rounds"], list(program_file.read(algo).hyperparameters())
-    else:
-        theirs = [f.name for f in dataclasses.fields(Scenario)]
-        searchable = list(hyperparameters(registry.find(user_files.take_each(algo, registry.names())[0])))
-    # start="own" is an option, but start=2 is GFPL's hyperparameter
-    own = [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.name not in searchable or given.get(f.name) in f.metadata.get("choices", ())
-    ]
-    values = {name: value for name, value in given.items() if name in own}
-    fields, pinned = dict(values.pop("fields", {})), dict(values.pop("set", {}))
-    for name, value in given.items():
-        if name in theirs:
-            fields[name] = value
-        elif name in searchable and name not in own:
-            pinned[name] = value
-        elif name not in own:
-            raise unknown("argument", name, [*own, *theirs, *searchable])
-    return cls(algo=algo, scenario=scenario, fields=fields, set=pinned, **values)
-
-
 def _ranges(
     algo: Algo, scenario: str, name: str, options: Mapping[str, Any]
 ) -> tuple[ExperimentOptions, Workload, Space]:
     """The workload, and the space of that name; UserError if the space is a list of points."""
     from fedtune.tuning import space
 
-    given = _options(ExperimentOptions, algo, scenario, options)
+    given = options_of(ExperimentOptions, algo, scenario, options)
     workload = given.workload()
     loaded = space.load(name, workload)
     if loaded.is_grid:
@@ -359,13 +279,7 @@ def _ranges(
 
 def _prepared(options: ExperimentOptions, workload: Workload, seeds: int = 1) -> list[Any]:
     """The data of a workload's seed and of those after it, as runs take them."""
-    trains = trainer(workload)
+    trains = workload.trainer
     data = trains.load(workload, options.data_dir, options.download)
     trains.report(workload, data)
     return [trains.prepare(workload, data, workload.seed + i) for i in range(seeds)]
-
-
-def _federation(options: ExperimentOptions, experiment: Experiment) -> Federation:
-    from fedtune.experiment import partitioning
-
-    return partitioning.make(experiment.scenario, experiment.seed, options.data_dir, options.download)

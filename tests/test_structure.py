@@ -41,13 +41,12 @@ def test_every_test_lies_in_the_folder_of_what_it_tests() -> None:
 
 
 def test_what_is_imported_by_name_is_imported_in_the_seams_and_by_dispatch() -> None:
-    """import-linter does not see them: algorithms, spaces, trainers, public names, commands, users' files."""
+    """import-linter does not see them: algorithms, spaces, public names, commands, users' files."""
     source = HERE.parent / "fedtune"
     files = {str(f.relative_to(source)) for f in source.rglob("*.py") if "import_module(" in f.read_text()}
     dispatch = {"__init__.py", "__main__.py", "commands/completion.py"}
     assert files == dispatch | {
         "experiment/registry.py",
-        "core/workload.py",
         "programs/flower_child.py",
         "user_code/user_imports.py",
     }
@@ -61,6 +60,19 @@ from fedtune.reporting import page
 from fedtune.reporting.watch import drawing, server, together
 heavy = {"torch", "ray", "optuna", "sklearn", "matplotlib", "fedtune.trainables"}
 assert not (found := heavy & set(sys.modules)), found
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+def test_a_round_of_a_built_in_algorithm_imports_little() -> None:
+    """Nothing that only users' files, programs or searches need: whoever follows a round reads a third of the code."""
+    script = """
+import sys, fedtune
+fedtune.train("fedavg", "digits-w4", rounds=1)
+own = [name for name in sys.modules if name.split(".")[0] == "fedtune"]
+others = ("fedtune.runs", "fedtune.studies", "fedtune.data.user_data", "fedtune.nn.user_models", "fedtune.programs.run")
+assert not (found := [name for name in own if name.startswith(others)]), found
+assert len(own) <= 100, len(own)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 

@@ -17,7 +17,7 @@ from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.terminal import command_line, say, several
-from fedtune.core.workload import Workload, trainer
+from fedtune.core.workload import Workload
 from fedtune.runs import provenance, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
@@ -38,11 +38,9 @@ def run(options: TabulationOptions, output: Path) -> int:
         )
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     workload = options.workload()
-    if workload.report_every > 1:
-        raise UserError(
-            f"a table needs a figure of every round, but {workload.name} has report_every = {workload.report_every}"
-        )
-    if METRIC not in workload.figures({}):
+    if (every := workload.traits.report_every) > 1:
+        raise UserError(f"a table needs a figure of every round, but {workload.name} has report_every = {every}")
+    if METRIC not in workload.measures.figures({}):
         raise UserError(f"a table holds {METRIC} of every round, but {workload.name} does not report it")
     space = spaces.load(options.space, workload)
     points = _points(space)
@@ -50,7 +48,7 @@ def run(options: TabulationOptions, output: Path) -> int:
     levels = {} if grid else tabulated.of_points(points)
     if not RunFiles(options.folder).runs_folder.exists():
         plan.require_folder(options.folder.parent, options.folder.name, options.name)
-    trains = trainer(workload)
+    trains = workload.trainer
     data = trains.load(workload, options.data_dir, options.download)
     seeds = [workload.seed + i for i in range(options.seeds)]
     about = provenance.of_workload(workload) | {"scenario_name": options.scenario, "space": space.text()}

@@ -11,7 +11,7 @@ import torch
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say
-from fedtune.core.workload import Workload, trainer
+from fedtune.core.workload import Workload
 
 if TYPE_CHECKING:  # a round is measured without Ray
     from ray.tune.schedulers import TrialScheduler
@@ -69,7 +69,7 @@ def measure(workload: Workload, data: Sequence[Any]) -> Measured:
     """Run a round of the default configuration on this process's GPU."""
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    trainer(workload).start(workload, {}, data).step()
+    workload.trainer.trial(workload, {}, data).step()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     free, total = torch.cuda.mem_get_info()

@@ -17,7 +17,8 @@ from fedtune.programs import program_check
 from fedtune.programs.naming import is_program
 from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions, flag
+from fedtune.tuning.options.options import ExperimentOptions, flag
+from fedtune.tuning.options.search import SearchOptions
 
 OF_FLOWER = ("flower", "metric", "space", "python")  # options that `fedtune search` has, too
 

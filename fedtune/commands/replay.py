@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedtune.core.importing import quick_imports
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 def parser() -> argparse.ArgumentParser:

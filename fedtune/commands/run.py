@@ -16,7 +16,8 @@ from fedtune.programs.naming import require_none
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 from fedtune.user_code.command import require_new
 

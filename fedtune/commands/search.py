@@ -6,7 +6,7 @@ import argparse
 
 from fedtune.core.importing import quick_imports
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:

@@ -189,7 +189,7 @@ def _resumed(
         file.write_bytes(uninterrupted.saved[cut - 1])
         try:
             torch.load(file, weights_only=True)
-            sim.load(file)
+            sim.load(Path(folder))
         except Exception as error:
             text = " ".join(str(error).split())
             class_name = next((w for w in text.split() if "." in w and not w.startswith("(")), "")

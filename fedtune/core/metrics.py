@@ -194,6 +194,11 @@ def limits(name: str) -> tuple[float, float]:
     return (0.0, 1.0) if share else (-math.inf, math.inf)
 
 
+def worst(name: str) -> float | None:
+    """The worst possible value of a metric; None if there is none."""
+    return METRICS[name].worst if name in METRICS else None
+
+
 def worst_tenth(clients: int) -> int:
     """How many of so many clients are their worst tenth: at least one.  `_worst10` is their mean in one run."""
     return max(1, math.ceil(clients / 10))

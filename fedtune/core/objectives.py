@@ -16,17 +16,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES
+from fedtune.core.metrics import JUDGED, METRIC, METRICS, OBJECTIVES, worst
 
 WORST = 1e12  # stands for the worst value: schedulers need one, and infinity would spoil their quantiles
 TOTALS = {"seconds": "time_total_s"}  # Tune's name for the total of what our rows hold round by round
 EXCESSES = "excesses"  # the entry of a trial's result with the excess over each constraint
 TEST = "test_"
-
-
-def worst(name: str) -> float | None:
-    """The worst possible value of a metric; None if there is none."""
-    return METRICS[name].worst if name in METRICS else None
 
 
 class Objective(NamedTuple):

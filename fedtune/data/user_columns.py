@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import few, several
 from fedtune.data import user_options, user_rows
-from fedtune.data.dataset import RowsOnAccess
+from fedtune.data.dataset import PICTURES, RowsOnAccess
 from fedtune.data.picture import Encoded
 from fedtune.data.user_options import DROP, MEAN, REFUSE, Options, Rows
-from fedtune.data.user_pictures import PICTURES, pictures_of
+from fedtune.data.user_pictures import pictures_of
 
 LABELS = ("y", "label", "labels")  # columns of classes if none is named
 OWNERS = ("owner", "client")

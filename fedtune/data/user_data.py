@@ -1,7 +1,6 @@
 """A user's own data set: FILE.npz, a folder of pictures, a function in FILE.py, or another tool's (`user_formats`).
 
-The process that starts a run reads the data.  An experiment carries only their metadata (shape, classes, owners), for
-workers and for readers of its record.
+The process that starts a run reads the data.  An experiment carries only their metadata (`user_metadata`).
 """
 
 from __future__ import annotations
@@ -9,83 +8,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.data import user_arrays, user_formats, user_pictures, user_rows
+from fedtune.data import user_arrays, user_formats, user_pictures
 from fedtune.data.dataset import Dataset
-from fedtune.data.user_pictures import PICTURES
+from fedtune.data.user_metadata import DATASET, GROUP, DatasetInfo, ending, is_own, of_file, offered
 from fedtune.user_code import entry_points, references, user_errors, user_files
 from fedtune.user_code.user_files import UserFile
-
-KEY = "dataset"  # the entry in a file's metadata
-GROUP = "datasets"  # the group of entry points
-
-
-class DatasetInfo(NamedTuple):
-    """Metadata of a data set, known without reading it.
-
-    shape    of a row as it was given; (3, 0, 0) for pictures of different sizes.
-    kind     of the rows (see Dataset).
-    owners   the number of owners; 0 if the data set has none.
-    sizes    of owners: [rows, number of owners with this many], ascending.
-    notes    notes for the user, one line each.
-    digest   the hash of the arrays that a function returned.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    kind: str
-    owners: int
-    rows: int
-    digest: str = ""
-    sizes: list[list[int]] = []  # noqa: RUF012 - never changed
-    notes: tuple[str, ...] = ()
-
-    def owners_of(self, rows: int) -> int:
-        """The number of owners that have at least this many rows."""
-        return sum(many for size, many in self.sizes if size >= rows) if rows else self.owners
-
-    def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
-        """The kind and shape of a row as a model sees it; UserError if that is ambiguous and x_as does not say."""
-        if self.kind == PICTURES:
-            if x_as not in (user_rows.AUTO, user_rows.IMAGES):
-                raise UserError(f"x_as is for arrays, but {name} holds pictures; leave it out")
-            return PICTURES, self._sized(name, image_size)
-        if image_size:
-            raise UserError(f"image_size is for folders of pictures, but {name} is not one; leave it out")
-        kind = user_rows.resolved(name, self.kind, self.shape, x_as)
-        return kind, user_rows.row_shape(kind, self.shape)
-
-    def _sized(self, name: str, image_size: int) -> tuple[int, ...]:
-        if not (image_size or self.shape[1]):
-            raise UserError(
-                f"pictures of {name} must have the same size, but differ; give a size to resize them to, such as "
-                "--image-size 64"
-            )
-        return (self.shape[0], image_size, image_size) if image_size else self.shape
-
-
-def offered() -> tuple[str, ...]:
-    """The names of the data sets that installed packages provide."""
-    return tuple(entry_points.names(GROUP))
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is the canonical name of a user's data set with known metadata, or of a package's data set."""
-    if user_files.is_own(name):
-        return _ending(name) in user_files.about(name).get(KEY, {})
-    return name in offered()
 
 
 def about(name: str) -> DatasetInfo:
     """The metadata of a user's data set; for a package's data set they are made by reading it."""
-    if not user_files.is_own(name):
-        return _about(_read(name, ""), "")
-    values = user_files.about(name)[KEY][_ending(name)]
-    return DatasetInfo(**(values | {n: tuple(values[n]) for n in ("shape", "notes") if n in values}))
+    return of_file(name) if user_files.is_own(name) else _about(_read(name, ""), "")
 
 
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
@@ -96,13 +33,13 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     """
     user_files.register(files)
     if is_own(name):
-        metadata = user_files.about(name)[KEY][_ending(name)]
+        metadata = user_files.about(name)[DATASET][ending(name)]
     else:
         data = _read(name, _content(name))
-        info = _about(data, _digest(data) if _ending(name) else "")
+        info = _about(data, _digest(data) if ending(name) else "")
         metadata = info._asdict() | {"shape": list(info.shape), "notes": list(info.notes)}  # as JSON represents it
     old = user_files.about(name)
-    metadata_new = {KEY: old.get(KEY, {}) | {_ending(name): metadata}}
+    metadata_new = {DATASET: old.get(DATASET, {}) | {ending(name): metadata}}
     files = tuple(f._replace(about=old | metadata_new) if f.name == _file(name) else f for f in files)
     user_files.register(files)
     return files
@@ -159,7 +96,7 @@ def _read(name: str, content: str) -> Dataset:
         if path.is_dir():
             return user_pictures.read(name, path)
         return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))
-    if not _ending(name):
+    if not ending(name):
         raise UserError(f"a data set in a Python file must be a function that returns arrays; name it as {name}:NAME")
     function = _function(name, user_files.load(name, "data set"))
     with user_files.calling(name, "data set"):
@@ -214,8 +151,3 @@ def _digest(data: Dataset) -> str:
 def _file(name: str) -> str:
     """The file of a canonical name."""
     return references.parsed(name).path
-
-
-def _ending(name: str) -> str:
-    """The part after the file: `:NAME(options)` for `FILE.py:NAME(options)`, "" for `FILE.npz`."""
-    return name.removeprefix(_file(name))

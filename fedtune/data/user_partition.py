@@ -19,11 +19,11 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.data import user_arrays
 from fedtune.data.assignment import Partition, collect
+from fedtune.data.user_metadata import PARTITION
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 NAMES = ("row", "client", "split")
-KEY = "partition"  # the entry in a file's metadata
 
 
 class _Assignment(NamedTuple):
@@ -32,16 +32,6 @@ class _Assignment(NamedTuple):
     row: np.ndarray
     client: np.ndarray
     split: np.ndarray
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is the canonical name of a partition whose metadata this process knows."""
-    return user_files.is_own(name) and KEY in user_files.about(name)
-
-
-def clients(name: str) -> int:
-    """The number of clients in a user's partition."""
-    return int(user_files.about(name)[KEY]["clients"])
 
 
 def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
@@ -56,7 +46,7 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
             "np.savez or fedtune partition --save"
         )
     assignment = _read(user_files.path_of(name), file.sha256)
-    about = {KEY: {"clients": int(assignment.client.max()) + 1, "rows": len(assignment.row)}}
+    about = {PARTITION: {"clients": int(assignment.client.max()) + 1, "rows": len(assignment.row)}}
     files = tuple(f._replace(about={**f.about, **about}) if f is file else f for f in files)
     user_files.register(files)
     return files

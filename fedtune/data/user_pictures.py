@@ -16,11 +16,10 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import picture, user_arrays
-from fedtune.data.dataset import SPLITS, Dataset, split_of
+from fedtune.data.dataset import PICTURES, SPLITS, Dataset, split_of
 from fedtune.user_code import content_hashes
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-PICTURES = "pictures"  # the kind of the rows
 
 
 class OwnPictures:

@@ -22,7 +22,7 @@ from fedtune.engine.chunks import Part, over_rows
 from fedtune.engine.seed_stack import SeedStack, Work, one_after_another
 from fedtune.engine.stacked_rows import StackedRows
 from fedtune.engine.state import Group, RunSetup, State, received
-from fedtune.experiment import hooks, user_metrics
+from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Data, Model
 
 
@@ -139,12 +139,12 @@ def _own_metrics(
     clients: dict[str, Tensor] = {}
     ids, rows = list(outputs), list(outputs.values())
     for metric in s.metrics:
-        values = user_metrics.one_each(metric, rows, lambda i: s.federation.who(ids[i]))
+        values = metric.of_each(rows, lambda i: s.federation.who(ids[i]))
         clients[f"{split}_{metric.name}"] = values
         if s.scenario.evaluation == "pooled":
             scores, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
-            values = user_metrics.one_each(metric, [(scores, y)])
-        row |= user_metrics.spread(metric, split, values)
+            values = metric.of_each([(scores, y)])
+        row |= metric.spread(split, values)
     return row, clients
 
 

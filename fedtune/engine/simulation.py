@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from fedtune.core import process, randomness
-from fedtune.core.errors import Diverged
-from fedtune.core.metrics import over_seeds
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import is_shared, named, tree_map
+from fedtune.core.workload import Run, Runs
 from fedtune.data import federation
 from fedtune.engine import engine, evaluation, executors, seed_stack, starting
-from fedtune.engine.executor_choice import choose_executor
 from fedtune.engine.seed_stack import SeedStack
 from fedtune.engine.state import RunSetup, State, with_shapes
-from fedtune.experiment import hooks, partitioning, user_metrics
+from fedtune.experiment import hooks, partitioning
 from fedtune.experiment.experiment import Experiment, task_of
 from fedtune.nn import architectures
 from fedtune.user_code import user_errors, user_files
@@ -57,7 +56,7 @@ def _copy(t: Tensor) -> Tensor:
     return t if is_shared(t) else t.clone()
 
 
-class Simulation:
+class Simulation(Run):
     """A configuration in training.  The state is all that changes; save and load are a checkpoint."""
 
     def __init__(
@@ -90,7 +89,6 @@ class Simulation:
             draws = randomness.stream(experiment.seed, "all classes")
             everywhere = federation.of_all_classes(arrays, scenario.all_classes, draws)
         self.test_every = experiment.test_every
-        own_metrics = user_metrics.load(experiment.metrics)
         setup = RunSetup(
             algorithm=alg,
             federation=arrays,
@@ -98,7 +96,7 @@ class Simulation:
             task=task,
             everywhere=everywhere,
             dtype=dtype,
-            metrics=own_metrics,
+            metrics=experiment.own_metrics,
         )
         self.state = starting.start(experiment, setup, nets)
         self.setup = with_shapes(setup, self.state.groups[0].net)
@@ -109,7 +107,7 @@ class Simulation:
         Raises Diverged, or UserError for errors in the user's own code.
         """
         (row,) = step_all(seed_stack.alone(self.setup), {0: self}).values()
-        if isinstance(row, Diverged):
+        if isinstance(row, Exception):
             raise row
         return row
 
@@ -143,13 +141,14 @@ class Simulation:
         return Round(row | {"eval_seconds": seconds}, trained.clients | scored.clients, trained.state)
 
     @property
+    def round(self) -> int:
+        """The rounds that are done."""
+        return self.state.round
+
+    @property
     def rounds(self) -> int:
         """The rounds of a whole run."""
         return self.setup.scenario.rounds
-
-    def take_notes(self) -> list[str]:
-        """None: what is worth telling is told before training."""
-        return []
 
     def kept(self) -> Round:
         """The last round with a copy of its state, so that `clients` can score it later."""
@@ -160,13 +159,20 @@ class Simulation:
         owner, rounds = self.setup.federation.owner, {"last": self.last, "best": self.tested(best)}
         return [(which, trained.row["round"], trained.clients, owner) for which, trained in rounds.items()]
 
-    def save(self, path: Path) -> None:
+    def save(self, folder: Path) -> None:
         """Write the state to a file that loads without running code."""
-        torch.save(self.state_dict(), path)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(self.state_dict(), folder / STATE)
 
-    def load(self, path: Path) -> None:
-        """Continue from a saved state."""
-        self.load_state_dict(torch.load(path, weights_only=True, map_location=self.setup.federation.x.device))
+    def load(self, folder: Path) -> None:
+        """Continue from a saved state; ValueError if it is damaged, or does not belong to this configuration."""
+        with zipfile.ZipFile(folder / STATE) as archive:  # PyTorch writes checksums and does not look at them
+            if damaged := archive.testzip():
+                raise ValueError(f"the checksum of {damaged} is wrong")
+        form, device = _form(self.state), self.setup.federation.x.device
+        self.load_state_dict(torch.load(folder / STATE, weights_only=True, map_location=device))
+        if _form(self.state) != form:
+            raise ValueError("it holds other clients or models")
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain dictionaries, lists and tensors."""
@@ -185,10 +191,14 @@ class Simulation:
 
 def settled(experiment: Experiment, config: dict[str, Any], data: federation.Federation) -> Experiment:
     """The experiment with the executor that the user's code, if it has any, will run with: see `executor_choice`."""
+    if not experiment.has_own_code:
+        return experiment
+    from fedtune.engine.executor_choice import choose_executor
+
     return choose_executor(experiment, config, data, Simulation)
 
 
-def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged]:
+def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict[str, Any] | Diverged | UserError]:
     """Run a round of several runs, given by their positions among the seeds; returns for each what `Simulation.step`
     returns or raises.
 
@@ -201,7 +211,7 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
         tests_due = any(runs[i].due(state.round) for i, state in states.items())
         scored = evaluation.score_all(seeds, states, ("val", "test") if tests_due else ("val",)) if states else {}
         seconds = (time.perf_counter() - began) / len(runs)
-        rows: dict[int, dict[str, Any] | Diverged] = {}
+        rows: dict[int, dict[str, Any] | Diverged | UserError] = {}
         for i, run in runs.items():
             result, scores = trained[i], scored.get(i)
             if isinstance(result, Diverged):
@@ -213,8 +223,10 @@ def step_all(seeds: SeedStack, runs: Mapping[int, Simulation]) -> dict[int, dict
     return rows
 
 
-class Seeds:
+class Seeds(Runs):
     """Runs of one experiment and configuration with several seeds, which train as one stack if that is faster."""
+
+    runs: list[Simulation]
 
     def __init__(
         self,
@@ -226,76 +238,15 @@ class Seeds:
         """data: the federation of every seed, by seed."""
         if experiment.executor == "auto":
             experiment = settled(experiment, config, next(iter(data.values())))  # one for all seeds
-        self.runs = [Simulation(experiment.with_seed(seed), config, d, dtype) for seed, d in data.items()]
+        super().__init__([Simulation(experiment.with_seed(seed), config, d, dtype) for seed, d in data.items()])
         self._stack = seed_stack.stacked([r.setup for r in self.runs], [r.state for r in self.runs])
         for run, setup in zip(self.runs, self._stack.setups, strict=True):
             run.setup = setup
 
-    def step(self, positions: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged]:
-        """Run a round of the runs at these positions, or of all: for each its row of metrics, or how it diverged.
-
-        Runs that are stepped together must have trained the same number of rounds.
-        """
+    def steps(self, positions: Iterable[int] | None = None) -> dict[int, dict[str, Any] | Diverged | UserError]:
+        """A round of runs that have trained the same number of rounds."""
         positions = range(len(self.runs)) if positions is None else positions
         return step_all(self._stack, {i: self.runs[i] for i in positions})
-
-    def close(self) -> None:
-        """Nothing to end: all of it is in this process."""
-
-
-class MultiSeedSimulation:
-    """One configuration with several seeds side by side: each has its own partition, initialisation and draws."""
-
-    def __init__(self, experiment: Experiment, config: dict[str, Any], data: Sequence[federation.Federation]) -> None:
-        """data: the federations of the experiment's seed and of the seeds after it."""
-        self.seeds = Seeds(experiment, config, {experiment.seed + i: d for i, d in enumerate(data)})
-        self.runs = self.seeds.runs
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds to train."""
-        return self.runs[0].setup.scenario.rounds
-
-    @property
-    def round(self) -> int:
-        """The number of rounds trained so far."""
-        return self.runs[0].state.round
-
-    def step(self) -> dict[str, Any]:
-        """Run a round on every seed: the mean row.  Raises Diverged if one does."""
-        rows = []
-        for row in self.seeds.step().values():
-            if isinstance(row, Diverged):
-                raise row
-            rows.append(row)
-        return over_seeds(rows)
-
-    def test(self) -> dict[str, Any]:
-        """The mean row of the last round with test metrics, which are computed now if they are missing."""
-        return over_seeds([run.test() for run in self.runs])
-
-    def save(self, folder: Path) -> None:
-        """Write all states to a file in the folder that loads without running code."""
-        torch.save([run.state_dict() for run in self.runs], folder / STATE)
-
-    def load(self, folder: Path) -> None:
-        """Continue from saved states, one per seed; ValueError if they do not belong to this configuration."""
-        forms, file = [_form(run.state) for run in self.runs], folder / STATE
-        with zipfile.ZipFile(file) as archive:  # PyTorch writes checksums and does not look at them
-            if damaged := archive.testzip():
-                raise ValueError(f"the checksum of {damaged} is wrong")
-        saved_states = torch.load(file, weights_only=True, map_location=self.runs[0].setup.federation.x.device)
-        for run, state in zip(self.runs, saved_states, strict=True):
-            run.load_state_dict(state)
-        if [_form(run.state) for run in self.runs] != forms:
-            raise ValueError("it holds other clients or models")
-
-    def take_notes(self) -> list[str]:
-        """None: what is worth telling is told before training."""
-        return []
-
-    def close(self) -> None:
-        """Nothing to end: all of it is in this process."""
 
 
 def _form(state: State) -> list[Any]:

@@ -9,9 +9,8 @@ from fedtune.core import randomness
 from fedtune.core.trees import Executor, is_shared
 from fedtune.engine import engine
 from fedtune.engine.engine import RunSetup, State
-from fedtune.experiment import hooks, initial_weights
+from fedtune.experiment import hooks
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.initial_weights import Target, Weights
 from fedtune.nn import architectures
 from fedtune.nn.architectures import Net
 
@@ -24,8 +23,7 @@ def start(experiment: Experiment, s: RunSetup, nets: list[tuple[Net, list[int], 
     if experiment.start == "own":
         state = own_draws(s, state)
     if experiment.initial_weights:
-        name, part = initial_weights.parse(experiment.initial_weights)
-        state = from_weights(s, state, initial_weights.find(name), part)
+        state = from_weights(s, state, experiment.initial_weights)
     return state
 
 
@@ -58,13 +56,20 @@ def _draw_tensors(s: RunSetup, member: str, client: int, template: dict[str, Ten
     return {n: tensors[n] for n in template}
 
 
-def from_weights(s: RunSetup, state: State, weights: Weights, part: str) -> State:
-    """Replace initial values by a file's: the server's for shared tensors, every client's for the others."""
+def from_weights(s: RunSetup, state: State, reference: str) -> State:
+    """Replace initial values by a file's: the server's for shared tensors, every client's for the others.
+
+    reference: FILE.pt[:part].
+    """
+    from fedtune.experiment import initial_weights
+
+    name, part = initial_weights.parse(reference)
+    weights = initial_weights.find(name)
     shared, groups, fits = dict(state.server.get("shared", {})), [], []
     for g in state.groups:
         ids, own = g.ids.tolist(), dict(g.tensors)
         shapes = {n: t.shape for n, t in shared.items()} | {n: t.shape[1:] for n, t in own.items()}
-        target = Target(shapes, shared, ids, g.net.head_was if isinstance(g.net, Net) else None)
+        target = initial_weights.Target(shapes, shared, ids, g.net.head_was if isinstance(g.net, Net) else None)
         fits.append(initial_weights.fit(weights, target, part))
         for name, file_name in fits[-1].names.items():
             if name in shared:

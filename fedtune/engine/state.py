@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,10 @@ from fedtune.data.federation import Federation, Split
 from fedtune.experiment import hooks, plans
 from fedtune.experiment.algorithm import Algorithm, Client, Task, part_of, parts
 from fedtune.experiment.scenario import Scenario
-from fedtune.experiment.user_metrics import OwnMetric
 from fedtune.nn.architectures import Net
+
+if TYPE_CHECKING:
+    from fedtune.experiment.user_metrics import OwnMetric
 
 
 class Group(NamedTuple):

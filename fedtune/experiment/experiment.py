@@ -7,27 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from fedtune.core import objectives, randomness
+from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.metrics import METRIC, OBJECTIVES, figures
-from fedtune.core.terminal import command_line
-from fedtune.core.workload import Workload
+from fedtune.core.metrics import OBJECTIVES
+from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
 from fedtune.experiment import (
     hooks,
-    initial_weights,
     plans,
     registry,
     scenarios,
-    user_metrics,
-    user_scenario,
 )
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
@@ -36,12 +31,22 @@ from fedtune.nn import architectures, catalogue
 from fedtune.nn.net import layer_of, rule_of
 from fedtune.user_code import user_files
 
+if TYPE_CHECKING:
+    from fedtune.experiment.user_metrics import OwnMetric
+
+
+class _Measures(Measures):
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+
+    @property
+    def selectable(self) -> dict[str, str]:
+        return OBJECTIVES | {n: mode for m in self._experiment.own_metrics for n, mode in m.modes().items()}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Workload):
     """An algorithm in a scenario, with a seed, a device, and fixed hyperparameters: a `Workload` of the engine's."""
-
-    trainer: ClassVar[str] = "fedtune.engine.built_in"
 
     algorithm: str
     scenario: Scenario
@@ -54,11 +59,11 @@ class Experiment:
     start: str = "common"  # initial values of clients' own parts: common (the same for all), or own (drawn for each)
     start_from: str = ""  # FILE.pt[:part]: initial weights instead of random ones
     metrics: tuple[str, ...] = ()  # FILE.py:NAME: the user's own metrics, in addition to the built-in ones
-    report_every: ClassVar[int] = 1
     own: tuple[user_files.UserFile, ...] = ()  # the user's files that it uses
     test_every: int = 1  # test rows are scored every this many rounds, and in the last
     # defaults from a run's record, which take precedence over declarations
     defaults: dict[str, Any] = field(default_factory=dict)
+    trainer: Trainer = field(default=Trainer(), compare=False, repr=False)  # the engine, where it is to be trained
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle on a worker: register the files that came along."""
@@ -76,142 +81,46 @@ class Experiment:
         return self.scenario.rounds
 
     @property
-    def source(self) -> Scenario:
-        """What its data depend on besides the seed."""
-        return self.scenario
+    def measures(self) -> Measures:
+        """The metrics of the engine and the user's own."""
+        return _Measures(self)
 
     @property
-    def selectable(self) -> dict[str, str]:
-        """The metrics that may select, with their directions; "" if the direction must be given."""
-        return OBJECTIVES | user_metrics.modes(self.metrics)
+    def traits(self) -> Traits:
+        """What the algorithm declares.
 
-    @property
-    def structural(self) -> tuple[str, ...]:
-        """The hyperparameters that change the shapes of tensors, so that no trial can go on with another value."""
-        return (*self._class().structural, "batch_norm")
-
-    @property
-    def schedule(self) -> tuple[str, ...]:
-        """The hyperparameters that decide when others have an effect."""
-        return self._class().schedule
-
-    @property
-    def late(self) -> set[str]:
-        """The hyperparameters that matter only in late rounds, if at all."""
-        return {n for n, hp in hyperparameters(self._class()).items() if hp.late}
-
-    @property
-    def depends_on_horizon(self) -> bool:
-        """Whether a longer run differs from a shorter one from the start."""
-        return self._class().depends_on_horizon
+        The derived space has the algorithm's hyperparameters with a range, except those with a late effect and those
+        that change the shape of the weights; and the clients' optimisation, as for every algorithm.  Choices are left
+        to a file: most are variants of the method.
+        """
+        cls, declared = self._class(), hyperparameters(self._class())
+        ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
+        return Traits(
+            searched=dict.fromkeys([*ranges, "lr", "momentum", "local_epochs"], {}),
+            structural=(*cls.structural, "batch_norm"),
+            schedule=cls.schedule,
+            late={n for n, hp in declared.items() if hp.late},
+            common=frozenset(hyperparameters(Scenario)),
+            traffic=_traffic(cls),
+            depends_on_horizon=cls.depends_on_horizon,
+        )
 
     def _class(self) -> type[Algorithm]:
         user_files.register(self.own)
         return registry.find(self.algorithm)
 
-    def sends_alike(self, searched: Iterable[str]) -> bool:
-        """Whether all configurations certainly send the same number of bytes in every round: shared parts and rows."""
-        cls = self._class()
-        as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
-        if (
-            cls.sends
-            or not as_averaging
-            or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe"))
-        ):
-            return False
-        overridden = [name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)]
-        shaped = {"build", "stays"} & set(overridden) or not isinstance(cls.shared, tuple)
-        return not set(searched) & {
-            "batch_norm",
-            "body_lr_scale",
-            "participation",
-            *(hyperparameters(cls) if shaped else ()),
-        }
-
-    def participation(self, share: float) -> float:
-        """The participation under which clients send at most this share of what they send now; 0: none does."""
-        return int(self.scenario.participants * share + 1e-9) / self.scenario.clients
-
-    def with_seed(self, seed: int) -> Experiment:
-        """The same with another seed."""
+    def with_seed(self, seed: int, checking: bool = False) -> Experiment:
+        """The same with another seed: the final check trains as trials do."""
         return self if seed == self.seed else replace(self, seed=seed)
-
-    def as_searched(self) -> Experiment:
-        """The same: the final check trains as trials do."""
-        return self
 
     def as_recorded(self, record: Mapping[str, Any]) -> Experiment:
         """The same with the executor that was chosen when its run began."""
         return replace(self, executor=record.get("executor") or self.executor)
 
-    def on_gpus(self, gpus: float) -> Experiment:
-        """The same on a GPU, if its trials have a share of one."""
-        if gpus:
-            return replace(self, device="cuda")
-        if self.device != "cpu":
-            raise UserError(
-                "a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1"
-            )
-        return self
-
-    def folder_name(self, scenario: str) -> str:
-        """The beginning of a study folder's name; with your own data, the data's name rather than the scenario's."""
-        dataset = self.scenario.dataset
-        place = user_files.plain_name(dataset) if user_files.is_own(dataset) else scenario
-        return f"{user_files.plain_name(self.algorithm)}-{place}"
-
-    def title(self, scenario: str) -> str:
-        """What is trained, in words."""
-        return f"{self.algorithm} on {scenario}"
-
-    def worst(self, metric: str) -> float | None:
-        """The worst possible value of a metric that may select; None if there is none."""
-        return objectives.worst(metric)
-
-    def figures(self, row: Mapping[str, Any]) -> list[str]:
-        """The metrics of a run's last row that tables of fresh-seed runs keep."""
-        return figures(row)
-
-    @property
-    def objective(self) -> str:
-        """What a search optimises by default."""
-        return METRIC
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a run with the same seed gives the same numbers."""
-        return True
-
-    @property
-    def continues(self) -> bool:
-        """Whether a saved run goes on where it was."""
-        return True
-
-    @property
-    def common(self) -> set[str]:
-        """The hyperparameters of the scenario."""
-        return {*hyperparameters(Scenario)}
-
     def spaces(self) -> dict[str, Any]:
         """The algorithm's search spaces by name, as its file in search_spaces or your file has them."""
         self._class()
         return registry.spaces(self.algorithm)
-
-    @property
-    def conditions(self) -> dict[str, dict[str, Any]]:
-        """The conditions under which hyperparameters of the derived space exist: none."""
-        return {}
-
-    def searched(self) -> list[str]:
-        """The hyperparameters of the derived space: those of the algorithm with a range, except those with a late
-        effect and those that change the shape of the weights; and the clients' optimisation, as for every algorithm.
-        Choices are left to a file: most are variants of the method.
-        """
-        cls = self._class()
-        declared = [
-            n for n, k in hyperparameters(cls).items() if k.low is not None and not k.late and n not in cls.structural
-        ]
-        return list(dict.fromkeys([*declared, "lr", "momentum", "local_epochs"]))
 
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
@@ -247,34 +156,10 @@ class Experiment:
             "device": self.device,
         }
 
-    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
-        """The scenario by name, with what was changed of it."""
-        return scenarios.in_words(name, asdict(self._default_scenario), dict(given))
-
-    def scenario_record(self, name: str) -> dict[str, Any]:
-        """What the record of a comparison holds of the scenario."""
-        return {"scenario_name": name, "scenario": asdict(self._default_scenario), "preset": self.preset}
-
     @property
-    def _default_scenario(self) -> Scenario:
+    def as_given(self) -> Scenario:
         """The scenario without the values of the preset."""
         return replace(self, preset="").resolve({})[1]
-
-    def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that describe it, with the types of its scenario and algorithm; your files with whole paths."""
-        typed = {n: getattr(self.scenario, n) for n in fields}
-        typed |= {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
-        return {
-            "algo": user_files.reference(self.algorithm),
-            "fields": typed,
-            "set": dict(self.pinned),
-            "start_from": user_files.reference(self.start_from),
-            "metric": tuple(user_files.reference(name) for name in self.metrics),
-        }
-
-    def rerun_command(self, config: dict[str, Any], best: Path, *options: str) -> str:
-        """The command that trains the best configuration once more."""
-        return command_line("run", "--config", best, *options)
 
     def to_best(self, scenario: str, config: dict[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration.  rounds: of the trial, if it was not limited by rounds."""
@@ -293,6 +178,7 @@ class Experiment:
     def to_plain(self) -> dict[str, Any]:
         """The whole experiment as plain values, with every default; files by name and hash."""
         values = asdict(replace(self, own=(), defaults=self.configuration({})))
+        del values["trainer"]
         return values | {"own": [(file.name, file.sha256) for file in self.own]}
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:
@@ -332,6 +218,21 @@ class Experiment:
             for n, v in (values | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
         }
 
+    @property
+    def own_metrics(self) -> tuple[OwnMetric, ...]:
+        """The user's own metrics."""
+        if not self.metrics:
+            return ()
+        from fedtune.experiment import user_metrics
+
+        return user_metrics.load(self.metrics)
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the algorithm or a model is the user's own."""
+        is_users = not self._class().__module__.startswith("fedtune.trainables.")
+        return is_users or any(map(catalogue.is_own, catalogue.members(self.scenario.model)))
+
     def check(self, config: dict[str, Any] | None = None) -> None:
         """Raise UserError for anything that would stop this experiment after its start; no data is loaded."""
         alg, scenario = self.resolve(config or {})
@@ -356,8 +257,8 @@ class Experiment:
             )
         if self.initial_weights:
             self.describe_start(config)
-        if self.metrics:
-            user_metrics.check(self.metrics, shape_of(scenario)[1])
+        for metric in self.own_metrics:
+            metric.check(shape_of(scenario)[1])
 
     def _contents(self) -> tuple[str, ...]:
         return tuple(file.sha256 for file in self.own)
@@ -373,12 +274,16 @@ class Experiment:
         options = {"start": self.start} if self.start != "common" else {}
         if not self.start_from:
             return options
+        from fedtune.experiment import initial_weights
+
         name, part = initial_weights.parse(self.start_from)
         path = next((file.path for file in self.own if file.name == name), name)
         return options | {"start_from": path + (f":{part}" if part else "")}
 
     def describe_start(self, config: dict[str, Any] | None = None) -> str:
         """What starts from given weights and what does not, in words; UserError if nothing does."""
+        from fedtune.experiment import initial_weights
+
         alg, scenario = self.resolve(config or {})
         forms, targets = _forms(alg, scenario, self._contents()), []
         for i, form in enumerate(forms):
@@ -516,6 +421,18 @@ def built_in(workload: Workload, command: str) -> Experiment:
     if isinstance(workload, Experiment):
         return workload
     raise UserError(f"{command} is for algorithms that fedtune trains itself, but got {workload.name}, a program")
+
+
+def _traffic(cls: type[Algorithm]) -> frozenset[str] | None:
+    """The hyperparameters that may change how many bytes plain averaging sends: shared parts and rows; None if the
+    algorithm may send anything else.
+    """
+    as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
+    if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
+        return None
+    overridden = {name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)}
+    shaped = {"build", "stays"} & overridden or not isinstance(cls.shared, tuple)
+    return frozenset({"batch_norm", "body_lr_scale", "participation", *(hyperparameters(cls) if shaped else ())})
 
 
 def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:

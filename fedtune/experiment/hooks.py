@@ -19,13 +19,14 @@ from fedtune.core.errors import UserError, shown
 from fedtune.core.pure import is_known
 from fedtune.core.trees import Tree, leaves, named
 from fedtune.experiment.algorithm import Algorithm, Data, Noise, Task, part_of, parts
-from fedtune.experiment.user_algorithms import place_of
 
 Checked = Any  # a method's return value
 
 
 def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -> UserError:
     """The error for a method's return value: its place, what it must return, what it returned, and advice."""
+    from fedtune.experiment.user_algorithms import place_of
+
     cls: Any = type(alg)
     place = place_of(cls, _own_method(cls, hook))
     return UserError(f"{place}: {cls.__name__}.{hook} must return {must}, but {actual}{advice and f'; {advice}'}")

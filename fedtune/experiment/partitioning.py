@@ -9,13 +9,12 @@ import numpy as np
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.data import datasets, flwr_partitions, partitions, skews, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, partitions, skews, user_metadata, user_rows
 from fedtune.data.assignment import Partition, by_split
+from fedtune.data.dataset import PICTURES
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
-from fedtune.data.normalising import prepared
 from fedtune.data.shifts import Shifts, shifted
-from fedtune.data.user_pictures import PICTURES, OwnPictures
 from fedtune.experiment.rows_in_play import last_group, left_out, rows_in_play
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
@@ -35,10 +34,12 @@ def make(scenario: Scenario, seed: int, data_dir: str | None = None, download: b
 def partition(data: Dataset, scenario: Scenario, seed: int) -> Federation:
     """Partition a loaded data set as the scenario says; UserError if that is impossible."""
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
-    if scenario.image_size and isinstance(data.x, OwnPictures):
-        data = data._replace(x=data.x.sized(scenario.image_size))
+    if scenario.image_size and data.kind == PICTURES:
+        data = data._replace(x=data.x.sized(scenario.image_size))  # type: ignore[union-attr]
     federation = partitioned(data, rows, parts, scenario.skip_classes, owners)
     if data.raw:
+        from fedtune.data.normalising import prepared
+
         shape = np.asarray(federation.x).shape[1:]
         kind = data.kind if data.kind == PICTURES else user_rows.resolved(data.name, data.kind, shape, scenario.x_as)
         federation = prepared(federation, data.name, kind, scenario.normalise == "train")
@@ -59,7 +60,7 @@ def report(data: Dataset, scenario: Scenario, seed: int) -> None:
     *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
     for name in architectures.unseeded(scenario.model, tuple(shape), classes, scenario.features):
         say(f"note: {name} {architectures.UNSEEDED}")
-    if not user_data.is_own(scenario.dataset):
+    if not user_metadata.is_own(scenario.dataset):
         return  # a named scenario defines which rows it uses
     rows, parts, owners = _rows_and_parts(data, scenario, seed)
     rows_used = rows[np.concatenate([places for split in parts for places in split])]
@@ -79,7 +80,9 @@ def require_partitions(data: Dataset, scenario: Scenario, seeds: Iterable[int]) 
 def _rows_and_parts(data: Dataset, scenario: Scenario, seed: int) -> tuple[np.ndarray, Partition, Owners]:
     """The data set's rows to partition, the parts (places in them), and the owners of each client's rows."""
     rows = rows_in_play(data, scenario)
-    if user_partition.is_own(scenario.partition):
+    if user_metadata.is_partition(scenario.partition):
+        from fedtune.data import user_partition
+
         parts = user_partition.partition(scenario.partition, rows, len(data.y))
     else:
         rng = randomness.numpy_stream(seed, "partition")
@@ -103,9 +106,11 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
         return
     clients = " and ".join(f"{_several(owners, parts, ks)} no {' and no '.join(n)} rows" for ks, n in lacking.items())
     source, ways = "", "give fewer clients or more rows"
-    if user_partition.is_own(scenario.partition):
+    if user_metadata.is_partition(scenario.partition):
         source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such clients out"
     elif data.split is not None:
+        from fedtune.data import user_data
+
         source, ways = f" by the split of {data.name}", user_data.without_split(data.name)
         ways += ", so that each client's rows are divided by --val-share and --test-share, or give only owners that "
         ways += "have rows of each split"

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
-from fedtune.data import flwr_partitions, user_partition
+from fedtune.data import flwr_partitions, user_metadata
 from fedtune.data.allocation import rounded_down
 from fedtune.data.dataset import Dataset
 from fedtune.data.federation import Owners
@@ -64,7 +64,7 @@ def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
 def _causes(data: Dataset, s: Scenario) -> str:
     """The options that leave rows out, with their values."""
     causes = [name for name in OF_ANY if getattr(s, name)]
-    if user_partition.is_own(s.partition) or flwr_partitions.is_named(s.partition):
+    if user_metadata.is_partition(s.partition) or flwr_partitions.is_named(s.partition):
         causes.append("partition")
     elif s.partition in DRAWS:
         causes += ["partition", "clients", *USES[s.partition]]

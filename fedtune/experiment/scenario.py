@@ -10,7 +10,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import check_all, hyper, python_value
-from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
 from fedtune.user_code import user_files
@@ -182,8 +182,8 @@ class Scenario:
             if "hp" not in f.metadata:
                 object.__setattr__(self, f.name, _typed(f.name, getattr(self, f.name), type(f.default)))
         check_all(self)
-        if user_partition.is_own(self.partition):
-            object.__setattr__(self, "clients", user_partition.clients(self.partition))
+        if user_metadata.is_partition(self.partition):
+            object.__setattr__(self, "clients", user_metadata.clients(self.partition))
         if flwr_partitions.is_named(self.partition):
             object.__setattr__(self, "partition", flwr_partitions.canonical(self.partition))
             object.__setattr__(self, "clients", flwr_partitions.clients(self.partition) or self.clients)
@@ -233,9 +233,9 @@ class Scenario:
                 raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
 
     def _check_against_data(self) -> None:
-        if user_files.is_reference(self.dataset, datasets.names()) and not user_data.is_own(self.dataset):
+        if user_files.is_reference(self.dataset, datasets.names()) and not user_metadata.is_own(self.dataset):
             return  # a run whose data set is not available here
-        if self.x_as != user_rows.AUTO and not user_data.is_own(self.dataset):
+        if self.x_as != user_rows.AUTO and not user_metadata.is_own(self.dataset):
             raise UserError(f"x_as is for your own arrays, but {self.dataset} is a built-in data set; leave it out")
         *shape, classes = datasets.describe(self.dataset, self.image_size, self.x_as)
         if self.feature_noise and datasets.has_tokens(self.dataset, self.x_as):

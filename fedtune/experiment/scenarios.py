@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedtune.core.errors import unknown
-from fedtune.data import datasets, user_data
+from fedtune.data import datasets, user_metadata
 from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
 
@@ -179,7 +179,7 @@ def find(name: str) -> Scenario:
 
 def _is_own(name: str) -> bool:
     """Whether this is the name of a user's or a package's data set."""
-    return user_files.is_reference(name) or name in user_data.offered()
+    return user_files.is_reference(name) or name in user_metadata.offered()
 
 
 def of_data(dataset: str) -> str:
@@ -189,7 +189,7 @@ def of_data(dataset: str) -> str:
     """
     if user_files.is_reference(dataset, datasets.names()):
         return user_files.take_each(dataset)[0]
-    return dataset if dataset in user_data.offered() else DEFAULT
+    return dataset if dataset in user_metadata.offered() else DEFAULT
 
 
 def on_own_data(field: str) -> str:

@@ -53,6 +53,51 @@ class OwnMetric(NamedTuple):
         """The error for a function that is not a metric."""
         return UserError(f"{CONTRACT}, but {self.name} at {self.place} {what}")
 
+    def modes(self) -> dict[str, str]:
+        """Its validation metrics in tables, with their directions; "" if unknown."""
+        return dict(zip(self.names("val"), (self.mode, "min", self.mode), strict=True))
+
+    def check(self, classes: int) -> None:
+        """UserError for a function that does not return a number for random rows, two of each class, or that returns
+        another for the same rows after it has seen others.
+        """
+        y = torch.arange(classes).repeat(2)
+        scores = torch.randn(len(y), classes, generator=torch.Generator().manual_seed(0))
+        right = torch.nn.functional.one_hot(y, classes).to(scores)
+        first = self.of_each([(scores, y)])
+        for others in (scores, right, -right):  # none is better than right, for what keeps the best it has seen
+            with suppress(UserError):
+                self.of_each([(others, y)])
+            if not torch.equal(first, last := self.of_each([(scores, y)])):
+                raise self.wrong(
+                    f"returns {float(first):.7g} and later {float(last):.7g} for the same rows; let it keep nothing "
+                    "from call to call (reset what adds up), change no argument and draw nothing at random"
+                )
+
+    def spread(self, split: str, values: Tensor) -> dict[str, float]:
+        """The metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
+        worst = values.sort(descending=self.mode == "min").values[: worst_tenth(len(values))]
+        found = (values.mean(), values.std(correction=0), worst.mean())
+        return dict(zip(self.names(split), torch.stack(found).tolist(), strict=True))
+
+    def of_each(self, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
+        """The metric of each client, on its real rows.  UserError unless all are finite.  -> [k]
+
+        who: the i-th client in words, for messages.
+        """
+        values = _stacked(self, rows)
+        if values is None:
+            values = torch.stack([_one(self, scores, y) for scores, y in rows])
+        if values.dim() > 1:
+            raise self.wrong(f"returns a tensor of shape {list(values.shape[1:])}")
+        if not values.isfinite().all():
+            at = int((~values.isfinite()).nonzero()[0])
+            value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
+            raise self.wrong(
+                f"returns {value} for {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}"
+            )
+        return values.double()
+
 
 def take(texts: Iterable[str]) -> tuple[tuple[str, ...], tuple[user_files.UserFile, ...]]:
     """The canonical names of what was typed, and their files; UserError for anything but a function in a file."""
@@ -106,60 +151,6 @@ class _Called:
 
     def __call__(self, scores: Tensor, y: Tensor) -> Any:
         return self.__wrapped__(scores, y, **self.options)
-
-
-def modes(references: Sequence[str]) -> dict[str, str]:
-    """The names of the validation metrics in tables, with their directions if known."""
-    return {
-        name: mode
-        for metric in load(references)
-        for name, mode in zip(metric.names("val"), (metric.mode, "min", metric.mode), strict=True)
-    }
-
-
-def check(references: Sequence[str], classes: int) -> None:
-    """UserError for a function that does not return a number for random rows, two of each class, or that returns
-    another for the same rows after it has seen others.
-    """
-    y = torch.arange(classes).repeat(2)
-    scores = torch.randn(len(y), classes, generator=torch.Generator().manual_seed(0))
-    right = torch.nn.functional.one_hot(y, classes).to(scores)
-    for metric in load(references):
-        first = one_each(metric, [(scores, y)])
-        for others in (scores, right, -right):  # none is better than right, for what keeps the best it has seen
-            with suppress(UserError):
-                one_each(metric, [(others, y)])
-            if not torch.equal(first, last := one_each(metric, [(scores, y)])):
-                raise metric.wrong(
-                    f"returns {float(first):.7g} and later {float(last):.7g} for the same rows; let it keep nothing "
-                    "from call to call (reset what adds up), change no argument and draw nothing at random"
-                )
-
-
-def spread(metric: OwnMetric, split: str, values: Tensor) -> dict[str, float]:
-    """A metric over clients: mean, standard deviation, and mean over the worst tenth.  values [k]"""
-    worst = values.sort(descending=metric.mode == "min").values[: worst_tenth(len(values))]
-    found = (values.mean(), values.std(correction=0), worst.mean())
-    return dict(zip(metric.names(split), torch.stack(found).tolist(), strict=True))
-
-
-def one_each(metric: OwnMetric, rows: Rows, who: Callable[[int], str] = lambda i: "") -> Tensor:
-    """The metric of each client, on its real rows.  UserError unless all are finite.  -> [k]
-
-    who: the i-th client in words, for messages.
-    """
-    values = _stacked(metric, rows)
-    if values is None:
-        values = torch.stack([_one(metric, scores, y) for scores, y in rows])
-    if values.dim() > 1:
-        raise metric.wrong(f"returns a tensor of shape {list(values.shape[1:])}")
-    if not values.isfinite().all():
-        at = int((~values.isfinite()).nonzero()[0])
-        value, y, whose = float(values[at]), rows[at][1], f" ({who(at)})" if who(at) else ""
-        raise metric.wrong(
-            f"returns {value} for {several(len(y), 'row')} of {several(len(y.unique()), 'class')}{whose}"
-        )
-    return values.double()
 
 
 def _stacked(metric: OwnMetric, rows: Rows) -> Tensor | None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import datasets, flwr_partitions, user_data, user_partition, user_rows
+from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
 from fedtune.data.allocation import rounded_down
-from fedtune.data.user_pictures import PICTURES
+from fedtune.data.dataset import PICTURES
 from fedtune.experiment import scenarios
 from fedtune.experiment.rows_in_play import kept_rows
 from fedtune.experiment.scenario import PARTITIONS, Scenario
@@ -49,8 +49,12 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
     if name not in (*scenarios.SCENARIOS, given.get("dataset")):
         raise UserError(f"unknown scenario {name!r}: give your own data by --dataset, without --scenario")
     if user_files.is_own(given.get("dataset", "")):
+        from fedtune.data import user_data
+
         own = user_data.described(given["dataset"], own)
     if user_files.is_own(given.get("partition", "")):
+        from fedtune.data import user_partition
+
         own = user_partition.described(given["partition"], own)
     if flwr_partitions.is_named(given.get("partition", "")):
         flwr_partitions.require(given["partition"])
@@ -60,9 +64,9 @@ def taken(name: str, fields: Mapping[str, Any]) -> Taken:
 def data_in_words(scenario: Scenario) -> str:
     """A user's data set and its preprocessing in one line; "" for built-in data sets."""
     name = scenario.dataset
-    if not user_data.is_own(name):
+    if not user_metadata.is_own(name):
         return ""
-    about = user_data.about(name)
+    about = datasets.about(name)
     kind, row = about.row(name, scenario.image_size, scenario.x_as)
     shape, tokens = "×".join(map(str, row)), kind == user_rows.TOKENS
     owners = f", {several(about.owners, 'owner')}" if about.owners else ""
@@ -78,9 +82,9 @@ def data_in_words(scenario: Scenario) -> str:
 def notes(scenario: Scenario) -> tuple[str, ...]:
     """Notes for the user about what was read from their data set, one line each."""
     name = scenario.dataset
-    if not user_data.is_own(name):
+    if not user_metadata.is_own(name):
         return ()
-    about = user_data.about(name)
+    about = datasets.about(name)
     read = (f"x of {name} is taken as {scenario.x_as} (--x-as)",) if not about.kind else ()
     return (*about.notes, *read)
 
@@ -95,8 +99,8 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     name, partition = fields.get("dataset", ""), fields.get("partition", "")
-    if user_data.is_own(name):
-        about = user_data.about(name)
+    if user_metadata.is_own(name):
+        about = datasets.about(name)
         enough = _owners(name, fields, about)
         kind = about.kind
         if kind != PICTURES:
@@ -125,22 +129,22 @@ def defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clients(partition: str) -> int | None:
     """The number of clients that a partition says by itself, if it does."""
-    if user_partition.is_own(partition):
-        return user_partition.clients(partition)
+    if user_metadata.is_partition(partition):
+        return user_metadata.clients(partition)
     return flwr_partitions.clients(partition) if flwr_partitions.is_named(partition) else None
 
 
-def _owners(name: str, fields: Mapping[str, Any], about: user_data.DatasetInfo) -> int:
+def _owners(name: str, fields: Mapping[str, Any], about: user_metadata.DatasetInfo) -> int:
     """The number of owners whose rows may be given to clients."""
     skip, keep, least = (int(_number(fields, n, 0.0)) for n in ("skip_classes", "keep_classes", "min_rows"))
     if not about.owners or not (skip or keep):
         return about.owners_of(least)
-    data = user_data.load(name)
+    data = datasets.load(name)
     assert data.owner is not None  # the metadata say so
     return len(np.unique(data.owner[kept_rows(data, skip, keep, least)]))
 
 
-def _only_kind(model: str, about: user_data.DatasetInfo) -> str:
+def _only_kind(model: str, about: user_metadata.DatasetInfo) -> str:
     """The kind of the rows if type and axes leave it ambiguous and the model takes only one; "" otherwise."""
     kinds = user_rows.OF_AXES[len(about.shape)]
     fitting = [kind for kind in kinds if _takes(model, user_rows.row_shape(kind, about.shape), kind, about.classes)]

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError, unknown
-from fedtune.nn import catalogue, resnets, sequences, user_models, vit
+from fedtune.nn import catalogue
 from fedtune.nn.layers import Linear, MaxPool2x2, with_width
 from fedtune.nn.net import Net as Net
 from fedtune.nn.net import Shape as Shape
@@ -210,7 +210,7 @@ def _take_channels(net: nn.Module, channels: int) -> None:
         net.set_submodule(path, nn.Conv2d(channels, first.out_channels, first.kernel_size, **how))  # type: ignore[arg-type]
 
 
-# the function that makes the body of each architecture in the catalogue
+# the functions that make bodies; those of sequences, of ResNets for small images and of ViTs are beside them
 BODIES: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn8": cnn8,
@@ -220,15 +220,6 @@ BODIES: dict[str, Callable[..., nn.Module]] = {
     "fedgenp-cnn": fedgenp_cnn,
     "celeba-cnn": celeba_cnn,
     "mcmahan-cnn": mcmahan_cnn,
-    "tokens": sequences.tokens,
-    "textcnn": sequences.textcnn,
-    "lstm": sequences.lstm,
-    "cnn1d": sequences.cnn1d,
-    "resnet8-bn": resnets.resnet((1, 1, 1), batch_norm=True),
-    "resnet8-gn": resnets.resnet((1, 1, 1), batch_norm=False),
-    "resnet18-bn": resnets.resnet((2, 2, 2, 2), batch_norm=True),
-    "resnet18-gn": resnets.resnet((2, 2, 2, 2), batch_norm=False),
-    "vit": vit.vit,
     "resnet18": resnet18,
     "densenet121": _torchvision("densenet121"),
     "efficientnet-b0": _torchvision("efficientnet_b0"),
@@ -243,20 +234,33 @@ def build(name: str, shape: Shape, classes: int, features: int = 0, seed: int = 
     """An architecture with PyTorch's default initialisation from this seed; the global random state is not changed."""
     with randomness.seeded(seed):
         if catalogue.is_own(name):
+            from fedtune.nn import user_models
+
             return user_models.build(name, shape, classes, features)
         base, options = catalogue.called(name)
-        if base not in BODIES:
-            raise unknown("model", base, BODIES, "fedtune list models")
+        body = _body(base)
         d = features or catalogue.width(name)
         if len(shape) not in catalogue.axes(base):
             kind = "series" if base in catalogue.OF_SERIES else "images"
             raise _misfit(name, shape, f"it is for {kind}; use mlp for vectors, or your own model: FILE.py:NAME")
         try:
-            net = Net(BODIES[base](shape, d, **options), Linear(d, classes))
+            net = Net(body(shape, d, **options), Linear(d, classes))
         except (RuntimeError, ValueError) as error:
             raise _misfit(name, shape, str(error)) from error
         net.declared = ("body", "head")
         return net
+
+
+def _body(base: str) -> Callable[..., nn.Module]:
+    """The function that makes an architecture's body; UserError with the nearest name if there is none."""
+    if base in BODIES:
+        return BODIES[base]
+    from fedtune.nn import resnets, sequences, vit
+
+    others = {**sequences.BODIES, **resnets.BODIES, **vit.BODIES}
+    if base not in others:
+        raise unknown("model", base, [*BODIES, *others], "fedtune list models")
+    return others[base]
 
 
 def unseeded(model: str, shape: Shape, classes: int, features: int = 0) -> list[str]:
@@ -277,6 +281,8 @@ def width(model: str, shape: Shape, classes: int, features: int = 0, dtype: torc
     members = list(dict.fromkeys(catalogue.members(model)))
     d, first = features, "--features"
     for name in filter(catalogue.is_own, members):
+        from fedtune.nn import user_models
+
         user_width = user_models.width(name, shape, classes, d, dtype)
         if d and user_width != d:
             raise UserError(

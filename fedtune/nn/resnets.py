@@ -82,3 +82,11 @@ def resnet(blocks: tuple[int, ...], batch_norm: bool) -> Callable[..., nn.Module
         return with_width([net], net.features, features)
 
     return body
+
+
+BODIES = {
+    "resnet8-bn": resnet((1, 1, 1), batch_norm=True),
+    "resnet8-gn": resnet((1, 1, 1), batch_norm=False),
+    "resnet18-bn": resnet((2, 2, 2, 2), batch_norm=True),
+    "resnet18-gn": resnet((2, 2, 2, 2), batch_norm=False),
+}

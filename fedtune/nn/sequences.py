@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -161,3 +163,6 @@ def cnn1d(shape: Shape, features: int, width: int, kernel: int) -> nn.Module:
         Linear(2 * width * time, features),
         nn.ReLU(),
     )
+
+
+BODIES: dict[str, Callable[..., nn.Module]] = {"tokens": tokens, "textcnn": textcnn, "lstm": lstm, "cnn1d": cnn1d}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -90,3 +91,6 @@ def vit(shape: Shape, features: int, patch: int, width: int, depth: int, heads: 
     if width % heads:
         raise ValueError(f"{heads} heads do not share a width of {width}; give a `width` that is a multiple of `heads`")
     return with_width([ViT(shape=shape, patch=patch, width=width, depth=depth, heads=heads)], width, features)
+
+
+BODIES: dict[str, Callable[..., nn.Module]] = {"vit": vit}

@@ -70,7 +70,7 @@ class ProgramCheck:
         """What is checked, in lines."""
         runs = f"about {several(self._expected + 1, 'run')} of {several(self.rounds, 'round')}"
         of = f" (of {self.program.rounds})" if self.rounds < self.program.rounds else ""
-        return [f"{self.workload.title('')}: {runs}{of}", *self.workload.describe()]
+        return [f"{self.workload.name} (your program): {runs}{of}", *self.workload.describe()]
 
     def judge(self) -> Iterator[Finding]:
         """What is found, as soon as it is known."""
@@ -107,7 +107,7 @@ class ProgramCheck:
         yield self._repetition(again)
         if again.error:
             return
-        if self.workload.repeatable:
+        if self.workload.traits.repeatable:
             yield self._other_seed()
         yield self._files(first.written & again.written)
         yield from self._hyperparameters()
@@ -118,7 +118,7 @@ class ProgramCheck:
     @property
     def _expected(self) -> int:
         """The runs after the first, if nothing unusual is found."""
-        others = 2 + self.workload.repeatable + bool(self.program.check)
+        others = 2 + self.workload.traits.repeatable + bool(self.program.check)
         return (
             others
             + min(len(self._searched), TRIED)
@@ -129,7 +129,7 @@ class ProgramCheck:
 
     def _selection(self) -> Finding:
         try:
-            name = self.workload.objective
+            name = self.workload.measures.objective
         except UserError as error:
             return _failed("selection", str(error))
         metric = self.program.metrics[name]
@@ -204,7 +204,7 @@ class ProgramCheck:
     # --- chance
 
     def _repetition(self, again: Trial) -> Finding:
-        seeded = self.workload.repeatable
+        seeded = self.workload.traits.repeatable
         name = "same seed" if seeded else "noise"
         if again.error:
             return _failed(name, f"the same run fails when it is repeated: {again.error}")
@@ -245,7 +245,7 @@ class ProgramCheck:
     def _apart(self, other: Trial) -> str:
         """How far two runs are apart in what selects, in the last round; or else where they differ."""
         try:
-            selects = self.workload.objective
+            selects = self.workload.measures.objective
         except UserError:
             selects = next(iter(self.program.metrics))
         mine = {row["round"]: row for row in self._first.rows}

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
+from fedtune.core.workload import Run
 from fedtune.programs import command, fingerprint, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
@@ -36,7 +37,7 @@ class Stopped(ChildProcessError):
     """A program was ended from outside: the same trial may succeed another time."""
 
 
-class ProgramRun:
+class ProgramRun(Run):
     """A trial of a program.  Its process begins with the first step, and has a folder of its own for what it leaves."""
 
     def __init__(

@@ -3,35 +3,62 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
+from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.programs import command, fingerprint, program_file
 from fedtune.programs.naming import is_program
 from fedtune.programs.program_file import Program
+from fedtune.programs.trainer import ProgramTrainer
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramWorkload:
-    """A program with a first seed, fixed hyperparameters, and what may select."""
+class ProgramMeasures(Measures):
+    """What the rows of a program hold."""
 
-    trainer: ClassVar[str] = "fedtune.programs.trainer"
+    def __init__(self, program: Program, selects_on_test: bool) -> None:
+        """selects_on_test: whether metrics on test rows may select."""
+        self._program, self._on_test = program, selects_on_test
+
+    @property
+    def selectable(self) -> dict[str, str]:
+        """The metrics of the file that may select; seconds, too."""
+        return self._program.selectable(self._on_test) | {"seconds": "min"}
+
+    @property
+    def objective(self) -> str:
+        """The first metric of the file that may select and has a direction."""
+        found = self._program.selectable(self._on_test)
+        if not found:
+            (name, *_) = self._program.metrics
+            self._program.require_selectable(name)
+        return next((name for name, mode in found.items() if mode), next(iter(found)))
+
+    def worst(self, metric: str) -> float | None:
+        """What the file says of it: a program's val_loss may be larger than fedtune's own."""
+        return self._program.metrics[metric].worst if metric in self._program.metrics else None
+
+    def figures(self, last: Mapping[str, Any]) -> list[str]:
+        """The metrics of what runs on fresh seeds."""
+        return list(self._program.checking().metrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramWorkload(Workload):
+    """A program with a first seed, fixed hyperparameters, and what may select."""
 
     program: Program
     seed: int = 0
     pinned: dict[str, Any] = field(default_factory=dict)
     selects_on_test: bool = False
     own: tuple[UserFile, ...] = ()
-
-    structural: ClassVar[tuple[str, ...]] = ()
-    schedule: ClassVar[tuple[str, ...]] = ()
-    depends_on_horizon: ClassVar[bool] = True  # it is given its number of rounds, and may do with it what it wants
+    trainer: Trainer = field(default=ProgramTrainer(), compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -49,61 +76,21 @@ class ProgramWorkload:
         return self.program.rounds
 
     @property
-    def report_every(self) -> int:
-        """The rounds that a report of the program stands for."""
-        return self.program.every
+    def measures(self) -> ProgramMeasures:
+        """What the file and the metrics of its rows say."""
+        return ProgramMeasures(self.program, self.selects_on_test)
 
     @property
-    def source(self) -> str:
-        """Nothing is prepared for programs: they read their data themselves."""
-        return ""
-
-    @property
-    def selectable(self) -> dict[str, str]:
-        """The metrics that may select, with their directions; seconds, too."""
-        return self.program.selectable(self.selects_on_test) | {"seconds": "min"}
-
-    @property
-    def objective(self) -> str:
-        """The first metric of the file that may select and has a direction."""
-        found = self.program.selectable(self.selects_on_test)
-        if not found:
-            (name, *_) = self.program.metrics
-            self.program.require_selectable(name)
-        return next((name for name, mode in found.items() if mode), next(iter(found)))
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether it has a seed."""
-        return self.program.seed != "none"
-
-    @property
-    def continues(self) -> bool:
-        """Whether it keeps checkpoints."""
-        return self.program.checkpointed()
-
-    @property
-    def late(self) -> set[str]:
-        """None is known."""
-        return set()
-
-    @property
-    def common(self) -> set[str]:
-        """None: a program's hyperparameters are its own."""
-        return set()
-
-    @property
-    def conditions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Where a hyperparameter exists: with which values of others."""
-        return self.program.conditions
-
-    def worst(self, metric: str) -> float | None:
-        """What the file says of it: a program's val_loss may be larger than fedtune's own."""
-        return self.program.metrics[metric].worst if metric in self.program.metrics else None
-
-    def figures(self, last: Mapping[str, Any]) -> list[str]:
-        """The metrics of what runs on fresh seeds."""
-        return list(self.program.checking().metrics)
+    def traits(self) -> Traits:
+        """What the file says."""
+        conditions = self.program.conditions
+        return Traits(
+            searched={name: conditions.get(name, {}) for name in self.program.searched},
+            report_every=self.program.every,
+            depends_on_horizon=True,  # it is given its number of rounds, and may do with it what it wants
+            repeatable=self.program.seed != "none",
+            continues=self.program.checkpointed(),
+        )
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:
         """Its hyperparameters."""
@@ -113,45 +100,9 @@ class ProgramWorkload:
         """The value of every hyperparameter under a configuration; UserError for unknown names and bad values."""
         return self.program.configuration(self.pinned | dict(config))
 
-    def default(self) -> dict[str, Any]:
-        """The default of every hyperparameter."""
-        return self.configuration({})
-
-    def spaces(self) -> dict[str, Any]:
-        """None besides the one that the file declares."""
-        return {}
-
-    def searched(self) -> list[str]:
-        """What the file's [space] names."""
-        return list(self.program.searched)
-
-    def idle(self, config: Mapping[str, Any]) -> dict[str, str]:
-        """None is known."""
-        return {}
-
-    def first_rounds(self, config: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-        """The first, as far as is known."""
-        return dict.fromkeys(names, 1)
-
-    def sends_alike(self, searched: Iterable[str]) -> bool:
-        """Unknown."""
-        return False
-
-    def participation(self, share: float) -> float:
-        """Unknown."""
-        return 0
-
-    def with_seed(self, seed: int) -> ProgramWorkload:
-        """The same with another seed."""
-        return replace(self, seed=seed)
-
-    def as_searched(self) -> ProgramWorkload:
-        """The same without the command of `[check]`."""
-        return replace(self, program=replace(self.program, check=None))
-
-    def on_gpus(self, gpus: float) -> ProgramWorkload:
-        """The same: its command says what it does with a GPU."""
-        return self
+    def with_seed(self, seed: int, checking: bool = False) -> ProgramWorkload:
+        """The same with another seed.  checking: with the command of `[check]`."""
+        return replace(self, seed=seed, program=self.program.checking() if checking else self.program)
 
     def as_recorded(self, record: Mapping[str, Any]) -> ProgramWorkload:
         """The same; UserError if the script that its command names has changed since, as trials would not be alike."""
@@ -166,22 +117,6 @@ class ProgramWorkload:
 
     def _scripts(self) -> dict[str, str]:
         return fingerprint.scripts(self.program.command, Path(self.program.folder))
-
-    def folder_name(self, scenario: str) -> str:
-        """The program's name."""
-        return self.name
-
-    def title(self, scenario: str) -> str:
-        """The program's name."""
-        return f"{self.name} (your program)"
-
-    def scenario_words(self, name: str, given: Mapping[str, Any]) -> str:
-        """Unknown."""
-        return ""
-
-    def scenario_record(self, name: str) -> dict[str, Any]:
-        """Unknown."""
-        return {}
 
     def describe(self) -> list[str]:
         """What runs, what selects, and what cannot be known."""
@@ -200,14 +135,6 @@ class ProgramWorkload:
         if self.program.check:
             lines.append(f"final check: {' '.join(self.program.check.command)}")
         return lines
-
-    def typed_options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that describe it; none if it came from a command line, which does that itself."""
-        return {"algo": self.path} if is_program(self.program.path) else {}
-
-    def rerun_command(self, config: dict[str, Any], best: Path, *where: str) -> str:
-        """The program's own command with the best configuration."""
-        return f"cd {shlex.quote(self.program.folder)} && {self.filled(config)}"
 
     def filled(self, config: Mapping[str, Any], rounds: int | None = None) -> str:
         """The command of a configuration, as a shell takes it."""
@@ -238,7 +165,7 @@ class ProgramWorkload:
             "pinned": self.pinned,
             "defaults": self.configuration({}),
             "seed": self.seed,
-            "repeatable": self.repeatable,
+            "repeatable": self.traits.repeatable,
             "selects_on_test": self.selects_on_test,
         }
 

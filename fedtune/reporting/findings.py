@@ -27,7 +27,7 @@ from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import caveats, schedulers, verdict
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of a study that has not ended
 

@@ -57,10 +57,9 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
 
 def _trained(p: SearchPlan, data: Mapping[str, Any], some: Sequence[Trial]) -> list[dict[str, Any]]:
     """Train some trials' configurations on the further seeds, as trials are trained; a row each."""
-    workload = p.workload.as_searched()
     runs = {
         (t["trial"], seed): ray_tasks.RunTask(
-            f"{t['trial']}, {p.run_word} {seed}", workload.with_seed(seed), fresh_seeds.values(p, t)
+            f"{t['trial']}, {p.run_word} {seed}", p.workload.with_seed(seed), fresh_seeds.values(p, t)
         )
         for t in some
         for seed in p.choosing

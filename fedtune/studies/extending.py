@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
-from fedtune.core.workload import trainer
 from fedtune.runs import frames, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
@@ -115,7 +114,7 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.Search
         raise UserError(
             f"--rounds needs a search whose budget is in rounds, but that of {run.path} is in {p.budget.unit}"
         )
-    if p.workload.depends_on_horizon:
+    if p.workload.traits.depends_on_horizon:
         raise UserError(
             f"{p.workload.name} may depend on how many rounds a trial has, so a longer one may differ from the start; "
             "search again with "
@@ -130,7 +129,7 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.Search
         raise UserError(
             f"only finished trials can be trained further, but {run.path} has none; fedtune resume it, or add --trials"
         )
-    saved_round = trainer(p.workload).saved_round
+    saved_round = p.workload.trainer.saved_round
     onward = tuple(
         plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds, saved_round))
         for t in best.itertuples()

@@ -26,7 +26,9 @@ def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFram
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
-        (name, seed): ray_tasks.RunTask(f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed), values)
+        (name, seed): ray_tasks.RunTask(
+            f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed, checking=True), values
+        )
         for seed in p.fresh(p.final_seeds)
         for name, values in candidates.items()
     }
@@ -47,7 +49,7 @@ def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFram
         scored = [(algo | {"configuration": n, "seed": s}, outcomes[r.label].clients) for (n, s), r in runs.items()]
         reading.write_table(clients.table(scored), p.files.clients_file)
     rows = [
-        {"configuration": n, "seed": s} | last_round(outcomes[run.label], p.goal, p.workload.figures)
+        {"configuration": n, "seed": s} | last_round(outcomes[run.label], p.goal, p.workload.measures.figures)
         for (n, s), run in runs.items()
     ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])

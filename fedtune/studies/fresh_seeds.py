@@ -95,7 +95,7 @@ def evaluate(
     runs: dict[tuple[str, str, int], ray_tasks.RunTask] = {}
     for _, name, p, c, seed in entries:
         label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
-        runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, p.workload.with_seed(seed), c.config))
+        runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, p.workload.with_seed(seed, checking=True), c.config))
     first = next(iter(plans[0].values()))
     outcomes = ray_tasks.run_all(
         runs=list(runs.values()),
@@ -117,7 +117,7 @@ def evaluate(
         rows.append(
             whose
             | {SEARCH: k, "trial": c.trial, "score": c.score}
-            | run_summary(outcome, p.goal, p.workload.figures)
+            | run_summary(outcome, p.goal, p.workload.measures.figures)
             | config
         )
         rounds += [whose | row for row in outcome.rounds]

@@ -12,7 +12,8 @@ from fedtune.programs.naming import is_program
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
-from fedtune.tuning.options.options import OF_ENGINE, SearchOptions, canonical
+from fedtune.tuning.options.options import OF_ENGINE, canonical
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.options.types import (
     HOW,
     LENGTH,

@@ -21,14 +21,15 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
 from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
-from fedtune.core.workload import Place, Workload, trainer
-from fedtune.core.workload import SeedRun as OneOfSeeds
+from fedtune.core.workload import Place, Run, Workload
 from fedtune.runs import clients, provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.trial_states import FAILED
 
 if TYPE_CHECKING:  # what a worker need not load to train: Ray Tune, pandas and rich take it 1.5 s
     from fedtune.tuning.space_types import Config
+
+RETRIES = 3  # of a run that is ended from outside, as many as a trial has
 
 
 class RunTask(NamedTuple):
@@ -87,7 +88,7 @@ def run_all(
     commit = provenance.commit()
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
     some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
-    at = Place(folder and RunFiles(folder).outputs_folder, "", cpus, gpus)
+    at = Place(folder and RunFiles(folder).outputs_folder, cpus=cpus, gpus=gpus, retries=RETRIES)
     outcomes = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective)
     for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
         done[run.label] = outcome._replace(commit=commit)
@@ -155,15 +156,15 @@ def train_seeds(
     """The outcomes of several seeds that train together.  data: of each seed."""
     keep_freed_memory()
     torch.set_num_threads(max(1, int(at.cpus)))
-    trains = trainer(workload)
+    trains = workload.trainer
     if budget.unit == "seconds":
         trains.warm(workload.with_seed(seeds[0]), config, data[0])
     at = at._replace(gpu_ids=tuple(map(str, ray.get_gpu_ids()))) if at.gpus else at
-    together = trains.seeded(workload, config, dict(zip(seeds, data, strict=True)), at)
+    together = trains.start(workload, config, dict(zip(seeds, data, strict=True)), at)
     try:
         courses = [_Course(run, budget, objective) for run in together.runs]
         while left := [i for i, course in enumerate(courses) if not course.over]:
-            for i, row in together.step(left).items():
+            for i, row in together.steps(left).items():
                 courses[i].take(row)
         return [course.outcome() for course in courses]
     finally:
@@ -173,7 +174,7 @@ def train_seeds(
 class _Course:
     """A run on its way: its rounds, and the best of them."""
 
-    def __init__(self, run: OneOfSeeds, budget: Budget, objective: Objective | None) -> None:
+    def __init__(self, run: Run, budget: Budget, objective: Objective | None) -> None:
         self.run, self.budget, self.objective = run, budget, objective
         self.rows: list[dict[str, Any]] = []
         self.seconds, self.reason, self.over = 0.0, "", False
@@ -224,11 +225,12 @@ def packs(runs: Sequence[RunTask], slots: int, one_by_one: bool) -> list[list[Ru
         groups.setdefault(kind, []).append(run)
     by_federation: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
     for group in groups.values():
-        at_once = 1 if one_by_one else trainer(group[0].workload).seeds_at_once(group[0].workload, group[0].config)
+        at_once = 1 if one_by_one else group[0].workload.trainer.seeds_at_once(group[0].workload, group[0].config)
         parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(groups))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
-            federations = pack[0].workload.source, tuple(run.workload.seed for run in pack)
+            w = pack[0].workload
+            federations = w.trainer.source(w), tuple(run.workload.seed for run in pack)
             by_federation.setdefault(federations, []).append(pack)
     return [pack for of in by_federation.values() for pack in of]
 
@@ -251,9 +253,9 @@ def _outcomes(
     shared: list[Any] = []
     for pack in some:
         w, seeds = pack[0].workload, [run.workload.seed for run in pack]
-        if latest != (w.source, seeds):
-            latest = w.source, seeds
-            dealt = [trainer(w).prepare(w, data, seed) for seed in seeds]
+        if latest != (w.trainer.source(w), seeds):
+            latest = w.trainer.source(w), seeds
+            dealt = [w.trainer.prepare(w, data, seed) for seed in seeds]
             with local_ray.spoken_to():
                 shared = [ray.put(each) for each in dealt]
         with local_ray.spoken_to():

@@ -53,7 +53,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
             "replay the first search"
         )
     planned = plan.make(options)
-    if not planned.workload.repeatable:
+    if not planned.workload.traits.repeatable:
         raise UserError(
             f"a replay compares every number, but {planned.workload.name} has no seed and gives others each time; "
             "write {seed} in its command if it takes one"

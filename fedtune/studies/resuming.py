@@ -14,7 +14,7 @@ from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
 from fedtune.studies.comparison import comparison
 from fedtune.tuning import plan, saved_state
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 STATE = "Ray reads a run's state in a way that can run any code"
 

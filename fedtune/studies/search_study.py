@@ -14,7 +14,6 @@ from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several, short
-from fedtune.core.workload import trainer
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
@@ -34,7 +33,7 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
     with ExitStack() as stack:
         if resumed:
             stack.enter_context(p.files.lock())
-        data = trainer(p.workload).load(p.workload, p.options.data_dir, p.options.download)
+        data = p.workload.trainer.load(p.workload, p.options.data_dir, p.options.download)
         prepared = prepare(p, data, p.final_seeds)
         disk.require_room(p.storage)
         fits = stack.enter_context(
@@ -54,7 +53,7 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
 
 def prepare(p: SearchPlan, data: Mapping[str, Any], fresh: int) -> list[Any]:
     """The data that every trial trains on, by seed; UserError if they, or the fresh ones, cannot be prepared."""
-    trains = trainer(p.workload)
+    trains = p.workload.trainer
     trains.require(p.workload, data, [*p.choosing, *p.fresh(fresh)])
     trains.report(p.workload, data)
     return prepared(p, data)
@@ -62,7 +61,7 @@ def prepare(p: SearchPlan, data: Mapping[str, Any], fresh: int) -> list[Any]:
 
 def prepared(p: SearchPlan, data: Mapping[str, Any]) -> list[Any]:
     """The data that every trial trains on, by seed."""
-    return [trainer(p.workload).prepare(p.workload, data, seed) for seed in p.selecting]
+    return [p.workload.trainer.prepare(p.workload, data, seed) for seed in p.selecting]
 
 
 def as_recorded(p: SearchPlan) -> SearchPlan:
@@ -84,7 +83,7 @@ def run_search(
     """
     with ExitStack() as stack:
         p = as_recorded(p)
-        p = dataclasses.replace(p, workload=trainer(p.workload).settled(p.workload, p.default(), prepared[0]))
+        p = dataclasses.replace(p, workload=p.workload.trainer.settled(p.workload, p.default(), prepared[0]))
         if p.probe:
             gpus, fits = gpu_share.measure_gpu_share(p.workload, prepared, p.cpus)
             p = dataclasses.replace(p, gpus=gpus)

@@ -18,7 +18,6 @@ from fedtune.core import interrupting
 from fedtune.core.metrics import JUDGED
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
-from fedtune.core.workload import trainer
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
 from fedtune.runs.state_copies import StateCopies
@@ -142,7 +141,7 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     if not saved_state.tuner_readable(p.folder):
         _new(p, trainable, concurrent)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
-        saved_state.drop_unlogged(p.folder, before, trainer(p.workload).saved_round, p.workload.report_every)
+        saved_state.drop_unlogged(p.folder, before, p.workload.trainer.saved_round, p.workload.traits.report_every)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
     ray_internals.limit_trials(tuner, concurrent)
     searcher = _innermost(tuner)

@@ -19,9 +19,9 @@ def first_effect(space: Space, workload: Workload, within: float = math.inf) -> 
     No early stopping should judge a trial before that round: the value could not have mattered yet.  What matters only
     after round `within`, if ever, or is declared late, is left out.
     """
-    late, latest, whose = workload.late, 1, ""
-    for schedule in _schedules(space, workload.schedule):
-        first = workload.first_rounds(schedule, [n for n in space.names if n not in late])
+    traits, latest, whose = workload.traits, 1, ""
+    for schedule in _schedules(space, traits.schedule):
+        first = workload.first_rounds(schedule, [n for n in space.names if n not in traits.late])
         for name, t in first.items():
             if latest < t <= within:
                 latest, whose = t, name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -81,13 +82,13 @@ def conclude(
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
     in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
     if len(checked):
-        say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.repeatable)}.")
+        say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.traits.repeatable)}.")
     elif not in_comparison:
         say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
-    figures += [test_text(tested)] if tested or "test_acc" in p.workload.figures({}) else []
+    figures += [test_text(tested)] if tested or "test_acc" in p.workload.measures.figures({}) else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(
         f"It is trial {best['trial']}, the best of {trials} ({counts_text}): {', '.join(figures)} after "
@@ -115,7 +116,11 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
     say("what to do next:")
     lie = ("--data-dir", data_dir) if data_dir else ()
     todo = {"figures, and what to try": command_line("report", p.shown)}
-    todo |= {"train the best again": p.workload.rerun_command(config, p.shown / p.files.best_file.name, *lie)}
+    best = p.workload.to_best(p.scenario, config, None)
+    again = command_line("run", "--config", p.shown / p.files.best_file.name, *lie)
+    if command := best.get("command"):  # of a program
+        again = f"cd {shlex.quote(best['folder'])} && {command}"
+    todo |= {"train the best again": again}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
@@ -127,7 +132,7 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
     main = p.goal.first.reported(checked)
     what = "test accuracy" if main == "test_acc" else main
     repeated = several(p.final_seeds, "repetition")
-    many = f"on fresh seeds ({p.final_seeds})" if p.workload.repeatable else f"in {repeated}"
+    many = f"on fresh seeds ({p.final_seeds})" if p.workload.traits.repeatable else f"in {repeated}"
     table = Table(title=f"{what} {many}, last round", title_justify="left")
     shown = ["test_acc"] * (main != "test_acc" and "test_acc" in checked)
     costs = ["MB a run"] * ("comm_mb" in checked)
@@ -156,8 +161,8 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
     for constraint in p.goal.constraints:
         values_of_best = checked[checked["configuration"] == "best"][constraint.name]
         satisfied = int((values_of_best.map(constraint.excess) <= 0).sum())
-        runs = several(len(values_of_best), "fresh seed" if p.workload.repeatable else "repetition")
-        reported = constraint.name in p.workload.figures({}) or values_of_best.notna().any()
+        runs = several(len(values_of_best), "fresh seed" if p.workload.traits.repeatable else "repetition")
+        reported = constraint.name in p.workload.measures.figures({}) or values_of_best.notna().any()
         say(f"{constraint} {f'holds on {satisfied}' if reported else 'is not reported on any'} of {runs}")
 
 

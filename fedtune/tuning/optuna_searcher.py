@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
-from fedtune.core import objectives
+from fedtune.core import metrics
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
@@ -182,7 +182,7 @@ class OptunaSearcher(Searcher):
         if error or not result or goal.first.name not in result or result.get(BROKEN):
             return TrialState.FAIL, None
         if result.get("diverged") and len(self.objectives) == 1:
-            worst, seen = objectives.worst(goal.first.name), self._worst
+            worst, seen = metrics.worst(goal.first.name), self._worst
             if worst is None or (seen is not None and goal.first.better(worst, seen)):  # a program's loss has no bound
                 worst = seen
             return (TrialState.PRUNED, None) if worst is None else (TrialState.COMPLETE, [worst])

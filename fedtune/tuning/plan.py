@@ -16,12 +16,14 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
 from fedtune.core.terminal import near, say, several
 from fedtune.core.workload import Workload
+from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import finite, idle, schedulers, searchers, widening
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks import loggers
-from fedtune.tuning.options.options import AUTO, SearchOptions, flag
+from fedtune.tuning.options.options import AUTO, flag
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
@@ -77,7 +79,7 @@ class SearchPlan:
     @property
     def title(self) -> str:
         """What is searched, in words."""
-        return self.workload.title(self.scenario)
+        return f"{self.workload.name} on {self.scenario}" if self.scenario else f"{self.workload.name} (your program)"
 
     @property
     def folder(self) -> Path:
@@ -92,7 +94,7 @@ class SearchPlan:
     @property
     def run_word(self) -> str:
         """What tells runs of one configuration apart: their seeds, or nothing but that they are repeated."""
-        return "seed" if self.workload.repeatable else "repetition"
+        return "seed" if self.workload.traits.repeatable else "repetition"
 
     @property
     def files(self) -> RunFiles:
@@ -168,7 +170,7 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     gpus = _gpus(options)
-    workload = options.workload().on_gpus(gpus)
+    workload = _on_gpus(options.workload(), gpus)
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
     space = widening.with_ranges(space, options.ranges, workload)
@@ -178,12 +180,13 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
         space = finite.as_grid(space)
     kind = schedulers.find(options.scheduler)
     moves = kind.moves_hyperparameters
-    if not workload.continues and (moves or kind.pauses):
+    if not workload.traits.continues and (moves or kind.pauses):
         _require_from_the_start(options.scheduler, workload, moves)
     points, outside = _points(space, workload, moves)
     _note_defaults(options, space)
-    metrics = workload.selectable
-    goal = Goal(parse(options.objective or workload.objective, metrics), constraints(options.subject_to, metrics))
+    metrics = workload.measures.selectable
+    objective = options.objective or workload.measures.objective
+    goal = Goal(parse(objective, metrics), constraints(options.subject_to, metrics))
     searchers.require_goal(goal, searcher, options.scheduler)
     _require_checked(goal, workload)
     _require_choosable(options, goal, moves)
@@ -241,10 +244,19 @@ def _gpus(options: SearchOptions) -> float:
     return share
 
 
+def _on_gpus(workload: Workload, gpus: float) -> Workload:
+    """The workload on a GPU, if its trials have a share of one; a program's command says what it does with it."""
+    if not isinstance(workload, Experiment):
+        return workload
+    if not gpus and workload.device != "cpu":
+        raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
+    return dataclasses.replace(workload, device="cuda") if gpus else workload
+
+
 def _searcher(options: SearchOptions, space: Space, workload: Workload) -> str:
     """The requested searcher, or a suitable one; UserError if it does not fit the space and the scheduler."""
     fitting = searchers.default(space, options.scheduler)
-    searchers.require_combination(options.searcher or fitting, options.scheduler, space, workload.structural)
+    searchers.require_combination(options.searcher or fitting, options.scheduler, space, workload.traits.structural)
     return options.searcher or fitting
 
 
@@ -260,7 +272,7 @@ def _require_from_the_start(scheduler: str, workload: Workload, moves: bool) -> 
 
 def _require_checked(goal: Goal, workload: Workload) -> None:
     """UserError unless runs on fresh seeds report what the search goes for, or its test metric."""
-    figures, first = [*workload.figures({}), "seconds"], goal.first
+    figures, first = [*workload.measures.figures({}), "seconds"], goal.first
     if first.reported(figures) not in figures:
         raise UserError(
             f"the final check must report {first.name} or {first.tested}, but that of {workload.name} reports "
@@ -320,7 +332,7 @@ def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[B
         if options.budget is not None:
             raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
         return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
-    if options.budget_unit == "mb" and "comm_mb" not in workload.selectable:
+    if options.budget_unit == "mb" and "comm_mb" not in workload.measures.selectable:
         raise UserError(
             f"--budget-unit mb needs the metric comm_mb, but {workload.name} does not report it; use --rounds"
         )
@@ -343,7 +355,7 @@ def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
 
 
 def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Workload) -> int:
-    (latest, name), rounds, every = first_effect, workload.rounds, workload.report_every
+    (latest, name), rounds, every = first_effect, workload.rounds, workload.traits.report_every
     if options.grace is None:
         return schedulers.at_report(schedulers.default_grace(rounds, latest), every)
     if options.grace > rounds or options.grace != int(options.grace):
@@ -365,8 +377,12 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
 
 
 def _name(workload: Workload, scenario: str) -> str:
-    """A name for a study's folder."""
-    return f"{workload.folder_name(scenario)}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    """A name for a study's folder; with the user's own data, after the data rather than the scenario."""
+    name = user_files.plain_name(workload.name)
+    if isinstance(workload, Experiment):
+        dataset = workload.scenario.dataset
+        name += f"-{user_files.plain_name(dataset) if user_files.is_own(dataset) else scenario}"
+    return f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
 
 
 def require_folder(storage: Path, name: str, given: str | None) -> None:

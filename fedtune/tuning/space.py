@@ -87,10 +87,10 @@ def derived(workload: Workload) -> dict[str, Any]:
     """The space of a workload that has none of its own: what it says is searched, over its declared ranges; what all
     algorithms share, over the range that all have.
     """
-    declared, conditions, common = workload.hyperparameters(), workload.conditions, workload.common
-    range_of = shared.of_undeclared if common else Hyperparameter.domain
-    domains = {name: range_of(declared[name]) for name in workload.searched()}
-    return {n: when(domain, **conditions[n]) if conditions.get(n) else domain for n, domain in domains.items()}
+    declared, traits = workload.hyperparameters(), workload.traits
+    range_of = shared.of_undeclared if traits.common else Hyperparameter.domain
+    domains = {name: range_of(declared[name]) for name in traits.searched}
+    return {n: when(domains[n], **where) if where else domains[n] for n, where in traits.searched.items()}
 
 
 def names(algo: str) -> list[str]:

@@ -25,7 +25,7 @@ from fedtune.core.memory import give_back_memory, keep_freed_memory
 from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
-from fedtune.core.workload import Place, Run, Workload, trainer
+from fedtune.core.workload import Place, Runs, Workload
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
 from fedtune.user_code import user_errors
 
@@ -87,7 +87,7 @@ class FederatedTrainable(tune.Trainable):
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
-            trainer(workload).warm(workload, config, data[0])
+            workload.trainer.warm(workload, config, data[0])
         self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -131,8 +131,8 @@ class FederatedTrainable(tune.Trainable):
 
     def _worst(self) -> dict[str, Any]:
         """The row of a trial that ends for good."""
-        chance = trainer(self.workload).chance(self.data[0])
-        return self.goal.of_diverged(chance, self.workload.worst) | {"diverged": True, "done": True}
+        chance = self.workload.trainer.chance(self.data[0])
+        return self.goal.of_diverged(chance, self.workload.measures.worst) | {"diverged": True, "done": True}
 
     def _judged(self, row: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Under constraints: by how much this trial breaks each, and what schedulers are to compare."""
@@ -236,10 +236,10 @@ class FederatedTrainable(tune.Trainable):
             self.load_checkpoint(folder)
         ray_internals.continue_from(self, self._round, self._before)  # Tune's rounds are ours
 
-    def _start(self, config: dict[str, Any]) -> Run:
+    def _start(self, config: dict[str, Any]) -> Runs:
         ids = tuple(map(str, ray.get_gpu_ids())) if self._gpus else ()
         at = Place(self._outputs, self.trial_id, self._cpus, self._gpus, ids)
-        return trainer(self.workload).start(self.workload, config, self.data, at)
+        return self.workload.trainer.trial(self.workload, config, self.data, at)
 
     def cleanup(self) -> None:
         """Tune ends the actor: nothing that its run started goes on."""

@@ -14,6 +14,7 @@ from ray import tune
 from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
+from fedtune.experiment.experiment import built_in
 from fedtune.tuning.plan import SearchPlan
 
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
@@ -22,7 +23,7 @@ CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise ma
 def why(p: SearchPlan, row: Mapping[str, Any]) -> str:
     """Why no configuration satisfies the constraints, with advice, from the row of one round; "" if one may.
 
-    Only for a search with `sends_alike`.
+    Only for a search that `sends_alike`.
     """
     return next(filter(None, (_broken(p, c, row) for c in p.goal.constraints if c.name in TRAFFIC)), "")
 
@@ -60,7 +61,8 @@ def _advice(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
         return "give " + ", or ".join(options)
     if by_rounds and (fewer := int(c.bound / each + CLOSE)):
         options.append(f"--rounds {fewer} or fewer")
-    if share := p.workload.participation(c.bound / (rounds * each)):
+    scenario = built_in(p.workload, "a bound on what is sent").scenario  # of a program it is unknown
+    if share := int(scenario.participants * c.bound / (rounds * each) + CLOSE) / scenario.clients:
         options.append(f"--participation {share:.4g} or less")
     return "give " + ", or ".join(options)
 
@@ -71,7 +73,7 @@ class Unkeepable(tune.Stopper):
     def __init__(self, p: SearchPlan) -> None:
         """p: the search's plan."""
         self._plan, self.why = p, ""
-        self._applies = not p.replayed and bool(p.goal.constraints) and p.workload.sends_alike(p.space.names)
+        self._applies = not p.replayed and bool(p.goal.constraints) and p.workload.traits.sends_alike(p.space.names)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Look at a round; no trial ends by this."""

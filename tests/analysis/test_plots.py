@@ -30,13 +30,13 @@ from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import accuracy
 from fedtune.core.objectives import parse
-from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.engine.simulation import Seeds
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SMALL = "--model mlp --features 12 --clients 4 --ways 3 --shots 6 --rounds 4 --all-classes 20".split()
 AXES = ["val_acc", "comm_mb"]
@@ -812,7 +812,7 @@ def test_a_trials_checkpoint_is_opened_as_a_model(tmp_path: Path) -> None:
     scenario = Scenario().override(**dict(zip(names, ("mlp", 12, 4, 3, 6, 2, 20), strict=True)))
     experiment = Experiment(algorithm="fedproto", scenario=scenario)
     data = [models.partitioning.make(scenario, seed) for seed in (0, 1)]
-    both = MultiSeedSimulation(experiment, {"lam": 3.0}, data)
+    both = Seeds(experiment, {"lam": 3.0}, dict(enumerate(data)))
     row = [both.step() for _ in range(2)][-1]
     with pytest.raises(UserError, match="has none of trial ab12"):
         models.of_trial(tmp_path, "ab12")

@@ -29,11 +29,12 @@ from fedtune.commands import search
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.engine import simulation
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning
 from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 
@@ -169,9 +170,7 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     words = tmp_path / "words"
     words.mkdir()
     p = planned(three, tmp_path, "--algo local --gpus-per-trial 0.5 --trials 15 --searcher random --scheduler none")
-    light = SimpleNamespace(
-        trainer="fedtune.engine.built_in", name="local", rounds=1, seed=0, title=lambda setting: f"local on {setting}"
-    )
+    light = SimpleNamespace(trainer=ENGINE, name="local", rounds=1, seed=0, traits=p.workload.traits)
     monkeypatch.setattr(driver, "FederatedTrainable", waiting(words))
     seen: dict[str, Any] = {}
 

@@ -34,7 +34,7 @@ from fedtune.core.about import FORMAT
 from fedtune.runs import logs
 from fedtune.tuning import plan
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.registry import register_trainable
 
 import fedtune
-from fedtune import api
+from fedtune import api, training
 from fedtune.core.errors import Diverged, UserError
 from fedtune.engine import simulation
 from fedtune.experiment.experiment import Experiment
@@ -110,7 +110,7 @@ def test_an_objective_ends_where_the_pruner_says():
 )
 def test_a_study_in_another_direction_is_refused_before_it_trains(metric, directions, said, monkeypatch):
     objective = fedtune.objective("fedavg", objective=metric, **SMALL)
-    monkeypatch.setattr(simulation.MultiSeedSimulation, "step", None)
+    monkeypatch.setattr(simulation.Seeds, "step", None)
     study = optuna.create_study(directions=directions or None)
     for ask in (lambda: study.optimize(objective, n_trials=1), lambda: objective(study.ask())):
         with pytest.raises(UserError) as refused:
@@ -128,14 +128,14 @@ def test_a_study_in_the_objectives_direction_and_a_trial_without_a_study_are_tra
 
 
 def test_a_trial_that_diverges_has_the_worst_value_and_says_why(monkeypatch):
-    step = simulation.MultiSeedSimulation.step
+    step = simulation.Seeds.step
 
     def diverging(self):
         if self.round == 1:
             raise Diverged("round 2 of client 0")
         return step(self)
 
-    monkeypatch.setattr(simulation.MultiSeedSimulation, "step", diverging)
+    monkeypatch.setattr(simulation.Seeds, "step", diverging)
     study = optuna.create_study(direction="maximize")
     study.optimize(fedtune.objective("fedprox", **SMALL), n_trials=1)
     (trial,) = study.trials
@@ -203,4 +203,4 @@ def test_a_search_says_what_was_asked_of_it():
 
 
 def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is api.train
+    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is training.train

@@ -29,7 +29,8 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import entry_points, user_files
 
 TOP = "from dataclasses import dataclass\nfrom fedtune import Algorithm, hyper\n"
@@ -174,7 +175,7 @@ def test_two_algorithms_of_one_comparison_each_get_their_own_utils(folder, capsy
     for name, experiment in sent.items():  # as a worker gets it
         user_files._files.clear(), user_files._code.clear()
         with user_files.Execution().used():
-            assert pickle.loads(experiment).schedule == (name[0],)
+            assert pickle.loads(experiment).traits.schedule == (name[0],)
     user_files._files.clear(), user_files._code.clear()
     user_copies.restore(folder / "both", record)  # as `resume` does
     for name in ("a.py", "b.py"):

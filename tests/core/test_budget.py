@@ -20,6 +20,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.engine import simulation
+from fedtune.engine.built_in import ENGINE
 from fedtune.engine.simulation import train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
@@ -53,7 +54,9 @@ def test_a_trial_is_the_mean_of_its_seeds(two) -> None:
     alone = [
         list(
             train(
-                Experiment(algorithm="fedavg", scenario=SMALL.override(rounds=20), seed=seed, pinned=pinned),
+                Experiment(
+                    algorithm="fedavg", scenario=SMALL.override(rounds=20), seed=seed, pinned=pinned, trainer=ENGINE
+                ),
                 configuration(first),
             )
         )
@@ -128,7 +131,7 @@ def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
 
 def test_the_final_check_has_the_budget_of_the_search() -> None:
     """A trial of so many megabytes is checked over so many."""
-    data, experiment = partitioning.make(SMALL, 0), Experiment(algorithm="fedavg", scenario=SMALL)
+    data, experiment = partitioning.make(SMALL, 0), Experiment(algorithm="fedavg", scenario=SMALL, trainer=ENGINE)
     rows = list(train(experiment, {}, data))
     limit = rows[2]["comm_mb"]
     got = final_check.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)), BY_ACCURACY)
@@ -178,7 +181,7 @@ def test_over_seeds_in_closed_form() -> None:
 def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:
     data = [partitioning.make(SMALL, seed) for seed in (0, 1)]
     one, other = (
-        simulation.MultiSeedSimulation(Experiment(algorithm="fedproto", scenario=SMALL), {}, data) for _ in range(2)
+        simulation.Seeds(Experiment(algorithm="fedproto", scenario=SMALL), {}, dict(enumerate(data))) for _ in range(2)
     )
     for _ in range(2):
         one.step()

@@ -17,7 +17,7 @@ from support.user_data import made, pictures, saved, taken, wards
 from fedtune.core.errors import UserError
 from fedtune.data import datasets, user_data
 from fedtune.data.federation import Federation
-from fedtune.engine import built_in
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import user_copies
@@ -221,12 +221,12 @@ def test_the_arrays_of_a_functions_only_call_are_those_that_every_trial_trains_o
     )
     fields = {"dataset": f"{tmp_path}/code.py:make", "clients": 3, "rounds": 1}
     workload = ExperimentOptions(algo="fedavg", fields=fields).experiment()
-    loaded = built_in.load(workload, None, False)
-    data, sent = [built_in.prepare(workload, loaded, seed) for seed in (0, 1)], pickle.dumps(workload)
-    here = built_in.start(workload, {"lr": 0.1}, data).step()
+    loaded = ENGINE.load(workload, None, False)
+    data, sent = [ENGINE.prepare(workload, loaded, seed) for seed in (0, 1)], pickle.dumps(workload)
+    here = ENGINE.trial(workload, {"lr": 0.1}, data).step()
     as_in_another_process(monkeypatch)
     user_data._read.cache_clear()  # as there
-    there = built_in.start(pickle.loads(sent), {"lr": 0.1}, pickle.loads(pickle.dumps(data))).step()
+    there = ENGINE.trial(pickle.loads(sent), {"lr": 0.1}, pickle.loads(pickle.dumps(data))).step()
     assert there["val_loss"] == here["val_loss"] and calls.read_text() == "."
 
 

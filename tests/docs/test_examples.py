@@ -23,6 +23,7 @@ MODULES = (
     "fedtune.analysis.importances",
     "fedtune.analysis.study_plots",
     "fedtune.api",
+    "fedtune.training",
     "fedtune.core.hyper",
     "fedtune.core.pure",
     "fedtune.core.trees",

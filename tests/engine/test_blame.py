@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedtune.core.errors import UserError
 from fedtune.data.federation import Federation
-from fedtune.engine.simulation import MultiSeedSimulation, Simulation
+from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import architectures
 from fedtune.user_code import user_files
@@ -190,9 +190,7 @@ def test_a_stack_of_several_seeds_names_the_run_s_own_client() -> None:
     other = tokens(5000, int(data.train.rows[2, 1]))._replace(owners=(), row=None)
     model = f"{Path(__file__).parents[1] / 'support' / 'user_nets.py'}:tokens"
     scenario = DIGITS.override(model=user_files.take(model)[0], features=0, clients=3, all_classes=0)
-    simulation = MultiSeedSimulation(
-        Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, [data, other]
-    )
+    simulation = Seeds(Experiment(algorithm="fedavg", scenario=scenario, executor="stack"), {}, {0: data, 1: other})
     with pytest.raises(UserError, match=r"IndexError: index out of range in self \(client 2, row \d+\)$"):
         simulation.step()
 

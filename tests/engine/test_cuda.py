@@ -8,6 +8,7 @@ from support.nets import NETS, setting
 
 from fedtune.cluster import gpu_share
 from fedtune.engine import simulation
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning, registry, scenarios
 from fedtune.experiment.experiment import Experiment
 
@@ -81,7 +82,7 @@ def test_memory_returns_to_the_same_level_after_each_trial():
 
 def test_a_round_on_a_gpu_is_measured():
     setting = scenarios.find("digits-w4").override(clients=5, rounds=3)
-    experiment = Experiment(algorithm="fedavg", scenario=setting, device="cuda")
+    experiment = Experiment(algorithm="fedavg", scenario=setting, device="cuda", trainer=ENGINE)
     found = gpu_share.measure(experiment, [partitioning.make(setting, 0)])
     _, total = torch.cuda.mem_get_info()
     assert found.seconds > 0 and found.total == total

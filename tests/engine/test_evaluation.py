@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree, take
 from fedtune.engine import chunks, evaluation
-from fedtune.engine.simulation import MultiSeedSimulation, Simulation
+from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.algorithm import Model
 from fedtune.experiment.experiment import Experiment
@@ -150,7 +150,7 @@ def test_clients_that_are_the_same_are_scored_on_the_same_rows_once(
 
     def rows_with(law: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> pd.DataFrame:
         monkeypatch.setattr(evaluation, "_representatives", law)
-        sim = MultiSeedSimulation(Experiment(algorithm=algorithm, scenario=scenario), {}, data)
+        sim = Seeds(Experiment(algorithm=algorithm, scenario=scenario), {}, dict(enumerate(data)))
         rows = pd.DataFrame([sim.step() for _ in range(scenario.rounds)])
         return rows.drop(columns=["seconds", "eval_seconds"])
 

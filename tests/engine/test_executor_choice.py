@@ -16,10 +16,11 @@ from fedtune import tracing
 from fedtune.conformance import models
 from fedtune.core.errors import UserError
 from fedtune.engine import executor_choice, stacked_step
-from fedtune.engine.simulation import MultiSeedSimulation, Simulation, settled
+from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 
 DATA = random_federation([5, 9, 2, 7])
@@ -116,7 +117,7 @@ def test_code_that_can_be_stacked_is_run_by_the_rule_and_tried_only_once(
     assert torch.equal(chance, torch.get_rng_state())
     monkeypatch.setattr(executor_choice, "_rounds", lambda *_: pytest.fail("tried again"))
     assert settled(found, {}, DATA) == found
-    assert MultiSeedSimulation(found, {}, [DATA, DATA]).runs[1].state.groups[0].executor == "stack"
+    assert Seeds(found, {}, {0: DATA, 1: DATA}).runs[1].state.groups[0].executor == "stack"
 
 
 @pytest.mark.parametrize(("times", "best", "ratio"), [((3.0, 1.5), "loop", "2.0"), ((1.0, 2.5), "stack", "2.5")])
@@ -135,8 +136,8 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
         return [9.0, seconds[executor]]
 
     monkeypatch.setattr(executor_choice, "_rounds", timed)
-    runs = MultiSeedSimulation(
-        Experiment(algorithm="fedavg", scenario=SMALL.override(model=own_net("heavy"))), {}, [DATA, DATA]
+    runs = Seeds(
+        Experiment(algorithm="fedavg", scenario=SMALL.override(model=own_net("heavy"))), {}, {0: DATA, 1: DATA}
     )
     assert calls == ["stack", "loop"]
     assert {g.executor for run in runs.runs for g in run.state.groups} == {best}

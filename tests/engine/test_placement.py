@@ -139,7 +139,7 @@ def test_seeds_that_train_as_one_stack_do(name):
                 data,
                 torch.float64,
             )
-            found[device] = [rows for _ in range(3) for rows in seeds.step().values()]
+            found[device] = [rows for _ in range(3) for rows in seeds.steps().values()]
             if device == "cuda":
                 for run in seeds.runs:
                     assert_on_gpu(run)

@@ -14,8 +14,9 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.workload import HERE
 from fedtune.data.federation import Federation
 from fedtune.engine import executors, seed_stack
+from fedtune.engine.built_in import ENGINE
 from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
-from fedtune.engine.simulation import MultiSeedSimulation, Seeds, Simulation
+from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import names
@@ -70,7 +71,7 @@ def figures(row: dict[str, Any] | Diverged) -> dict[str, Any]:
 
 def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> None:
     for _ in range(rounds):
-        rows = together.step()
+        rows = together.steps()
         for i, run in enumerate(alone):
             assert_close(figures(rows[i]), figures(run.step()), **TIGHT, equal_nan=True)
             assert_close(together.runs[i].last.clients, run.last.clients, **TIGHT)
@@ -120,35 +121,32 @@ def test_a_seed_that_diverges_takes_no_other_with_it(calls: Calls) -> None:
     data = {seed: partitioning.make(DIGITS, seed) for seed in SEEDS}
     data[4] = data[4]._replace(x=data[4].x * 1e30)
     together, alone = both("fedprox", DIGITS, {"lr": 0.5}, data)
-    first = together.step()
+    first = together.steps()
     with pytest.raises(Diverged) as error:
         alone[1].step()
     assert isinstance(first[1], Diverged)
     assert str(first[1]) == str(error.value)
     for i in (0, 2):
         assert_close(figures(first[i]), figures(alone[i].step()), **TIGHT)
-        second = together.step([i])  # and they go on by themselves
+        second = together.steps([i])  # and they go on by themselves
         assert_close(figures(second[i]), figures(alone[i].step()), **TIGHT)
-    assert together.step([0, 2]).keys() == {0, 2}
+    assert together.steps([0, 2]).keys() == {0, 2}
 
 
 def test_a_trial_diverges_with_the_reason_of_its_first_seed_that_does() -> None:
     data = [partitioning.make(DIGITS, seed) for seed in SEEDS]
     data[1] = data[1]._replace(x=data[1].x * 1e30)
+    made = Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule")
     with pytest.raises(Diverged, match="diverged in round 1: the loss of"):
-        MultiSeedSimulation(
-            Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"), {"lr": 0.5}, data
-        ).step()
+        Seeds(made, {"lr": 0.5}, dict(enumerate(data, 3))).step()
 
 
 @pytest.mark.parametrize("name", ["gfpl", "scaffold"])
 def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path, calls: Calls) -> None:
-    data = [partitioning.make(SOME, seed) for seed in SEEDS]
+    data = {seed: partitioning.make(SOME, seed) for seed in SEEDS}
 
-    def trial() -> MultiSeedSimulation:
-        return MultiSeedSimulation(
-            Experiment(algorithm=name, scenario=SOME, seed=3, executor="rule"), EARLY[name], data
-        )
+    def trial() -> Seeds:
+        return Seeds(Experiment(algorithm=name, scenario=SOME, seed=3, executor="rule"), EARLY[name], data)
 
     whole, cut = trial(), trial()
     rows = [figures(whole.step()) for _ in range(4)]
@@ -238,7 +236,9 @@ def test_packs_hold_the_seeds_of_one_configuration_and_leave_no_slot_idle() -> N
     scenario = Scenario(rounds=2)
     runs = [
         RunTask(
-            f"{lr} {seed}", Experiment(algorithm="fedavg", scenario=scenario, seed=seed, executor="rule"), {"lr": lr}
+            f"{lr} {seed}",
+            Experiment(algorithm="fedavg", scenario=scenario, seed=seed, executor="rule", trainer=ENGINE),
+            {"lr": lr},
         )
         for seed in range(5)
         for lr in (0.1, 0.2)
@@ -262,11 +262,12 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
     scenario = DIGITS.override(rounds=4)
     data = [partitioning.make(scenario, seed) for seed in SEEDS]
     data[2] = data[2]._replace(x=data[2].x * 1e30)  # diverges
-    e, budget = Experiment(algorithm="fedavg", scenario=scenario, seed=3, executor="rule"), Budget("rounds", 3)
+    e = Experiment(algorithm="fedavg", scenario=scenario, seed=3, executor="rule", trainer=ENGINE)
+    budget = Budget("rounds", 3)
     outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, HERE, *data, budget=budget, objective=ACCURACY)
     for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
         alone = ray_tasks.train(
-            Experiment(algorithm="fedavg", scenario=scenario, seed=seed, executor="rule"),
+            e.with_seed(seed),
             {"lr": 0.5},
             d,
             1,

@@ -13,10 +13,11 @@ from torch.testing import assert_close
 from fedtune.core.budget import Budget
 from fedtune.data.federation import Split
 from fedtune.engine import chunks, evaluation
-from fedtune.engine.simulation import MultiSeedSimulation, Simulation
+from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SOME = DIGITS.override(rounds=5, participation=0.6, all_classes=20)
 ALGORITHMS = ["fedproto", "gfpl", "fedavgft", "fedgenp", "fedensemble"]
@@ -72,10 +73,8 @@ def test_a_kept_round_can_be_tested_after_its_clients_were_overwritten() -> None
 
 
 def test_seeds_are_tested_together() -> None:
-    data = [partitioning.make(SOME, seed) for seed in (0, 1)]
-    every, late = (
-        MultiSeedSimulation(Experiment(algorithm="fedproto", scenario=SOME, test_every=n), {}, data) for n in (1, 100)
-    )
+    data = {seed: partitioning.make(SOME, seed) for seed in (0, 1)}
+    every, late = (Seeds(Experiment(algorithm="fedproto", scenario=SOME, test_every=n), {}, data) for n in (1, 100))
     want, got = every.step(), late.step()
     assert bare(got) == bare(want, tests=False) and "test_acc_se" not in got
     assert bare(late.test()) == bare(want) and "test_acc_se" in want

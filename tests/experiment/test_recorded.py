@@ -14,7 +14,7 @@ from fedtune.runs import provenance
 from fedtune.studies import ray_tasks
 from fedtune.studies.options import ComparisonOptions
 from fedtune.trainables.fedproto import FedProto
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 SMALL = Scenario(clients=4, rounds=2)
 

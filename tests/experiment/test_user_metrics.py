@@ -17,7 +17,8 @@ from fedtune.engine import evaluation
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import user_metrics
 from fedtune.experiment.experiment import Experiment
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 
 MINE = '''
 import torch
@@ -160,7 +161,7 @@ def test_a_function_that_gives_the_same_rows_another_number_is_refused(what: str
 
 def test_what_a_function_keeps_does_not_matter_where_no_number_depends_on_it(tmp_path: Path) -> None:
     """Nor is it refused for rows that no client has, as those that are all right."""
-    assert experiment(f"{written(tmp_path, RESET)}:mine").selectable["val_mine"] == ""
+    assert experiment(f"{written(tmp_path, RESET)}:mine").measures.selectable["val_mine"] == ""
 
 
 def test_what_names_no_function_and_names_that_are_taken_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedtune.core.errors import UserError
 from fedtune.programs import fingerprint, flower, program_file, workload
 from fedtune.programs.program_file import Program
 from fedtune.programs.workload import ProgramWorkload
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
 
 
 def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
-    assert workload.of_program(of_app(app)).typed_options({"rounds": 3}) == {}  # it is no program file
+    assert (options := SearchOptions(flower=str(app))).with_typed(workload.of_program(of_app(app))) == options
 
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
@@ -200,7 +200,7 @@ def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path) -
     (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.loguniform(0.01, 0.5)}\n")
     given: dict[str, Any] = {"flower": str(app), "metric": ("client:eval-acc",), "python": sys.executable}
     found = SearchOptions(**given, space=str(tmp_path / "space.py")).workload()
-    assert found.searched() == ["lr"] and "client_eval_acc" in found.selectable
+    assert list(found.traits.searched) == ["lr"] and "client_eval_acc" in found.measures.selectable
     with pytest.raises(UserError, match="--flower needs --metric"):
         SearchOptions(**given | {"metric": ()}, space=str(tmp_path / "space.py")).workload()
     with pytest.raises(UserError, match="one of --algo, --program and --flower"):

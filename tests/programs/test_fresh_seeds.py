@@ -37,7 +37,7 @@ for t in range(1, 4):
 
 def trained(folder: Path, *seeds: int) -> list[Outcome]:
     workload = ProgramWorkload(program=python(folder, SCRIPT, words="{seed}"))
-    at = Place(folder / "outputs", "run", 1)
+    at = Place(folder / "outputs", "run", 1, retries=3)
     nothing = [None] * len(seeds)
     return ray_tasks.train_seeds(workload, {}, seeds, at, *nothing, budget=Budget(), objective=None)
 

@@ -15,11 +15,11 @@ from fedtune.analysis import reproduce, simulate
 from fedtune.commands import partition, run
 from fedtune.core.errors import UserError
 from fedtune.core.workload import Place
-from fedtune.programs import trainer, workload
+from fedtune.programs import workload
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.plan import SearchPlan
 
 SPACE = """
@@ -111,7 +111,7 @@ def test_the_final_check_compares_the_metric_that_reports_the_objective(
 ) -> None:
     metric = f"[metrics.{objective}]\nmode = 'max'\n"
     p = planned(algo=file(tmp_path, metrics=metric, more=f"[check]\nmetrics.{of_check} = {{mode = 'max'}}\n"))
-    assert p.goal.first.reported(p.workload.figures({})) == column
+    assert p.goal.first.reported(p.workload.measures.figures({})) == column
 
 
 def test_a_final_check_without_such_a_metric_is_refused(tmp_path: Path) -> None:
@@ -226,8 +226,9 @@ def test_two_searches_of_a_program_do_not_meet(tmp_path: Path) -> None:
     script = "import os\ntrial, folder, _ = os.environ['PLACES'].split()\nfile = open(f'{trial}.txt', 'x')\n"
     lines = "for i in range(5):\n    print('fedtune {\"val_acc\": 0.%d}' % i)\n"
     (tmp_path / "own.py").write_text(script + lines)
+    made = workload.of_file(path)
     runs = [
-        trainer.start(workload.of_file(path), {}, [None], Place(tmp_path / search / "outputs", "00001"))
+        made.trainer.trial(made, {}, [None], Place(tmp_path / search / "outputs", "00001"))
         for search in ("one", "other")
     ]
     rows = [[run.step()["val_acc"] for run in runs] for _ in range(5)]

@@ -12,6 +12,7 @@ from support.helpers import DIGITS, random_federation
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective, parse
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import clients, frames
 from fedtune.runs.files import RunFiles
@@ -26,7 +27,12 @@ def outcome(objective: Objective | None, rounds: int = 4, some: int = 0, limit: 
     threads = torch.get_num_threads()
     try:
         return ray_tasks.train(
-            Experiment(algorithm="fedavg", scenario=scenario), {"lr": 0.3}, data, 1, Budget("rounds", limit), objective
+            Experiment(algorithm="fedavg", scenario=scenario, trainer=ENGINE),
+            {"lr": 0.3},
+            data,
+            1,
+            Budget("rounds", limit),
+            objective,
         )
     finally:
         torch.set_num_threads(threads)

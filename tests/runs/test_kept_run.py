@@ -11,7 +11,7 @@ import pytest
 from fedtune.commands import replay, status
 from fedtune.runs import frames
 from fedtune.runs.folder import StudyFolder
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 KEPT = Path(__file__).parent / "kept"
 

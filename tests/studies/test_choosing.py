@@ -23,7 +23,7 @@ from fedtune.studies import choosing, ray_tasks
 from fedtune.studies.options import ComparisonOptions
 from fedtune.studies.ray_tasks import Outcome
 from fedtune.tuning import plan
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 COSTS = {"seconds": 1.0, "eval_seconds": 0.5}
 

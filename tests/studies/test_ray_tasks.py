@@ -12,6 +12,7 @@ import pytest
 
 from fedtune.core.objectives import ACCURACY
 from fedtune.data import datasets
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import Outcome, RunTask
@@ -22,7 +23,9 @@ from tests.support.waiting import wait_for
 SCENARIO = DIGITS.override(rounds=40)
 RUNS = [
     RunTask(
-        f"{name}, seed {seed}", Experiment(algorithm="fedavg", scenario=SCENARIO, seed=seed, executor="rule"), config
+        f"{name}, seed {seed}",
+        Experiment(algorithm="fedavg", scenario=SCENARIO, seed=seed, executor="rule", trainer=ENGINE),
+        config,
     )
     for seed in (100, 101, 102)
     for name, config in (("best", {"lr": 0.05}), ("default", {}))

@@ -11,11 +11,12 @@ TRAINS = """
 import sys
 import ray
 from fedtune.core.budget import Budget
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.studies import ray_tasks
 
-experiment = Experiment(algorithm="fedavg", scenario=scenarios.find("digits-w4").override(rounds=1))
+experiment = Experiment(algorithm="fedavg", scenario=scenarios.find("digits-w4").override(rounds=1), trainer=ENGINE)
 data = partitioning.make(experiment.scenario, experiment.seed)
 outcome = ray_tasks.train(experiment, {}, data, 1, Budget())
 assert len(outcome.rounds) == 1

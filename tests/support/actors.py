@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedtune.core.budget import Budget
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.trainable import FederatedTrainable
@@ -19,11 +20,17 @@ class LocalActor(FederatedTrainable):
     trial_resources, device = None, "cpu"
 
     def setup(self, config: dict[str, Any]) -> None:  # type: ignore[override]
-        super().setup(config, workload=Experiment(algorithm="fedproto", scenario=SETTING), data=DATA, budget=Budget())
+        super().setup(
+            config,
+            workload=Experiment(algorithm="fedproto", scenario=SETTING, trainer=ENGINE),
+            data=DATA,
+            budget=Budget(),
+        )
 
     def _begin(self, config: dict[str, Any]) -> None:
         values = dict(config)
-        self.workload = Experiment(algorithm=values.pop("algorithm", "fedproto"), scenario=SETTING, device=self.device)
+        algorithm = values.pop("algorithm", "fedproto")
+        self.workload = Experiment(algorithm=algorithm, scenario=SETTING, device=self.device, trainer=ENGINE)
         super()._begin(values)
 
     def _setup_logdir(self) -> None:

@@ -16,8 +16,8 @@ from support.searches import QUICK, configuration, searched
 from fedtune.commands import extend, replay
 from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
-from fedtune.engine.built_in import saved_round
-from fedtune.engine.simulation import MultiSeedSimulation, train
+from fedtune.engine.built_in import ENGINE
+from fedtune.engine.simulation import Seeds, train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -115,8 +115,8 @@ def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pyt
 def test_a_trial_goes_on_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     """In a fresh actor and in a reused one; Tune's iteration is our round."""
     chosen, data = {"lr": 0.02}, [partitioning.make(SMALL, 0)]
-    experiment = Experiment(algorithm="fedproto", scenario=SMALL.override(rounds=6))
-    source, rows = MultiSeedSimulation(experiment, chosen, data), []
+    experiment = Experiment(algorithm="fedproto", scenario=SMALL.override(rounds=6), trainer=ENGINE)
+    source, rows = Seeds(experiment, chosen, dict(enumerate(data))), []
     for t in range(1, 7):
         rows.append(source.step())
         if t == 4:
@@ -151,17 +151,17 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps(record))
     sound = earlier / "fedavg-a" / "checkpoint_000001"
-    simulation = MultiSeedSimulation(Experiment(algorithm="fedavg", scenario=SMALL), {}, [partitioning.make(SMALL, 0)])
+    simulation = Seeds(Experiment(algorithm="fedavg", scenario=SMALL), {}, {0: partitioning.make(SMALL, 0)})
     for folder in (sound, earlier / "fedavg-a" / "checkpoint_000002", earlier / "fedavg-b" / "checkpoint_000000"):
         folder.mkdir(parents=True)
         simulation.save(folder)
-    whole = (sound / "state.pt").read_bytes()
-    (earlier / "fedavg-a" / "checkpoint_000002" / "state.pt").write_bytes(whole[: len(whole) // 2])
+    whole = (sound / "0" / "state.pt").read_bytes()
+    (earlier / "fedavg-a" / "checkpoint_000002" / "0" / "state.pt").write_bytes(whole[: len(whole) // 2])
     simulation.step()
     simulation.save(sound)
     rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
-    assert extending.checkpoint(StudyFolder(run), "a", rounds, saved_round) == (str(sound), 2.5)
-    assert extending.checkpoint(StudyFolder(run), "c", rounds, saved_round) == (None, 0.0)
+    assert extending.checkpoint(StudyFolder(run), "a", rounds, ENGINE.saved_round) == (str(sound), 2.5)
+    assert extending.checkpoint(StudyFolder(run), "c", rounds, ENGINE.saved_round) == (None, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from support.waiting import wait_for
 from fedtune.cluster import ray_internals
 from fedtune.commands import extend, resume, status
 from fedtune.core.errors import UserError
-from fedtune.engine.built_in import saved_round
-from fedtune.engine.simulation import MultiSeedSimulation
+from fedtune.engine.built_in import ENGINE
+from fedtune.engine.simulation import Seeds
 from fedtune.experiment import partitioning, scenario
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import disk as storage
@@ -70,10 +70,10 @@ class Bomb:
 
 
 def other_shapes(file: Path) -> None:
-    runs = torch.load(file)
-    for group in runs[0]["groups"]:
+    run = torch.load(file)
+    for group in run["groups"]:
         group["tensors"] = {n: t[..., :1] for n, t in group["tensors"].items()}
-    torch.save(runs, file)
+    torch.save(run, file)
 
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
@@ -82,11 +82,11 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "some bytes changed": lambda f: f.write_bytes(f.read_bytes().replace(f.read_bytes()[20_000:20_040], bytes(40))),
     "empty": lambda f: f.write_bytes(b""),
     "gone": lambda f: f.unlink(),
-    "folder gone": lambda f: shutil.rmtree(f.parent),
+    "folder gone": lambda f: shutil.rmtree(f.parents[1]),
     "other shapes": other_shapes,
     "something else": lambda f: torch.save({"a": 1}, f),
-    "code": lambda f: torch.save(Bomb(f.parent.parent / "ran"), f),
-    "bare code": lambda f: f.write_bytes(pickle.dumps(Bomb(f.parent.parent / "ran"))),
+    "code": lambda f: torch.save(Bomb(f.parents[2] / "ran"), f),
+    "bare code": lambda f: f.write_bytes(pickle.dumps(Bomb(f.parents[2] / "ran"))),
 }
 
 
@@ -97,7 +97,7 @@ def test_a_trial_whose_checkpoint_is_damaged_begins_again_to_the_same_numbers(da
     whole, hurt = LocalActor(config={"lam": 2.0}), LocalActor(config={"lam": 2.0})
     whole.restore(saved)
     assert play(whole, 3) == undamaged[2:]
-    DAMAGE[damage](tmp_path / "checkpoint" / "state.pt")
+    DAMAGE[damage](tmp_path / "checkpoint" / "0" / "state.pt")
     hurt.restore(saved)
     first = hurt.train()
     assert first["training_iteration"] == first["round"] == 1
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_trial_and_the_one_before
     def persist(made: tune.Checkpoint) -> tune.Checkpoint:
         shutil.copytree(made.path, kept.checkpoint_fs_path)
         if kept.full:
-            os.truncate(Path(kept.checkpoint_fs_path) / "state.pt", 100)
+            os.truncate(Path(kept.checkpoint_fs_path) / "0" / "state.pt", 100)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return tune.Checkpoint.from_directory(kept.checkpoint_fs_path)
 
@@ -236,8 +236,8 @@ def test_a_full_disk_ends_the_search_which_goes_on_once_there_is_room(
     taken = fill(disk)
     ended(process, run, "is on a full disk;")
     assert "interrupted (its folder is on a full disk)" in capsys.readouterr().out.replace("\n", " ")
-    for file in run.glob("*/checkpoint_*/state.pt"):
-        assert torch.load(file, weights_only=True)[0]["round"] > 0  # none is half written
+    for file in run.glob("*/checkpoint_*/0/state.pt"):
+        assert torch.load(file, weights_only=True)["round"] > 0  # none is half written
     fill(disk)
     assert resume.main([str(run), "--no-dashboard"]) == 2
     assert "a search needs at least 8.4 MB on the disk of its folder, but " in capsys.readouterr().err
@@ -321,7 +321,7 @@ def at_work(run: Path) -> set[Path]:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    return list(run.glob("*/checkpoint_*/state.pt"))
+    return list(run.glob("*/checkpoint_*/0/state.pt"))
 
 
 LOST = "cannot resume: Ray's saved state "
@@ -372,7 +372,7 @@ def test_a_search_goes_on_without_rays_settings_from_damaged_checkpoints(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Also from the older of two states, where a driver left the newer one half written."""
-    copies = [copy for copy in interrupted.values() if at_work(copy) & {f.parents[1] for f in checkpoints(copy)}]
+    copies = [copy for copy in interrupted.values() if at_work(copy) & {f.parents[2] for f in checkpoints(copy)}]
     run = copy_to(tmp_path, copies[-1])
     (run / "tuner.pkl").unlink()
     for file in checkpoints(run):
@@ -448,7 +448,7 @@ def test_a_record_that_lacks_something_is_refused(
 def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:
     """The trial would lack them; it begins again instead."""
     small = scenario.Scenario(clients=4, rounds=3)
-    played = MultiSeedSimulation(Experiment(algorithm="local", scenario=small), {}, [partitioning.make(small, 0)])
+    played = Seeds(Experiment(algorithm="local", scenario=small), {}, {0: partitioning.make(small, 0)})
     for _ in range(2):
         played.step()
     for trial in ("a", "b", "c"):
@@ -456,7 +456,7 @@ def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> 
         folder.mkdir(parents=True)
         played.save(folder)
     whole = [{"training_iteration": t} for t in (1, 2, 3)]
-    saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]}, saved_round)
+    saved_state.drop_unlogged(tmp_path, {"a": whole, "b": whole[1:]}, ENGINE.saved_round)
     assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]
 
 

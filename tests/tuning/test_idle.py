@@ -7,7 +7,7 @@ from fedtune.experiment import scenarios
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import idle, plan, space
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 def loaded(name="default", algo="gfpl", scenario=None, **pinned):

@@ -23,7 +23,7 @@ from fedtune.runs.tables import rounds_frame
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.callbacks.logged_runs import SearchInfo
 from fedtune.tuning.callbacks.loggers import TrialLogger
-from fedtune.tuning.options.options import LOGGERS, SearchOptions
+from fedtune.tuning.options.search import LOGGERS, SearchOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
 

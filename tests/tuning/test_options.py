@@ -14,8 +14,9 @@ from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import schedulers, searchers
-from fedtune.tuning.options import arguments, options
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options import arguments, options, search
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import command_help
 
 LINE = (
@@ -117,9 +118,9 @@ def test_no_option_has_the_name_of_a_scenario_field() -> None:
 
 
 def test_names_that_help_lists_are_those_there_are() -> None:
-    assert options.SCHEDULERS == tuple(schedulers.KINDS)
-    assert set(options.SEARCHERS) == set(searchers.KINDS)
-    assert options.LOOPBACK == ray_start.LOOPBACK
+    assert search.SCHEDULERS == tuple(schedulers.KINDS)
+    assert set(search.SEARCHERS) == set(searchers.KINDS)
+    assert search.LOOPBACK == ray_start.LOOPBACK
 
 
 def test_fields_and_pinned_values_get_their_types() -> None:

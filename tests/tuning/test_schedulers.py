@@ -6,7 +6,7 @@ from ray import tune
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.tuning import messages, plan, schedulers, searchers
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.promotion import ResumableLimit
 from fedtune.tuning.space import Space
 

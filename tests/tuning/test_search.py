@@ -12,6 +12,7 @@ from fedtune.commands import run, search
 from fedtune.core.budget import Budget
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.data import datasets
+from fedtune.engine.built_in import ENGINE
 from fedtune.engine.simulation import train
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
@@ -194,7 +195,9 @@ def test_the_same_seed_searches_the_same(honest, tmp_path):
 
 def test_the_final_check_reports_a_diverged_run_as_such():
     data = datasets.load("digits")
-    experiment = Experiment(algorithm="fedproto", scenario=SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0})
+    experiment = Experiment(
+        algorithm="fedproto", scenario=SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0}, trainer=ENGINE
+    )
     federation = partitioning.partition(data, SMALL, 0)
     row = final_check.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]

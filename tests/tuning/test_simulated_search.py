@@ -13,7 +13,7 @@ from support.searches import QUICK, configuration, searched
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.tuning import plan, schedulers, searchers
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config, Space
 

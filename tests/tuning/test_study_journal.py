@@ -19,8 +19,8 @@ from optuna.trial import FrozenTrial, TrialState
 from ray import tune
 
 from fedtune.analysis import plots
-from fedtune.core.metrics import METRIC
-from fedtune.core.objectives import Goal, parse, worst
+from fedtune.core.metrics import METRIC, worst
+from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
 from fedtune.tuning import searchers
 from fedtune.tuning.callbacks import study_journal

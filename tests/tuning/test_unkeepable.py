@@ -20,11 +20,11 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import plan, unkeepable
-from fedtune.tuning.options.options import SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 
 def sends_alike(name: str, searched: list[str]) -> bool:
-    return Experiment(algorithm=name, scenario=Scenario()).sends_alike(searched)
+    return Experiment(algorithm=name, scenario=Scenario()).traits.sends_alike(searched)
 
 
 AVERAGING = [n for n in registry.names() if sends_alike(n, [])]
@@ -130,7 +130,7 @@ HOOKS = {
 def test_of_an_own_algorithm_only_what_is_sure_is_taken_as_such(hook: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("{hook}", hook))
     p = made(algo=str(tmp_path / "own.py"))
-    assert p.workload.sends_alike(["lr"]) is HOOKS[hook]
+    assert p.workload.traits.sends_alike(["lr"]) is HOOKS[hook]
 
 
 def two(hp: Hyperparameter) -> list[Any]:

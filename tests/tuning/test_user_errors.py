@@ -129,6 +129,6 @@ def test_what_would_come_again_ends_a_trial_and_what_may_heal_is_tried_again(
 
 
 def test_a_trial_that_cannot_be_set_up_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedtune.engine.built_in.MultiSeedSimulation", lambda *_: {}["odd"])
+    monkeypatch.setattr("fedtune.engine.built_in.Seeds", lambda *_: {}["odd"])
     row = LocalActor({}).train()
     assert row["done"] and row["broken"] and "KeyError: 'odd'" in row["reason"]

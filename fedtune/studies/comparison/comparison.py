@@ -13,7 +13,6 @@ from typing import Any
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.terminal import command_line, say, several
-from fedtune.core.workload import trainer
 from fedtune.runs import disk, provenance, reading, state_copies, user_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
@@ -76,7 +75,8 @@ def _data(c: ComparisonPlan) -> dict[str, Any]:
     data: dict[str, Any] = {}
     prepared = set()
     for p in c.every:
-        trains, source = trainer(p.workload), p.workload.source
+        trains = p.workload.trainer
+        source = trains.source(p.workload)
         if source not in prepared:
             prepared.add(source)
             data |= trains.load(p.workload, p.options.data_dir, p.options.download)
@@ -116,9 +116,10 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
         prepared: dict[Any, list[Any]] = {}
         for p in plans.values():
             say(f"\n{next(count)} of {several(len(c.every), 'search')}")
-            if p.workload.source not in prepared:
-                prepared[p.workload.source] = search_study.prepared(p, data)
-            if _search(p, data, prepared[p.workload.source], fits) == 130:
+            source = p.workload.trainer.source(p.workload)
+            if source not in prepared:
+                prepared[source] = search_study.prepared(p, data)
+            if _search(p, data, prepared[source], fits) == 130:
                 return False
     return True
 

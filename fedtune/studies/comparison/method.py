@@ -200,7 +200,7 @@ def _fresh(c: ComparisonPlan, tested: Tested) -> list[str]:
             "the tuned configuration."
         )
     sentences.append(f"We report {printable(tested.reported)} after the last round.")
-    if unseeded := [name for name, q in c.compared.items() if not q.workload.repeatable]:
+    if unseeded := [name for name, q in c.compared.items() if not q.workload.traits.repeatable]:
         sentences.append(f"{listed(unseeded)} cannot be seeded; for it, seeds are repetitions.")
     return sentences
 

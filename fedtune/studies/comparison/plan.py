@@ -12,7 +12,8 @@ from typing import Any
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.experiment.experiment import fitting
+from fedtune.experiment import scenarios
+from fedtune.experiment.experiment import Experiment, built_in, fitting
 from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
@@ -21,7 +22,8 @@ from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, SearchOptions, canonical
+from fedtune.tuning.options.options import AUTO, canonical
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.searchers import EXTENDABLE
 from fedtune.tuning.space import also_text
@@ -86,7 +88,7 @@ class ComparisonPlan:
         values: dict[str, dict[str, list[str]]] = {}
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
-            for n in sorted(p.workload.common - {*p.space.domains} - {*p.workload.idle({})}):
+            for n in sorted(p.workload.traits.common - {*p.space.domains} - {*p.workload.idle({})}):
                 values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
         lines = []
         for n, names_by_value in values.items():
@@ -103,13 +105,23 @@ class ComparisonPlan:
     @property
     def scenario_words(self) -> str:
         """The scenario by name, with the fields that were changed; of programs alone: their own data."""
-        words = (p.workload.scenario_words(p.scenario, p.options.fields) for p in self.plans.values())
-        return next(filter(None, words), "their own data")
+        if p := self._of_engine:
+            return scenarios.in_words(p.scenario, self.scenario_record["scenario"], dict(p.options.fields))
+        return "their own data"
 
     @property
     def scenario_record(self) -> dict[str, Any]:
         """The scenario for the record; empty if there are only programs."""
-        return next(filter(None, (p.workload.scenario_record(p.scenario) for p in self.plans.values())), {})
+        if p := self._of_engine:
+            experiment = built_in(p.workload, "a scenario")
+            preset, scenario = experiment.preset, dataclasses.asdict(experiment.as_given)
+            return {"scenario_name": p.scenario, "scenario": scenario, "preset": preset}
+        return {}
+
+    @property
+    def _of_engine(self) -> SearchPlan | None:
+        """The first search that is not of a program."""
+        return next((p for p in self.plans.values() if isinstance(p.workload, Experiment)), None)
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
@@ -160,11 +172,11 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     with terminal.silent():  # it is planned again below, and reports the error then
         first = {algo: _planned(search) for algo, search in searches.items()}
     spaces_of, trials = {algo: p.space for algo, p in first.items()}, {p.trials for p in first.values()}
-    common = {algo: p.workload.common for algo, p in first.items()}
+    common = {algo: p.workload.traits.common for algo, p in first.items()}
     baselines = _baselines(options, names)
     for algo, typed in baselines.items():
         if algo not in names and (p := _plan_of_baseline(search := _search(options, typed, folder), trials)):
-            searches[algo], spaces_of[algo], common[algo] = search, p.space, p.workload.common
+            searches[algo], spaces_of[algo], common[algo] = search, p.space, p.workload.traits.common
     if joined := [algo for algo in baselines if algo in searches and algo not in names]:
         say(f"note: also tuned, as baselines for the others: {', '.join(joined)} (--baselines none leaves them out)")
     plans = {}
@@ -365,14 +377,16 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
 
 
 def _also(
-    algo: str, spaces_of: dict[str, spaces.Space], common: dict[str, set[str]], search: SearchOptions
+    algo: str, spaces_of: dict[str, spaces.Space], common: dict[str, frozenset[str]], search: SearchOptions
 ) -> list[str]:
     """The scenario's hyperparameters that other algorithms search and this one does not: either all tune them or none.
 
     Otherwise an algorithm whose space lacks the learning rate would keep the default while others tune it.
     """
     workload = search.workload()
-    shared = {n: d for a, s in spaces_of.items() for n, d in s.domains.items() if n in workload.common & common[a]}
+    shared = {
+        n: d for a, s in spaces_of.items() for n, d in s.domains.items() if n in workload.traits.common & common[a]
+    }
     if spaces_of[algo].is_grid:
         return []
     idle = workload.idle({})
@@ -396,7 +410,7 @@ def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) 
             "a comparison needs one objective, but there are "
             f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
         )
-    figures = {n: p.goal.first.reported(p.workload.figures({})) for n, p in plans.items()}
+    figures = {n: p.goal.first.reported(p.workload.measures.figures({})) for n, p in plans.items()}
     if len(set(figures.values())) > 1:
         raise UserError(
             "a comparison needs one figure of all on fresh seeds, but there are "
@@ -408,7 +422,7 @@ def _with_common_grace(plans: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
     """The same plans, with a grace period until the slowest hyperparameter of any of them has had an effect."""
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
     if all(p.budget.unit == "rounds" for p in plans.values()):
-        grace = schedulers.at_report(int(grace), math.lcm(*(p.workload.report_every for p in plans.values())))
+        grace = schedulers.at_report(int(grace), math.lcm(*(p.workload.traits.report_every for p in plans.values())))
     return {
         name: dataclasses.replace(
             p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)

@@ -32,7 +32,7 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
 from fedtune.tuning.callbacks.logged_runs import TIME, MLflow, Tool, WandB
 from fedtune.tuning.callbacks.logged_runs import SearchInfo as About
-from fedtune.tuning.options.options import LOGGERS
+from fedtune.tuning.options.search import LOGGERS
 from fedtune.tuning.space_types import Config
 
 Event = tuple[str, str, Any]  # the trial, the event, and its data

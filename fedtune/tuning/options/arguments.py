@@ -12,7 +12,8 @@ from fedtune.core.errors import UserError
 from fedtune.runs import reading
 from fedtune.tuning.options import options
 from fedtune.tuning.options import types as option_types
-from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
+from fedtune.tuning.options.options import ExperimentOptions
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code.command import Parser as Parser
 from fedtune.user_code.command import guarded as guarded
 

@@ -1,4 +1,4 @@
-"""The options of runs and searches: each with its default and its help, declared once.
+"""The options of runs: each with its default and its help, declared once.  Those of searches are in `search`.
 
 The command line (arguments.py), a run's record and the Python API are all made from these classes.  Building a
 parser from them needs neither torch nor Ray.
@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError, shown
-from fedtune.core.metrics import METRIC
 from fedtune.engine.executors import EXECUTORS
 from fedtune.programs.naming import is_program
-from fedtune.runs.choice import CHOOSE_SEEDS, TOP
 from fedtune.tuning.options.types import (
     AUTO,
     FEW,
     HEADINGS,
-    HOW,
     LENGTH,
     WHAT,
     WHERE,
@@ -29,18 +25,13 @@ from fedtune.tuning.options.types import (
     bounded_int,
     check,
     flag,
-    gpus,
     is_mapping,
-    names_of,
     option,
     options,
     pair,
     positive_int,
-    small_int,
     texts,
 )
-from fedtune.tuning.schedulers import SCHEDULERS
-from fedtune.tuning.searchers import SEARCHERS
 from fedtune.user_code import user_files
 
 if TYPE_CHECKING:
@@ -54,7 +45,6 @@ __all__ = [
     "WHAT",
     "WHERE",
     "ExperimentOptions",
-    "SearchOptions",
     "above_zero",
     "check",
     "flag",
@@ -68,10 +58,8 @@ OF_ENGINE = (
     *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
     "executor",
 )
-LOOPBACK = "127.0.0.1"
 SEEDS = 2**32 - 1 - 3 * FEW  # the largest seed: those that follow it, of trials, choices, checks, are to fit 32 bits
 STARTS = ("common", "own")
-LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/loggers.py)
 
 
 def canonical(algo: str) -> str:
@@ -185,8 +173,9 @@ class ExperimentOptions:
     def experiment(self) -> Experiment:
         """The experiment that is described; UserError for whatever is wrong with it."""
         from fedtune.core.hyper import hyperparameters
+        from fedtune.engine.built_in import ENGINE
         from fedtune.engine.executors import require_device
-        from fedtune.experiment import initial_weights, registry, user_metrics, user_scenario
+        from fedtune.experiment import registry, user_scenario
         from fedtune.experiment.experiment import Experiment
 
         if self.is_program:
@@ -205,10 +194,16 @@ class ExperimentOptions:
         pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
         start_from = ""
         if self.start_from:
+            from fedtune.experiment import initial_weights
+
             start_from, file = initial_weights.take(self.start_from)
             own = user_files.merged(own, [file])
-        metrics, files = user_metrics.take(self.metric)
-        own = user_files.merged(own, files)
+        metrics: tuple[str, ...] = ()
+        if self.metric:
+            from fedtune.experiment import user_metrics
+
+            metrics, files = user_metrics.take(self.metric)
+            own = user_files.merged(own, files)
         given_now = {**fields, **hyperparameters(type(scenario))}  # a record has hyperparameters among its defaults
         then = {n: v for n, v in self.recorded.get("scenario", {}).items() if n not in given_now}
         experiment = Experiment(
@@ -226,6 +221,7 @@ class ExperimentOptions:
             own=own,
             test_every=self.test_every,
             defaults=self.recorded.get("defaults", {}),
+            trainer=ENGINE,
         )
         experiment.check()
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
@@ -269,7 +265,21 @@ class ExperimentOptions:
 
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
-        return replace(self, **workload.typed_options(self.fields))
+        if self.is_program:
+            return replace(self, algo=str(Path(self.algo).resolve())) if is_program(self.algo) else self
+        from fedtune.experiment import user_scenario
+
+        experiment = cast("Experiment", workload)
+        typed = {n: getattr(experiment.scenario, n) for n in self.fields}
+        typed |= {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
+        return replace(
+            self,
+            algo=user_files.reference(experiment.algorithm),
+            fields=typed,
+            set=dict(experiment.pinned),
+            start_from=user_files.reference(experiment.start_from),
+            metric=tuple(map(user_files.reference, experiment.metrics)),
+        )
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
@@ -288,180 +298,6 @@ class ExperimentOptions:
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
         return cls(**values, recorded=_recorded(content))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions(ExperimentOptions):
-    """A search: an experiment, what is searched and how, and the machine that it runs on."""
-
-    program: str = option(
-        "",
-        "your program in place of --algo; a program file, or its command, in which {lr} stands for a hyperparameter",
-        "FILE.toml|COMMAND",
-        group=WHAT,
-    )
-    metric_pattern: tuple[str, ...] = option(
-        (),
-        f"a program's metric in its output; a pattern with a group for the number (default name {METRIC}); may be "
-        "given several times",
-        "[NAME=]PATTERN",
-        texts,
-        group=WHAT,
-        rare=True,
-    )
-    flower: str = option(
-        "",
-        "a Flower app in place of --algo; with --metric client:NAME and a --space of its run config",
-        "APPDIR",
-        group=WHAT,
-    )
-    python: str = option(
-        "", "the Python that has Flower; default APPDIR/.venv, else python", "PATH", group=WHERE, rare=True
-    )
-    selects_on_test: bool = option(
-        False,
-        "let a program's metric on test rows select; what is found is then too good, and every report says so",
-        group=HOW,
-        rare=True,
-    )
-    space: str = option("default", "search space: default, paper, wide, or your file", "NAME|FILE.py", group=HOW)
-    also: str | None = option(
-        None, "more hyperparameters to search; for instance lr=0.001..0.3", "NAME[=LOW..HIGH],…", group=HOW
-    )
-    ranges: str | None = option(
-        None, "other ranges to search; for instance lr=0.0001..1", "NAME=LOW..HIGH,…", group=HOW
-    )
-    trials: int | None = option(
-        None, "configurations to try (default 32); of a grid: all", "N", positive_int, group=LENGTH
-    )
-    scheduler: str = option(
-        "asha", f"which trials stop early (default asha); one of {', '.join(SCHEDULERS)}", "NAME", group=HOW
-    )
-    searcher: str | None = option(
-        None,
-        f"what proposes values (default tpe); for a grid: grid; one of {', '.join(SEARCHERS)}",
-        "NAME",
-        group=HOW,
-    )
-    objective: str = option(
-        "",
-        f"what to improve (default {METRIC}); a metric on validation rows, or a cost; for two, the Pareto front",
-        "A[,B]",
-        group=HOW,
-    )
-    subject_to: str = option("", "constraints, such as comm_mb<=20", "A<=X[,B>=Y]", group=HOW)
-    seeds_per_trial: int = option(
-        1,
-        "seeds per trial (default 1); a trial is judged by the mean over them",
-        "K",
-        small_int,
-        group=HOW,
-    )
-    choose_seeds: int = option(
-        CHOOSE_SEEDS,
-        f"seeds that decide between the best {TOP} (default {CHOOSE_SEEDS}); these finished trials are trained on "
-        "K - 1 more at the end, and what diverges on any is out",
-        "K",
-        small_int,
-        group=HOW,
-    )
-    budget_unit: str = option(
-        "rounds", "unit of a trial's length and rungs (default rounds)", choices=UNITS, group=LENGTH, rare=True
-    )
-    budget: float | None = option(
-        None, "a trial's length in megabytes or seconds", "N", above_zero, group=LENGTH, rare=True
-    )
-    grace: float | None = option(
-        None, "first rung of early stopping; default: derived from the space", "N", above_zero, group=LENGTH, rare=True
-    )
-    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group=LENGTH)
-    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group=LENGTH)
-
-    max_concurrent: int | None = option(
-        None, "trials that run at once (default: as many as fit)", "N", positive_int, group=WHERE
-    )
-    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group=WHERE)
-    gpus_per_trial: float | str = option(
-        0.0, "GPUs of a trial, or auto to measure (default 0); may be a fraction", "N", gpus, group=WHERE
-    )
-    name: str | None = option(
-        None, "name of the study's folder; default: algorithm, scenario and time", "NAME", group=WHERE
-    )
-    storage_path: str = option("runs", "where the study's folder goes (default runs)", "DIR", group=WHERE)
-    address: str | None = option(
-        None,
-        "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",
-        "ADDRESS",
-        group=WHERE,
-    )
-    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
-    dashboard_host: str = option(
-        LOOPBACK,
-        f"where the dashboard listens (default {LOOPBACK})",
-        "HOST",
-        group=WHERE,
-        rare=True,
-    )
-    tensorboard: bool = option(
-        False, "also write TensorBoard event files; they cost time per round", group=WHERE, rare=True
-    )
-    logger: tuple[str, ...] = option(
-        (),
-        f"log every trial to {' or '.join(LOGGERS)} too; may be given twice",
-        "NAME",
-        names_of(*LOGGERS),
-        group=WHERE,
-        rare=True,
-    )
-
-    def __post_init__(self) -> None:
-        """As for an experiment; --program FILE.toml is another way to say --algo FILE.toml."""
-        if self.flower:
-            if self.algo or self.program:
-                raise UserError(
-                    f"one of --algo, --program and --flower says what is trained, but got {self.flower} and "
-                    f"{self.algo or self.program}"
-                )
-            object.__setattr__(self, "flower", str(Path(self.flower).expanduser().absolute()))
-        if self.program and self.algo not in ("", self.program):
-            raise UserError(f"either --algo or --program says what is trained, but got {self.algo} and {self.program}")
-        if is_program(self.program):
-            object.__setattr__(self, "algo", self.program)
-            object.__setattr__(self, "program", "")
-        super().__post_init__()
-
-    @property
-    def is_program(self) -> bool:
-        """Whether a program of the user's is trained."""
-        return bool(self.program or self.flower) or super().is_program
-
-    def workload(self) -> Workload:
-        """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
-        if not self.is_program:
-            self._require_of_engine()
-            return super().workload()
-        if not (self.program or self.flower):
-            for name, other in (("metric_pattern", "a command"), ("python", "--flower")):
-                if getattr(self, name):
-                    raise UserError(f"{flag(name)} goes with {other}, but {self.algo} is a program file; say it there")
-            return self._of_program_file(self.selects_on_test)
-        from fedtune.programs import workload
-        from fedtune.tuning import programs
-
-        rounds = self.fields.get("rounds")
-        if self.flower:
-            program = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
-            return workload.of_program(program, self.seed, {}, self.selects_on_test)
-        folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be started in another
-        program = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
-        return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
-
-    def _require_of_engine(self) -> None:
-        """UserError for an option that only programs have."""
-        if given := [name for name in ("metric_pattern", "python", "selects_on_test") if getattr(self, name)]:
-            raise UserError(
-                f"{flag(given[0])} is for a program of yours, but {self.algo or 'no --program'} was given; leave it out"
-            )
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
