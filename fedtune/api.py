@@ -21,7 +21,6 @@ from fedtune.core.metrics import METRIC
 from fedtune.core.workload import Workload, trainer
 from fedtune.experiment import registry, user_algorithms
 from fedtune.experiment.scenario import Scenario
-from fedtune.programs import program_file
 from fedtune.programs.naming import is_program
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.options.options import ExperimentOptions, SearchOptions
@@ -318,7 +317,9 @@ def _options(cls: type[Options], given_algo: Algo, scenario: str, given: Mapping
     """Options from arguments of Python: options by name, scenario fields, and searchable to hold fixed."""
     algo = user_algorithms.name_of(given_algo) if isinstance(given_algo, type) else str(given_algo)
     if is_program(algo):
-        theirs, searchable = ["rounds"], list(program_file.read(algo).hyperparameters())
+        from fedtune.programs import program_file  # imported here, because pydantic takes a moment to load
+
+        theirs, searchable = ["rounds"], list(program_file.read(algo).hyper)
     else:
         theirs = [f.name for f in dataclasses.fields(Scenario)]
         searchable = list(hyperparameters(registry.find(user_files.take_each(algo, registry.names())[0])))

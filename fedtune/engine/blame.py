@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -94,9 +95,15 @@ def _located(error: Exception, alone: Alone, rows: Callable[[], Sequence[Tensor]
 
 
 def _raised(alone: Alone, client: int, rows: Tensor | None) -> Exception | None:
+    stacked = sys.exc_info()[1]  # which is being handled: Python would take it for a cause of this one
     try:
         alone(client, rows)
     except Exception as error:  # whatever client code raises
+        at: BaseException | None = error
+        while at and at.__context__ is not stacked:
+            at = at.__context__
+        if at:
+            at.__context__ = None
         return error
     return None
 

@@ -87,7 +87,7 @@ def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
     else:
         return
     if told := _told(cause, s, g):
-        raise UserError(told + who) from cause
+        raise user_errors.UserCodeError(told + who, user_errors.theirs_on(cause)) from cause
     raise cause
 
 

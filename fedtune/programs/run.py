@@ -17,7 +17,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
-from fedtune.programs import command, fingerprint, idle, isolation, output, written_files
+from fedtune.programs import command, config_files, fingerprint, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -250,6 +250,7 @@ class ProgramRun:
         if self.program.isolate:
             place = isolation.copy(place, self.folder / COPY)
         values = self._values()
+        config_files.write(self.program.write, place, values)
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
         if written:
             isolation.put_aside(written)

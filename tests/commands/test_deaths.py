@@ -73,6 +73,7 @@ def test_what_is_lost_doubled_and_different_is_counted(found: dict, want: tuple[
     assert difference({(k,): v for k, v in found.items()}, whole) == want
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_path: Path) -> None:

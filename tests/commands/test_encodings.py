@@ -9,9 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "C"])
-@pytest.mark.parametrize(
-    "command", ["--help", "list gfpl", "partition --dataset {tmp}/tea.csv --partition iid --clients 2"]
-)
+@pytest.mark.parametrize("command", ["--help", "partition --dataset {tmp}/tea.csv --partition iid --clients 2"])
 def test_what_a_terminal_cannot_write_is_replaced(command: str, encoding: str, tmp_path: Path) -> None:
     """In a batch job or a container without a UTF-8 locale, and where output is redirected on an old system."""
     rows = [f"{i % 7},{i % 2},{('茶 café', 'thé')[i % 3 == 0]}" for i in range(120)]
@@ -26,7 +24,7 @@ def test_what_a_terminal_cannot_write_is_replaced(command: str, encoding: str, t
     if command.startswith("partition"):
         assert ("? caf" in said) and ("café" in said) == (encoding in ("cp1252", "latin-1"))
     else:
-        assert "usage: fedtune COMMAND" in said or "gfpl" in said
+        assert "usage: fedtune COMMAND" in said
 
 
 def test_no_number_loses_its_minus_where_that_cannot_be_written(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -11,12 +11,13 @@ from functools import lru_cache
 import pytest
 from support.helpers import CLOCK
 
-from fedtune.conformance import exactness
+from fedtune.conformance import exactness, messages, running
 from fedtune.conformance.algorithms import CHECKS
 from fedtune.conformance.cases import cases
 from fedtune.conformance.check import ConformanceCheck, Violation
 from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import hyperparameters
+from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.registry import find, names
 from fedtune.tuning.space_conformance import spaces
@@ -24,6 +25,23 @@ from fedtune.tuning.space_conformance import spaces
 ALL = names()
 # optimisers, schedules, epochs, Dropout and whose BatchNorm is whose: what the engine does for all algorithms alike
 OF_THE_ENGINE = ("adam", "skewed", "steps", "everyone", "personal", "chance")
+
+
+# what the engine does with an algorithm's methods; where two algorithms define the same ones, it is tested on the first
+LAWS = (
+    *(running.runs, running.types, running.inputs, running.own_state, running.seed),
+    *(messages.messages, messages.rows_stay_home, exactness.one_program, exactness.recorded_steps),
+    *(exactness.stack_equals_loop, exactness.grouping, exactness.checkpoint),
+)
+
+
+def methods(name: str) -> frozenset[str]:
+    """The methods of an algorithm that are not FedAvg's."""
+    cls = find(name)
+    return frozenset(n for n, m in vars(Algorithm).items() if callable(m) and getattr(cls, n) is not m)
+
+
+FIRST = set({methods(name): name for name in reversed(ALL)}.values())
 
 
 @lru_cache(maxsize=1)
@@ -42,7 +60,11 @@ def subject(name: str) -> Subject:
 
 @pytest.mark.parametrize(
     ("name", "check"),
-    [(name, check) for name in ALL for check in (*CHECKS, spaces)],
+    [
+        pytest.param(name, check, marks=[pytest.mark.long] * (check in LAWS and name not in FIRST))
+        for name in ALL
+        for check in (*CHECKS, spaces)
+    ],
     ids=lambda v: getattr(v, "name", v),
 )
 def test_check_passes(name: str, check: ConformanceCheck[Subject]) -> None:

@@ -85,9 +85,10 @@ def own_state(model: str) -> object:
     return models.own_state(models.ModelSubject(scenario.model, scenario))
 
 
-@pytest.mark.usefixtures("all_calls")
 @pytest.mark.parametrize(("model", "outcome"), TABLE)
-def test_a_models_memory_is_found_by_its_results(model: str, outcome: str) -> None:
+def test_a_models_memory_is_found_by_its_results(model: str, outcome: str, request: pytest.FixtureRequest) -> None:
+    if model.startswith("late_nets"):
+        request.getfixturevalue("all_calls")
     if outcome == STACKED:
         assert settled(experiment(model, "stack"), {}, DATA).executor == "stack"
     elif outcome == LOOP:

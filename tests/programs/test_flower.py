@@ -29,16 +29,17 @@ def app(tmp_path: Path) -> Path:
 
 
 def of_app(app: Path, *metrics: str, python: str | None = sys.executable, space: Any = (), **more: Any) -> Program:
-    return Program.from_flower(app, metrics or ["client:eval-acc"], dict(space), python=python, **more)
+    named: dict[str, Any] = {name: {} for name in metrics or ["client:eval-acc"]}
+    return program_file.of_option("--flower", flower=str(app), metrics=named, space=dict(space), python=python, **more)
 
 
 def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
     program = of_app(app, space={"lr": "1..9 log", "local-epochs": "1..8", "opt": ["sgd", "adam"]})
-    hps = program.hyperparameters()
+    hps = program.hyper
     assert program.searched == ("lr", "local-epochs", "opt") and program.rounds == 3 and program.seed == "{seed}"
     assert (hps["lr"].low, hps["lr"].high, hps["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
     assert hps["local-epochs"].integer and hps["local-epochs"].default == 2 and hps["opt"].default == "sgd"
-    assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
+    assert program.configuration({}) == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
     assert program.notes[:2] == (
         "lr has no default; 3.0 is taken, the middle of its range",
         "lr is 0.5 in the app, outside of what is searched",
@@ -51,7 +52,7 @@ def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
     program = of_app(app, defaults={"lr": 2, "opt": "adam", "fair": "false"})
-    assert program.defaults() == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
+    assert program.configuration({}) == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
 
 
 def test_metrics_have_names_splits_and_directions(app: Path) -> None:
@@ -62,7 +63,7 @@ def test_metrics_have_names_splits_and_directions(app: Path) -> None:
         "client_eval_acc": ("max", None, False),
         "server_loss": ("min", None, False),
         "train_accuracy": ("max", "train", False),
-        "client_f1": ("", None, False),
+        "client_f1": (None, None, False),
         "client_test_acc": ("max", None, True),
     }
     assert {"client_test_acc"} == {*program.reported}
@@ -93,7 +94,7 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
     program = program_file.read(file)
     assert program.name == "digits" and program.rounds == 9 and program.folder == str(app)
     assert program.selectable() == {"client_eval_acc": "max", "client_f1": "max"}
-    assert program.searched == ("lr", "local-epochs") and program.defaults()["opt"] == "adam"
+    assert program.searched == ("lr", "local-epochs") and program.configuration({})["opt"] == "adam"
     file.write_text(FILE.replace("local-epochs", "epochs"))
     with pytest.raises(UserError, match=r"own.toml:12: unknown run-config key 'epochs'"):
         program_file.read(file)
@@ -102,11 +103,7 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
 def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
     app = flower_app(tmp_path / "app", PYPROJECT.replace("lr = 0.5", "lr = 0.5\nseed = 7\nmodel-seed = 1"))
     program = of_app(app)
-    assert (
-        "seed={seed}" in program.command
-        and "seed" not in program.hyperparameters()
-        and program.hyperparameters()["model-seed"]
-    )
+    assert "seed={seed}" in program.command and "seed" not in program.hyper and program.hyper["model-seed"]
     assert "model-seed={seed}" in of_app(app, seed_key="model-seed").command
 
 

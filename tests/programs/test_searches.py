@@ -196,6 +196,7 @@ def assert_all_end(folder: Path) -> None:
     wait_for(lambda: not any(map(lives, began)))
 
 
+@pytest.mark.long  # five deaths of a search
 def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """In the end there is what an undisturbed search finds, and nothing is left on the way."""
     words = "--trials 3 --scheduler none --searcher random --max-concurrent 2 --final-seeds 0 --no-dashboard"

@@ -530,6 +530,7 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
         process.wait()
 
 
+@pytest.mark.long  # it waits for the limits of time
 def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(storage: Path) -> None:
     """More than the process may open files, and one that sends a letter now and then; a page that listens stays."""
     words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]

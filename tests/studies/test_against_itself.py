@@ -207,6 +207,7 @@ def test_what_choices_reach_on_fresh_seeds_and_how_many_of_their_runs_diverge() 
 GRID = 'from ray import tune\nSPACE = {"lr": tune.choice([0.01, 0.1, 0.3]), "momentum": tune.choice([0.0, 0.5])}\n'
 
 
+@pytest.mark.long
 def test_from_a_table_to_its_judgement(
     tmp_path: Path, one_ray: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -237,9 +237,19 @@ LIMITS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("executor", ["stack", "loop"])
+def is_long(only: tuple[str, ...], scenario: str, executor: str) -> bool:
+    """Of a row with both scenarios: each executor is tested once, and each scenario."""
+    return len(only) > 1 and (scenario, executor) not in {(*FEW, "loop"), (*NORM, "stack")}
+
+
 @pytest.mark.parametrize(
-    ("limit", "scenario"), [pytest.param(x, name, id=f"{x}-{name}") for x in LIMITS for name in x.only]
+    ("limit", "scenario", "executor"),
+    [
+        pytest.param(x, name, how, id=f"{x}-{name}-{how}", marks=[pytest.mark.long] * is_long(x.only, name, how))
+        for x in LIMITS
+        for name in x.only
+        for how in ("stack", "loop")
+    ],
 )
 def test_at_its_limit_it_is_the_other_algorithm(limit: Limit, scenario: str, executor: str) -> None:
     limit.check(scenario, executor)

@@ -57,7 +57,10 @@ def lengths(reports: list[SimulatedRound]) -> dict[int, int]:
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize(("scheduler", "trials"), [("asha", 9), ("promote", 9), ("median", 6)])
+@pytest.mark.parametrize(
+    ("scheduler", "trials"),
+    [("asha", 9), *(pytest.param(*both, marks=pytest.mark.long) for both in (("promote", 9), ("median", 6)))],
+)
 def test_it_is_the_search_that_ray_runs(scheduler: str, trials: int, tmp_path: Path) -> None:
     """With the curves that a search of Ray's logged the same configurations come, go as far, and end alike."""
     words = f"--algo local --rounds 9 --trials {trials} --grace 1 --scheduler {scheduler} --max-concurrent 1 {QUICK}"
