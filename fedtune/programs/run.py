@@ -78,6 +78,7 @@ class ProgramRun:
         self._events: deque[Event | Exception] = deque()  # what it printed and wrote, and nobody has asked for yet
         self._looks: list[Callable[[bool], bool]] = []  # at files that it writes
         self._looked = 0.0
+        self._written: Path | None = None  # the file that the program writes its figures to
         self._resumes = False  # goes on from a checkpoint, and has not reported a round since
         self._of_another = False  # that checkpoint is of a run with other values
         self._last = 0.0  # when the last row came
@@ -110,6 +111,11 @@ class ProgramRun:
     def first_figures(self) -> list[Figure]:
         """The first figure of each metric, as the program that runs now has given it."""
         return [*self._rows.first.values()] if self._rows else []
+
+    @property
+    def files(self) -> list[Path]:
+        """The file that its figures are read from, if there is one."""
+        return [self._written.resolve()] if self._written else []
 
     @property
     def processes(self) -> list[int]:
@@ -226,7 +232,7 @@ class ProgramRun:
 
     def _begin_again(self, why: str) -> None:
         """Without the checkpoint, which led nowhere."""
-        self.notes.append(f"{self.program.name} did not go on from its checkpoint and begins again: {why}")
+        self._note(f"did not go on from its checkpoint and begins again: {why}")
         self.close()
         self._resumes = False
 
@@ -236,7 +242,7 @@ class ProgramRun:
             before = self._before[number // self._every - 1].get(name, math.nan)
             if not self.differs and not (value == before or (math.isnan(value) and math.isnan(before))):
                 self.differs = f"round {number} again: {name} was {before:.12g}, and is now {value:.12g}"
-                self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
+                self._note(f"gives other figures each time: {self.differs}")
 
     def _start(self) -> None:
         self._claim_folder()
@@ -254,7 +260,7 @@ class ProgramRun:
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
         if written:
             isolation.put_aside(written)
-        self._rows = self._row_maker(written)
+        self._rows, self._written = self._row_maker(written), written
         self._last = time.monotonic()
         environment = self._environment(values)
         if self.program.reuse:
@@ -333,16 +339,29 @@ class ProgramRun:
         return event
 
     def _wait_for_end(self) -> None:
-        """After the last round: the program ends by itself, and says nothing that contradicts its rows."""
+        """After the last round: the program ends, and says nothing that contradicts its rows.
+
+        All figures are there, so they count however it ends; but a line tells what went wrong.
+        """
         rule = "must print 'fedtune {\"done\": true}'" if self.program.reuse else "must end"
         event = self._event(f"{rule} after its last round")
         assert self._child
         if event == DONE:
             idle.put(self._process(Path(self.program.folder), self._environment(self._values())), self._child)
             self._child = None
-        elif self._child.exit_status != 0:
-            raise self._ended()
+        elif (status := self._child.exit_status) != 0:
+            self._note(f"{_how(status)} after its last round; its figures count{self._raised()}")
+        elif error := self._raised():
+            self._note(f"ended with status 0, but printed a traceback{error}")
         self.close()
+
+    def _note(self, says: str) -> None:
+        self.notes.append(f"{self.program.name} {says}")
+
+    def _raised(self) -> str:
+        """The error of a traceback that it printed, after a colon."""
+        error = output.traceback(self.folder / LOG)
+        return f": {error}" if error else ""
 
     def _event(self, rule: str) -> Event | None:
         """The next row, or None when the program has ended; raises what was wrong in its output."""
@@ -398,14 +417,13 @@ class ProgramRun:
             said = os.strerror(self._child.failure)
             return UserError(f"{name} could not be started: {said}: {self.program.command[0]!r}")
         if status is None or _number(status) in FROM_OUTSIDE:
-            how = f" by {_name(_number(status))}" if status is not None else ""
-            when = f"in round {self._rows.round + 1}" if self._rows.round < self.rounds else "after its last round"
             why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
-            return Stopped(f"{name} was ended{how} {when}{why}")
+            return Stopped(f"{name} {_how(status)} in round {self._rows.round + 1}{why}")
         if status:
-            how = f"signal {_name(-status)}" if status < 0 else f"status {status}"
-            return self._failed(f"{name} failed with {how} {self._after()}")
+            return self._failed(f"{name} {_how(status)} {self._after()}")
         advice = self._other_length(self._rows.round) if self._rows.round else self._where_from(self._rows)
+        if error := self._raised():
+            advice = f"it printed a traceback{error}"
         return self._failed(f"{name} must report {several(self.rounds, 'round')}, but ended {self._after()}; {advice}")
 
     def _other_length(self, came: int) -> str:
@@ -443,6 +461,14 @@ class ProgramRun:
         if not lines:
             return UserError(f"{sentence}; it printed nothing")
         return UserError("\n".join([sentence, *(f"  {line}" for line in lines)]))
+
+
+def _how(status: int | None) -> str:
+    """How a program ended that did not end well."""
+    number = _number(status or 0)
+    if status is None or number in FROM_OUTSIDE:
+        return "was ended" + f" by {_name(number)}" * bool(number)
+    return f"failed with signal {_name(number)}" if status < 0 else f"failed with status {status}"
 
 
 def _name(number: int) -> str:

@@ -294,7 +294,10 @@ FAILURES = {
         "print('acc: 0.5')\nraise KeyError('lr')",
         r"failed with status 1 after 1 round(.|\n)*KeyError: 'lr'",
     ),
-    "a status at the end": (ROUNDS + "import sys; sys.exit(3)", "failed with status 3 after 3 rounds"),
+    "a traceback with status 0": (
+        "import traceback\nprint('acc: 0.5')\ntry: {}['lr']\nexcept KeyError: traceback.print_exc()",
+        "must report 3 rounds, but ended after 1 round, .*; it printed a traceback: KeyError: 'lr'\n",
+    ),
     "a crash": ("import os; os.abort()", "failed with signal SIGABRT after 0 rounds"),
     "it reads stdin": ("input()", r"status 1 after 0 rounds(.|\n)*EOFError"),
     "it needs a terminal": ("open('/dev/tty')", r"status 1(.|\n)*/dev/tty"),
@@ -443,17 +446,29 @@ def test_a_program_that_any_signal_ends_has_a_message(folder: Path, number: int)
     ("rounds", "end", "says"),
     [
         (1, "sys.exit(130)", "own was ended by SIGINT in round 2"),
-        (3, "sys.exit(130)", "own was ended by SIGINT after its last round"),
-        (3, "os.kill(os.getpid(), 15)", "own was ended by SIGTERM after its last round"),
-        (
-            3,
-            "os.kill(os.getpid(), 9)",
-            "own was ended by SIGKILL after its last round; the machine may be out of memory",
-        ),
+        (2, "os.kill(os.getpid(), 9)", "own was ended by SIGKILL in round 3; the machine may be out of memory"),
     ],
 )
 def test_a_program_that_is_ended_from_outside_says_when(folder: Path, rounds: int, end: str, says: str) -> None:
     assert fails(python(folder, ENDS.format(rounds=rounds, end=end)), folder, Stopped) == says
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("sys.exit(3)", "failed with status 3 after its last round; its figures count"),
+        ("{}['x']", "failed with status 1 after its last round; its figures count: KeyError: 'x'"),
+        ("os.abort()", "failed with signal SIGABRT after its last round; its figures count"),
+        ("os.kill(os.getpid(), 15)", "was ended by SIGTERM after its last round; its figures count"),
+        (
+            "import traceback\ntry: {}['x']\nexcept KeyError: traceback.print_exc()",
+            "ended with status 0, but printed a traceback: KeyError: 'x'",
+        ),
+    ],
+)
+def test_figures_that_are_all_there_count_however_the_program_ends(folder: Path, end: str, says: str) -> None:
+    run = begun(python(folder, ENDS.replace("{end}", end).replace("{rounds}", "3")), folder)
+    assert [row["val_acc"] for row in finish(run)] == [0.1, 0.2, 0.3] and run.take_notes() == [f"own {says}"]
 
 
 def test_an_exit_status_beyond_those_of_signals_is_a_status(folder: Path) -> None:
@@ -597,8 +612,6 @@ def test_a_process_that_is_used_again_is_done_after_its_last_round(folder: Path,
     assert "but was done after 2 rounds" in fails(
         python(folder, REUSED.replace("'rounds']", "'rounds'] - 1"), REUSE), folder
     )
-    ends = REUSED.replace("print('fedtune", "sys.exit(3)  # ")
-    assert "failed with status 3 after 3 rounds" in fails(python(folder, ends, REUSE), folder)
     more = REUSED.replace("print('fedtune", "print('acc: 0.3')  # ")
     assert "another val_acc came after the last" in fails(python(folder, more, REUSE), folder)
 
