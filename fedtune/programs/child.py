@@ -108,11 +108,6 @@ class Child:
         with suppress(OSError):  # it ended, as its output tells
             os.write(self._input, line + b"\n")
 
-    @property
-    def processes(self) -> list[int]:
-        """The program and all that it started."""
-        return keeper.below(self._keeper.pid)
-
     def pause(self) -> None:
         """Stop its processes until `go_on`."""
         self._paused, end = False, time.monotonic() + PAUSES

@@ -129,6 +129,11 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
     return made, notes
 
 
+def is_app(program: Any) -> bool:
+    """Whether a program is a Flower app."""
+    return CHILD in program.command
+
+
 # the folder
 
 

@@ -78,7 +78,6 @@ class ProgramRun:
         self._events: deque[Event | Exception] = deque()  # what it printed and wrote, and nobody has asked for yet
         self._looks: list[Callable[[bool], bool]] = []  # at files that it writes
         self._looked = 0.0
-        self._written: Path | None = None  # the file that the program writes its figures to
         self._resumes = False  # goes on from a checkpoint, and has not reported a round since
         self._of_another = False  # that checkpoint is of a run with other values
         self._last = 0.0  # when the last row came
@@ -111,17 +110,6 @@ class ProgramRun:
     def first_figures(self) -> list[Figure]:
         """The first figure of each metric, as the program that runs now has given it."""
         return [*self._rows.first.values()] if self._rows else []
-
-    @property
-    def files(self) -> list[Path]:
-        """The file that its figures are read from, if there is one."""
-        return [self._written.resolve()] if self._written else []
-
-    @property
-    def processes(self) -> list[int]:
-        """The processes of the program; none before it starts and after its end."""
-        child = self._child
-        return child.processes if child and child.exit_status is None else []
 
     def step(self) -> dict[str, Any]:
         """The next report's row; the program starts with the first.  After the last round it has ended."""
@@ -260,7 +248,7 @@ class ProgramRun:
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
         if written:
             isolation.put_aside(written)
-        self._rows, self._written = self._row_maker(written), written
+        self._rows = self._row_maker(written)
         self._last = time.monotonic()
         environment = self._environment(values)
         if self.program.reuse:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
+from support.flower_apps import CLIENT, FAKE, PYPROJECT, SERVER, flower_app
 from support.programs import finish, start
 
 from fedtune.commands import check
@@ -225,8 +226,11 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 
 
-def test_an_app_is_checked_like_any_program(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.uniform(0.1, 4.0)}\n")
+def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Advice is of what an app has, which is no command line."""
+    app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")
+    space = "{'lr': tune.uniform(0.1, 4.0), 'model.width': tune.randint(2, 9)}"
+    (tmp_path / "space.py").write_text(f"from ray import tune\nSPACE = {space}\n")
     words = f"--flower {app} --metric server:loss --python {sys.executable} --check-rounds 2 --set local-epochs=3"
     assert check.main([*words.split(), "--space", str(tmp_path / "space.py")]) == 0
     said = capsys.readouterr().out
@@ -234,7 +238,12 @@ def test_an_app_is_checked_like_any_program(app: Path, tmp_path: Path, capsys: p
         "server_loss selects",
         "the same seed gives the same figures",
         "lr: another value gives other figures",
-        "it ended",
+        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether the app reads it from "
+        "context.run_config",
+        "every trial writes final.npz, and none reads it, so figures are right, but the last one stays; to keep all, "
+        "write context.run_id in its name",
+        "let the server evaluate on test rows, and declare that metric with split",
     ):
         assert line in said, said
+    assert not re.search(r"\{trial\}|\{seed\}|\$|\[check\]", said.partition("selection")[2])
     assert check.main(["--metric", "server:loss"]) == 2 and "--metric goes with --flower" in capsys.readouterr().err
