@@ -11,7 +11,7 @@ import queue
 import shutil
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +247,6 @@ class ProgramRun:
         values = self._values()
         config_files.write(self.program.write, place, values)
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
-        if written:
-            isolation.put_aside(written)
         self._feed = _Feed(
             program=self.program,
             selects=self._selects,
@@ -377,7 +375,7 @@ class ProgramRun:
         if status:
             how = f"signal {_name(-status)}" if status < 0 else f"status {status}"
             return self._failed(f"{name} failed with {how} {self._after(rows)}")
-        advice = self._other_length(rows.round) if rows.round else self._where_from(rows)
+        advice = self._other_length(rows.round) if rows.round else rows.advice()
         return self._failed(
             f"{name} must report {several(self.rounds, 'round')}, but ended {self._after(rows)}; {advice}"
         )
@@ -390,15 +388,6 @@ class ProgramRun:
         return (
             f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
         )
-
-    def _where_from(self, rows: RowMaker) -> str:
-        """What may be wrong if no figure came."""
-        first = next(self.program.metrics[name] for name in rows.missing)
-        if first.pattern:
-            return "its pattern may be wrong"
-        if first.column:
-            return f"it must write {self.program.file}"
-        return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
 
     def _after(self, rows: RowMaker) -> str:
         return f"after {several(rows.round, 'round')}{self._lacks()}"
@@ -435,9 +424,7 @@ class _Feed:
         self.rows = RowMaker(program, selects, self._done)
         self.rows.begins_anywhere = anywhere
         self.rows.finished = lambda: self.events.put(DONE)
-        self._looks: list[Callable[[bool], bool]] = []
-        self._looks += [written_files.RowsFile(reported, self.rows).look] if self.rows.by_name else []
-        self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []
+        self._looks = written_files.looks(self.rows, reported, written)
         self.looks = bool(self._looks)
         self._broken = False
 
