@@ -36,8 +36,12 @@ def looks(rows: RowMaker, reported: Path, written: Path | None) -> list[Callable
 
     reported: the file $FEDTUNE_ROWS; written: that of the program file, perhaps with ** and * for what is not known
     """
-    found = [Lines(reported, rows.reported, lambda: rows.anew(rows.by_name)).look] if rows.by_name else []
-    return found + ([_WrittenFile(written, rows).look] if written and rows.of_file else [])
+    found: list[Callable[[bool], bool]] = []
+    if rows.by_name:
+        found.append(Lines(reported, rows.reported, lambda: rows.anew(rows.by_name)).look)
+    if written and rows.of_file:
+        found.append(_WrittenFile(written, rows).look)
+    return found
 
 
 class _WrittenFile:
