@@ -72,7 +72,8 @@ class RowMaker:
         self.finished: Callable[[], None] = lambda: None
         self.no_file: Callable[[], str] = lambda: f"it must write {program.file}"  # what may be wrong with its file
         self.first: dict[str, Figure] = {}  # of each metric
-        self.others: dict[str, None] = {}  # names in rows that are no metrics
+        self.others: dict[str, None] = {}  # names in reported rows that are no metrics
+        self.found: dict[str, None] = {}  # the columns of the file
 
     @property
     def by_name(self) -> Collection[str]:
@@ -121,9 +122,8 @@ class RowMaker:
         if column not in record and column != "round":
             raise unknown("column of the round", column, map(str, record))
         for name, value in record.items():
-            if name not in self.columns:
-                self.others.setdefault(name)
-            elif value not in (None, ""):
+            self.found.setdefault(name)
+            if name in self.columns and value not in (None, ""):
                 self._take_written(Figure(self.columns[name], value, record.get(column), line))
 
     def _figures(self, line: str) -> Iterator[Figure]:

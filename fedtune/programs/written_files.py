@@ -95,7 +95,7 @@ class _WrittenFile:
         """What may be wrong if no figure came: what the program wrote in place of its file."""
         if self._place and self._rows.columns:
             lacking = next((c for c, m in self._rows.columns.items() if m.name in self._rows.missing), "")
-            return str(unknown(f"column of {self._name}", str(lacking), map(str, self._rows.others)))
+            return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
         if self._place:
             return "its pattern may be wrong"
         place = next(folder for folder in (self._base, *self._base.parents) if folder.is_dir())
@@ -249,7 +249,7 @@ class _Whole:
             record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
             self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")
         for name in data if isinstance(data, dict) else data[0] if data else ():
-            self._rows.others.setdefault(str(name))
+            self._rows.found.setdefault(str(name))
         return True
 
 
