@@ -17,7 +17,7 @@ from typing import Any
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
-from fedtune.programs import command, config_files, fingerprint, idle, isolation, output, written_files
+from fedtune.programs import command, config_files, fingerprint, flower, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -246,8 +246,6 @@ class ProgramRun:
         values = self._values()
         config_files.write(self.program.write, place, values)
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
-        if written:
-            isolation.put_aside(written)
         self._rows = self._row_maker(written)
         self._last = time.monotonic()
         environment = self._environment(values)
@@ -274,8 +272,7 @@ class ProgramRun:
         rows.begins_anywhere = self._resumes
         rows.finished = lambda: self._events.append(DONE)
         self._events.clear()
-        self._looks = [written_files.RowsFile(self.folder / REPORTED, rows).look] if rows.by_name else []
-        self._looks += [written_files.reader(written, rows)] if written and rows.columns else []
+        self._looks = written_files.looks(rows, self.folder / REPORTED, written)
         return rows
 
     def _process(self, place: Path, environment: Mapping[str, str]) -> Any:
@@ -409,7 +406,9 @@ class ProgramRun:
             return Stopped(f"{name} {_how(status)} in round {self._rows.round + 1}{why}")
         if status:
             return self._failed(f"{name} {_how(status)} {self._after()}")
-        advice = self._other_length(self._rows.round) if self._rows.round else self._where_from(self._rows)
+        advice = self._other_length(self._rows.round) if self._rows.round else self._rows.advice()
+        if flower.is_app(self.program) and not self._rows.round:
+            advice = "name a metric that the app's clients or its server report, client:NAME or server:NAME"
         if error := self._raised():
             advice = f"it printed a traceback{error}"
         return self._failed(f"{name} must report {several(self.rounds, 'round')}, but ended {self._after()}; {advice}")
@@ -422,15 +421,6 @@ class ProgramRun:
         return (
             f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
         )
-
-    def _where_from(self, rows: RowMaker) -> str:
-        """What may be wrong if no figure came."""
-        first = next(self.program.metrics[name] for name in rows.missing)
-        if first.pattern:
-            return "its pattern may be wrong"
-        if first.column:
-            return f"it must write {self.program.file}"
-        return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
 
     def _after(self) -> str:
         return f"after {several(self._rows.round if self._rows else 0, 'round')}{self._lacks()}"

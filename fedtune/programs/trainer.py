@@ -16,6 +16,7 @@ from fedtune.core.workload import HERE, Place
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import STATE, ProgramRun, Stopped
 from fedtune.programs.workload import ProgramWorkload
+from fedtune.user_code import user_files
 
 RETRIES = 3  # of a run on a fresh seed that is ended from outside, as many as a trial has
 
@@ -76,6 +77,7 @@ def seeded(workload: ProgramWorkload, config: dict[str, Any], data: Mapping[int,
 def _run(
     workload: ProgramWorkload, program: Program, config: Mapping[str, Any], seed: int, several: bool, at: Place
 ) -> ProgramRun:
+    user_files.register(workload.own)
     told = json.dumps([program.command, program.environment, sorted(config.items())], default=str)
     whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
     name = f"{whose}-seed{seed}" if several or not at.name else whose

@@ -13,9 +13,10 @@ from support.programs import finish, python, start
 
 from fedtune.programs import workload
 
+BASE = {"optimizer": {"name": "sgd", "lr": 0.5}, "layers": [{"width": 8}, {"width": "1e-3"}], "seed": 7, "tags": []}
 BASES = {
     ".yaml": "# mine\noptimizer: {name: sgd, lr: 0.5}\nlayers: [{width: 8}, {width: 1e-3}]\nseed: 7\ntags: []\n",
-    ".json": '{"optimizer": {"name": "sgd", "lr": 0.5}, "layers": [{"width": 8}, {"width": "1e-3"}], "seed": 7}',
+    ".json": json.dumps(BASE),
     ".toml": "tags = []\nseed = 7\nlayers = [{width = 8}, {width = '1e-3'}]\n[optimizer]\nname = 'sgd'\nlr = 0.5\n",
 }
 READERS: dict[str, Any] = {".yaml": yaml.safe_load, ".json": json.loads, ".toml": tomllib.loads}

@@ -398,7 +398,7 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("no.toml", "no.toml cannot be read: No such file or directory; give a file that exists"),
+        ("no.toml", "no.toml cannot be read: No such file or directory"),
         ("own.toml --check-rounds 0", "--check-rounds must be 1 or more, but got 0"),
         ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program"),
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
