@@ -162,13 +162,10 @@ def test_clients_get_the_resources_of_the_federation_and_of_the_trial(tmp_path: 
 def test_what_the_run_needed_is_removed(tmp_path: Path) -> None:
     """Also what a killed run left; not what another one uses."""
     (tmp_path / "tmp").mkdir()
-    left = tmp_path / "tmp" / f"{flower_child.TEMPORARY}left"
+    left, used = (tmp_path / "tmp" / f"{flower_child.TEMPORARY}{name}" for name in ("left", "used"))
     left.mkdir()
-    (left / "lock").touch()
-    used = tmp_path / "tmp" / f"{flower_child.TEMPORARY}used"
     used.mkdir()
-    (used / "lock").touch()
-    lock = flower_child.locked(used / "lock")
+    lock = flower_child.locked(used)
     short = Path("/tmp") / tmp_path.name[-8:]
     short.symlink_to(tmp_path / "tmp")
     try:
