@@ -33,6 +33,7 @@ import random
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -55,7 +56,6 @@ STATE = "fedtune"  # the record of a client's state that counts its messages; th
 FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TEMPORARY = "fedtune-flower-"
-TRY, TRIES = "FEDTUNE_FLOWER_TRY", 3  # of a run whose Ray does not come up
 LATE = "timed out during startup"  # says Ray where its node needs more than 15 s, or 30, as on a busy machine
 OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
 Value = Any  # of a run config: bool, int, float or str
@@ -488,15 +488,6 @@ def locked(folder: Path) -> int:
     return opened
 
 
-def begin_again(error: BaseException) -> None:
-    """Be a new process of this program if Flower's Ray did not come up.  What is left of that Ray ends with it."""
-    now = int(os.environ.get(TRY) or 1)
-    if now < TRIES and LATE in "".join(traceback.format_exception(type(error), error, error.__traceback__)):
-        print("Ray ended while it started, as on a machine that is very busy; it is started again", flush=True)
-        os.environ[TRY] = str(now + 1)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
 # the program
 
 
@@ -604,10 +595,11 @@ if __name__ == "__main__":
     isolate(os.path.abspath(arguments().parse_args().app))
     try:
         status = main()
-    except Exception as error:
+    except Exception:
         traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        begin_again(error)
+        if LATE in traceback.format_exc():  # fedtune tries a trial again that is ended from outside
+            os.kill(os.getpid(), signal.SIGTERM)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
     sys.exit(status)
