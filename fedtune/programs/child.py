@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -53,6 +54,7 @@ class Child:
         self._over = False  # it and all that it started have ended, and all output was read
         self._lines: list[str] = []
         self._rest = b""  # of a line that has not ended
+        self._keeper = 0  # its number
         self._paused = False
         self._log = open(log, "w+b", buffering=0)
         self._output, writes = os.openpty() if pty else os.pipe()
@@ -62,7 +64,7 @@ class Child:
         else:
             with suppress(OSError):  # more than this user may have
                 fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE)
-        self._keeper = subprocess.Popen(
+        started = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(int(pty)), str(given), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -75,9 +77,10 @@ class Child:
         )
         for descriptor in filter(None, (writes, given)):
             os.close(descriptor)
-        assert self._keeper.stdout
-        self._says = self._keeper.stdout.fileno()
-        self._open = {self._output, self._says}
+        started.wait()  # the keeper is its child, and goes on
+        assert started.stdin and started.stdout
+        self._asks, self._says = started.stdin, started.stdout
+        self._open = {self._output, self._says.fileno()}
         self._poll = select.poll()
         for descriptor in self._open:
             self._poll.register(descriptor, select.POLLIN)
@@ -124,18 +127,16 @@ class Child:
         if self._input:
             os.close(self._input)
             self._input = 0
-        assert self._keeper.stdin
-        self._keeper.stdin.close()
+        self._asks.close()
         end = time.monotonic() + ENDS
         while not self._over:
             self._take(LOOK)  # so that it need not wait with what it prints last
             if time.monotonic() > end:  # the keeper was stopped, or waits for a broken disk
-                self._keeper.kill()
+                os.kill(self._keeper, signal.SIGKILL)
 
     def _ask(self, what: bytes) -> None:
-        assert self._keeper.stdin
         with suppress(OSError):  # the keeper is gone
-            self._keeper.stdin.write(what)
+            self._asks.write(what)
 
     def _take(self, seconds: float) -> bool:
         """Take what it printed and what its keeper says, or wait for something; whether there was anything."""
@@ -145,9 +146,7 @@ class Child:
             if not content:
                 self._poll.unregister(descriptor)
                 self._open.remove(descriptor)
-                if descriptor == self._says and self._keeper.wait():  # it was killed
-                    keeper.end_all(lambda: _kept_by(self._keeper.pid))
-            elif descriptor == self._says:
+            if descriptor == self._says.fileno():
                 self._hear(content.decode())
             else:
                 self.heard = time.monotonic()
@@ -155,18 +154,22 @@ class Child:
                 lines, self._rest = output.cut(self._rest + content)
                 self._lines += lines
         # without a keeper what was printed is there already, if a process that nobody can end does hold the other end
-        if not self._over and self._says not in self._open and (self._output not in self._open or not ready):
+        if not self._over and self._says.fileno() not in self._open and (self._output not in self._open or not ready):
             self._end()
         return bool(ready)
 
     def _hear(self, said: str) -> None:
+        """What the keeper says; "" if it has ended."""
         for word, _, number in (line.partition(" ") for line in said.splitlines()):
-            if word == "ended":
+            if word == "keeper":
+                self._keeper = int(number)
+            elif word == "ended":
                 self.exit_status = int(number)
             elif word == "failed":
                 self.failure = int(number) or errno.ENOEXEC
-            elif word == "paused":
-                self._paused = True
+            self._paused |= word == "paused"
+        if not said:  # if it was killed something is left
+            keeper.end_all(lambda: _kept_by(self._keeper))
 
     def _end(self) -> None:
         self._over = True
@@ -174,8 +177,7 @@ class Child:
             self._lines += output.cut(self._rest + b"\n")[0]
         self._log.close()
         os.close(self._output)
-        assert self._keeper.stdout
-        self._keeper.stdout.close()
+        self._says.close()
 
 
 def _read(descriptor: int) -> bytes:

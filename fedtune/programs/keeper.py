@@ -20,8 +20,7 @@ from contextlib import suppress
 
 MARK = "FEDTUNE_KEEPER"  # its number, in the environment of all that it keeps
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LINGER = 0.5  # seconds in which what a program left behind may end by itself
-POLITE = 1.5  # seconds between SIGTERM and SIGKILL
+LINGER, POLITE = 0.5, 1.5  # seconds before SIGTERM for what a program left behind, and from SIGTERM to SIGKILL
 CLEANS, GIVES_UP = 11.5, 13.0  # seconds after SIGTERM in which shared memory must be clean, and all must be gone
 LOOK = 0.01  # seconds between two looks
 prctl = ctypes.CDLL(None).prctl
@@ -30,9 +29,11 @@ _statuses: dict[int, int] = {}
 
 def main(pty: bool, given: int, command: list[str]) -> None:
     """Start the program and keep it; on stdout it says when the program is stopped, and when and how it ends."""
+    if os.fork():  # it is nobody's child, as Ray kills the children of a worker that ends, and this one must outlive it
+        os._exit(0)
+    _say(f"keeper {os.getpid()}")
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # and not ignored, as the program would then ignore it too

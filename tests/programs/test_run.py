@@ -521,7 +521,7 @@ def test_nothing_stays_in_shared_memory_when_whoever_keeps_it_is_killed(folder: 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline()
         names = shared(folder)
-        os.kill({"worker": worker.pid, "keeper": children(worker.pid)[0]}[who], signal.SIGKILL)
+        os.kill({"worker": worker.pid, "keeper": keeper_of(folder)}[who], signal.SIGKILL)
         wait_for(lambda: not marked(named(folder)), seconds=60)
         assert not any(path.exists() for path in names)
         worker.kill()
@@ -538,31 +538,22 @@ def test_a_process_that_only_looks_like_one_that_cleans_ends_too(folder: Path) -
     assert marked(named(folder)) == []
 
 
-@pytest.mark.parametrize("who", ["worker", "keeper"])
+@pytest.mark.parametrize("who", ["worker", "keeper", "worker and its children, as Ray does"])
 def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
     program = python(folder, STUBBORN)
     command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial"), named(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline()
         assert len(marked(named(folder))) >= 2
-        os.kill({"worker": worker.pid, "keeper": children(worker.pid)[0]}[who], signal.SIGKILL)
+        children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        for pid in [keeper_of(folder)] if who == "keeper" else [*map(int, children * ("its" in who)), worker.pid]:
+            os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not marked(named(folder)))
         worker.kill()
 
 
-def children(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()] or below(pid)
-
-
-def below(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-        except OSError:
-            pass
-    return found
+def keeper_of(folder: Path) -> int:
+    return next(pid for pid in marked(named(folder)) if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 REUSED = """
