@@ -1,8 +1,8 @@
 """Keeps a program's processes: starts it, stops and continues it, and ends them all when it is no longer wanted.
 
 `child.py` runs this file beside each program, in its folder and environment: python keeper.py PTY INPUT COMMAND…
-Its stdin is open as long as the program is wanted, so all ends with whoever started it, also after SIGKILL.  Its stderr
-is the program's output.  Whatever the program leaves behind becomes its child, daemons too.
+Its stdin is open as long as the program is wanted, so all ends with whoever started it, also after SIGKILL.
+Its stderr is the program's output.  What the program leaves behind becomes its child, daemons too.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def main(pty: bool, given: int, command: list[str]) -> None:
     while wanted:
         ready, _, _ = select.select([0, woken], [], [])
         if 0 in ready:
-            asked = os.read(0, 1)
-            wanted = bool(asked)
+            wanted = bool(asked := os.read(0, 1))
             _signal(below(os.getpid()), signal.SIGSTOP if asked == b"p" else signal.SIGCONT)
             _say("paused" if asked == b"p" else "goes on")
         if woken in ready:
