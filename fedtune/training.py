@@ -75,7 +75,7 @@ def options_of(cls: type[Options], given_algo: Algo, scenario: str, given: Mappi
     if is_program(algo):
         from fedtune.programs import program_file
 
-        theirs, searchable = ["rounds"], list(program_file.read(algo).hyperparameters())
+        theirs, searchable = ["rounds"], list(program_file.read(algo).hyper)
     else:
         theirs = [f.name for f in dataclasses.fields(Scenario)]
         searchable = list(hyperparameters(registry.find(user_files.take_each(algo, registry.names())[0])))

@@ -1,52 +1,32 @@
-"""A running program: its processes, its output as lines, and how it ended.
+"""A running program: its output as lines, how it ended, and the end of all that it started.
 
-`keeper.py` stands between: it ends the program and all that it started when this process asks or is gone.
+`keeper.py` is its parent: it ends all when this process asks or is gone.  A line goes from the program through a pipe
+to `Child.lines`; nothing is read while nobody asks for it, and a program that fills the pipe waits.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import marshal
 import os
 import select
 import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
-from fedtune.programs import keeper
-from fedtune.programs.output import LineCutter, Log
+from fedtune.programs import keeper, output
 
 CHUNK = 2**16
 PIPE = 2**20  # bytes that wait in the pipe, so that a program that prints much seldom waits for its reader
-LOOK = 0.03  # seconds between two looks at files
-IDLE = 0.3  # seconds to wait for output where there are no files
-CLOSED = 1.0  # seconds of silence to wait for the end of the output after all processes are said to be gone
+LONGEST = 3600.0  # seconds of a wait
+LOOK = 0.05  # seconds between two looks at the clock while something is to end
 PAUSES = 30.0  # seconds in which the keeper must have stopped everything
-DRAINS = 2.0  # seconds in which what is in the pipe is read
 ENDS = 15.0  # seconds in which the keeper must have ended everything
-
-
-class Listener(Protocol):
-    """Who is told what the program prints and writes, in a thread of its own."""
-
-    looks: bool  # whether there are files to look at
-
-    def line(self, line: str) -> None:
-        """A line that it printed."""
-
-    def look(self) -> bool:
-        """Look at files that it writes; whether something was new."""
-
-    def ended(self, whole: bool) -> None:
-        """The program and all that it started have ended, and all output was read; whole: its last line too."""
 
 
 class Child:
@@ -59,178 +39,145 @@ class Child:
         folder: Path,
         environment: Mapping[str, str],
         log: Path,
-        listener: Listener,
         pty: bool = False,
         reads: bool = False,
         holds: Sequence[int] = (),
     ) -> None:
-        """folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it;
-        holds: open files that stay open until all processes are gone.
+        """OSError if it cannot be started at all.
+
+        folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it; holds:
+        open files that stay open until all its processes are gone.
         """
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
         self.failure = 0  # the errno with which it could not be started
-        self._listener, self._log, self._paused = listener, Log(log), threading.Event()
+        self._over = False  # it and all that it started have ended, and all output was read
+        self._lines: list[str] = []
+        self._rest = b""  # of a line that has not ended
+        self._keeper = 0  # its number
+        self._paused = False
+        self._log = open(log, "w+b", buffering=0)
         self._output, writes = os.openpty() if pty else os.pipe()
-        given, self._lines = os.pipe() if reads else (0, 0)
-        _widen(self._output, writes, pty)
-        spec = marshal.dumps(
-            {
-                "command": list(command),
-                "folder": str(folder),
-                "environment": dict(environment),
-                "output": writes,
-                "input": given,
-                "pty": pty,
-            }
+        given, self._input = os.pipe() if reads else (0, 0)
+        if pty:
+            termios.tcsetwinsize(writes, (50, 200))
+        else:
+            with suppress(OSError):  # more than this user may have
+                fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE)
+        started = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, str(int(pty)), str(given), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=writes,
+            pass_fds=(*([given] if given else []), *holds),
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
         )
-        try:
-            self._keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", keeper.__file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=writes,
-                pass_fds=(writes, *([given] if reads else []), *holds),
-                start_new_session=True,
-                bufsize=0,
-                cwd="/",
-            )
-        except OSError:
-            _close(self._output, self._lines)
-            self._log.close()
-            raise
-        finally:
-            _close(writes, given)
-        self._tell(b"%d\n" % len(spec) + spec)
-        self._reader = threading.Thread(target=self._read, daemon=True, name="program's output")
-        self._reader.start()
+        for descriptor in filter(None, (writes, given)):
+            os.close(descriptor)
+        started.wait()  # the keeper is its child, and goes on
+        assert started.stdin and started.stdout
+        self._asks, self._says = started.stdin, started.stdout
+        self._open = {self._output, self._says.fileno()}
+        self._poll = select.poll()
+        for descriptor in self._open:
+            self._poll.register(descriptor, select.POLLIN)
 
     @property
-    def running(self) -> bool:
-        """Whether some of its processes or output may still be there."""
-        return self._reader.is_alive()
+    def ended(self) -> bool:
+        """Whether it and all that it started have ended, and `lines` has given all lines."""
+        return self._over and not self._lines
 
-    def listen(self, listener: Listener, log: Path) -> None:
-        """From now on tell another listener; the output until now was the last one's."""
-        end = time.monotonic() + DRAINS
-        while _waiting(self._output) and time.monotonic() < end:
-            time.sleep(0.001)
-        self._listener, self._log, before = listener, Log(log), self._log
+    def lines(self, seconds: float) -> list[str]:
+        """What it printed since the last call; if there is nothing yet, what comes within some seconds."""
+        if not self._lines:
+            self._take(seconds)
+        lines, self._lines = self._lines, []
+        return lines
+
+    def next_log(self, log: Path) -> None:
+        """Put what it prints from now on into another file; what it printed until now is read."""
+        for _ in range(PIPE // CHUNK):
+            self._take(0)
+        self._lines = []
+        self._log.close()
+        self._log = open(log, "w+b", buffering=0)
         self.heard = time.monotonic()
-        before.close()
 
     def send(self, line: bytes) -> None:
         """Give it a line to read."""
-        with suppress(OSError):  # it ended, which its reader tells
-            os.write(self._lines, line + b"\n")
+        with suppress(OSError):  # it ended, as its output tells
+            os.write(self._input, line + b"\n")
 
-    @property
-    def processes(self) -> list[int]:
-        """The program and all that it started, with their keeper."""
-        return keeper.below(self._keeper.pid)
-
-    def pause(self) -> bool:
-        """Stop its processes until `go_on`, with all that they printed read; whether that was possible in time."""
-        self._paused.clear()
-        self._tell(b"p")
-        if not self._paused.wait(PAUSES):
-            return False
-        end = time.monotonic() + DRAINS
-        while _waiting(self._output) and time.monotonic() < end:
-            time.sleep(0.001)
-        return self.exit_status is None
+    def pause(self) -> None:
+        """Stop its processes until `go_on`."""
+        self._paused, end = False, time.monotonic() + PAUSES
+        self._ask(b"p")
+        while not (self._paused or self._over) and time.monotonic() < end:
+            self._take(LOOK)
 
     def go_on(self) -> None:
         """After a pause, also one that may come late."""
-        self._tell(b"c")
+        self._ask(b"c")
 
     def close(self) -> None:
         """End all its processes; may be called twice."""
-        lines, self._lines = self._lines, 0
-        _close(lines)
-        with suppress(OSError, ValueError):
-            assert self._keeper.stdin
-            self._keeper.stdin.close()
-        try:
-            self._keeper.wait(ENDS)
-        except subprocess.TimeoutExpired:  # the program stopped its keeper; or it waits for a broken disk
-            for pid in self.processes:
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            self._keeper.kill()
-            self._keeper.wait()
-        self._reader.join(CLOSED * 2)
+        if self._input:
+            os.close(self._input)
+            self._input = 0
+        self._asks.close()
+        end = time.monotonic() + ENDS
+        while not self._over:
+            self._take(LOOK)  # so that it need not wait with what it prints last
+            if time.monotonic() > end:  # the keeper was stopped, or waits for a broken disk
+                os.kill(self._keeper, signal.SIGKILL)
 
-    def _tell(self, words: bytes) -> None:
-        assert self._keeper.stdin
-        with suppress(OSError, ValueError):  # the keeper is gone, or was told to end
-            view = memoryview(words)
-            while view:
-                view = view[self._keeper.stdin.write(view) :]
+    def _ask(self, what: bytes) -> None:
+        with suppress(OSError):  # the keeper is gone
+            self._asks.write(what)
 
-    def _read(self) -> None:
-        """The reader's thread, until all output was read and all processes are gone."""
-        lines = LineCutter()
-        try:
-            self._read_all(lines)
-            if self.exit_status == 0:  # otherwise its last line may be cut, and a number that is cut is another
-                _each(self._listener.line, lines.end())
-        finally:
-            self._log.close()
-            os.close(self._output)
-            self._keeper.wait()
-            self._listener.ended(whole=self.exit_status == 0)
+    def _take(self, seconds: float) -> bool:
+        """Take what it printed and what its keeper says, or wait for something; whether there was anything."""
+        ready = self._poll.poll(min(max(0.0, seconds), LONGEST) * 1000) if not self._over else []
+        for descriptor, _ in ready:
+            content = _read(descriptor)
+            if not content:
+                self._poll.unregister(descriptor)
+                self._open.remove(descriptor)
+            if descriptor == self._says.fileno():
+                self._hear(content.decode())
+            else:
+                self.heard = time.monotonic()
+                output.keep(self._log, content)
+                lines, self._rest = output.cut(self._rest + content)
+                self._lines += lines
+        # without a keeper what was printed is there already, if a process that nobody can end does hold the other end
+        if not self._over and self._says.fileno() not in self._open and (self._output not in self._open or not ready):
+            self._end()
+        return bool(ready)
 
-    def _read_all(self, lines: LineCutter) -> None:
-        assert self._keeper.stdout
-        status = self._keeper.stdout.fileno()
-        poll, open_ones = select.poll(), {self._output, status}
-        for descriptor in open_ones:
-            poll.register(descriptor, select.POLLIN)
-        said, looked, give_up = b"", 0.0, 0.0
-        while open_ones:
-            ready = poll.poll((LOOK if self._listener.looks else IDLE) * 1000)
-            if give_up and not ready and time.monotonic() > give_up:
-                break
-            for descriptor, _ in ready:
-                content = _read(descriptor)
-                if not content:
-                    poll.unregister(descriptor)
-                    open_ones.remove(descriptor)
-                    give_up = time.monotonic() + CLOSED if descriptor == status else give_up
-                elif descriptor == status:
-                    said = self._hear(said + content)
-                else:
-                    self.heard = time.monotonic()
-                    self._log.write(content)
-                    _each(self._listener.line, lines.take(content))
-            if self._listener.looks and time.monotonic() - looked >= LOOK:
-                self.heard = time.monotonic() if self._listener.look() else self.heard
-                looked = time.monotonic()
-
-    def _hear(self, said: bytes) -> bytes:
-        """Take what the keeper says; the rest that is no whole line yet."""
-        *whole, rest = said.split(b"\n")
-        for line in whole:
-            word, _, number = line.partition(b" ")
-            if word == b"ended":
+    def _hear(self, said: str) -> None:
+        """What the keeper says; "" if it has ended."""
+        for word, _, number in (line.partition(" ") for line in said.splitlines()):
+            if word == "keeper":
+                self._keeper = int(number)
+            elif word == "ended":
                 self.exit_status = int(number)
-            elif word == b"failed":
+            elif word == "failed":
                 self.failure = int(number) or errno.ENOEXEC
-            elif word == b"paused":
-                self._paused.set()
-        return rest
+            self._paused |= word == "paused"
+        if not said:  # if it was killed something is left
+            keeper.end_all(lambda: _kept_by(self._keeper))
 
-
-def _close(*descriptors: int) -> None:
-    """Close those that are there."""
-    for descriptor in filter(None, descriptors):
-        os.close(descriptor)
-
-
-def _each(take: Callable[[str], None], lines: Iterable[str]) -> None:
-    for line in lines:
-        take(line)
+    def _end(self) -> None:
+        self._over = True
+        if self.exit_status == 0:  # otherwise its last line may be cut, and a number that is cut is another
+            self._lines += output.cut(self._rest + b"\n")[0]
+        self._log.close()
+        os.close(self._output)
+        self._says.close()
 
 
 def _read(descriptor: int) -> bytes:
@@ -240,17 +187,11 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-def _waiting(descriptor: int) -> bool:
-    try:
-        found = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
-    except OSError:
-        return False
-    return any(found)
-
-
-def _widen(reads: int, writes: int, pty: bool) -> None:
-    if pty:
-        termios.tcsetwinsize(writes, (50, 200))
-        return
-    with suppress(OSError):  # more than this user may have
-        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE)
+def _kept_by(number: int) -> list[int]:
+    """What a keeper that was killed has kept."""
+    found, mark = [], f"{keeper.MARK}={number}".encode()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+            if mark in file.read().split(b"\0"):
+                found.append(int(name))
+    return found

@@ -1,7 +1,7 @@
 """Fill a command's template with a configuration: `python train.py --lr {lr}` becomes a list of words.
 
 No shell reads them, so a value is always one word, whatever is in it.  Where the command itself calls a shell
-(`sh -c '…'`), it gets them as its arguments, and its script names those.
+(`sh -c '…'`), values are quoted in its script.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 import shlex
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in bra
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash"}
 WITH_FILE = ("--rcfile", "--init-file")  # long options of a shell that a word belongs to
-TEXT = "-[A-Za-z]*c|--(session-)?command"  # options whose text another program has a shell read
-READERS = dict.fromkeys(("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh"), TEXT)
-READERS |= {"env": "-[A-Za-z]*S|--split-string", "ssh": ".*"}
-REREADS = re.compile(r"\$[@*#(]|`|<<|\b(?:eval|su|ssh)\b")  # what takes an argument for something else in a script
+# programs that have a shell read what they are given, with the option that says so
+READERS = dict.fromkeys(
+    ("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh"), "-[A-Za-z]*c|--(.*-)?command"
+)
+READERS |= {"env": "-[A-Za-z]*S|--split-string", "ssh": ""}
+REREADS = re.compile(r"`|<<|\b(?:eval|su|ssh)\b")  # what takes a quoted word for something else in a script
 OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
 
@@ -49,16 +50,10 @@ def names(words: Sequence[str]) -> list[str]:
 
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with values in place of names.  A word that is only a name is left out if its value is empty text."""
-    script, shell = _script(words)
-    filled = [_word(word, values) for word in words]
-    kept = [at for at, word in enumerate(words) if filled[at] or not word]
-    _require_plain([(at == script, words[at]) for at in kept], values)
-    more: list[str] = []
-    if shell:
-        after = sum(at > script for at in kept)  # they are $0, $1, …
-        filled[script], more = _in_script(words[script], values, after or 1)
-        more = [shell, *more] if more and not after else more
-    return [filled[at] for at in kept] + more
+    script = _script(words)
+    _require_plain(words, script, values)
+    filled = [_in_script(word, values) if at == script else _word(word, values) for at, word in enumerate(words)]
+    return [made for made, word in zip(filled, words, strict=True) if made or not word]
 
 
 def text(value: Any) -> str:
@@ -72,28 +67,20 @@ def _word(word: str, values: Mapping[str, Any]) -> str:
     return "".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(word))
 
 
-def _in_script(script: str, values: Mapping[str, Any], first: int) -> tuple[str, list[str]]:
-    """A shell's script with values that mean nothing to a shell, and the others, which are its arguments.
-
-    first: the number of the first argument.  UserError where the script would read an argument as something else.
-    The script keeps them first, for what follows may change its arguments, as `shift`, `set` and functions do.
-    """
-    found, arguments = "", list[str]()
+def _in_script(script: str, values: Mapping[str, Any]) -> str:
+    """A shell's script with each value as one word; UserError where the shell would read it as something else."""
+    found = ""
     for literal, name in _parts(script):
         found += literal
         value = "" if name is None else text(values[name])
-        if name is None or shlex.quote(value) == value:
-            found += value
-        elif _inside_quotes(found) or REREADS.search(script):
+        plain = name is None or shlex.quote(value) == value
+        if not plain and (_inside_quotes(found) or REREADS.search(script)):
             raise UserError(
-                f"{{{name}}} must stand without quotes, $@, $(…), <<, eval, su and ssh in a shell's script, because it "
-                f"is {value!r}; a script in a file can take it as an argument"
+                f"{{{name}}} must stand without quotes, `…`, <<, eval, su and ssh in a shell's script, because it is "
+                f"{value!r}; a script in a file can take it as an argument"
             )
-        else:
-            arguments.append(value)
-            found += f'"${{fedtune_{len(arguments)}}}"'
-    kept = "".join(f"fedtune_{n}=${{{first + n - 1}}}; " for n in range(1, len(arguments) + 1))
-    return kept + found, arguments
+        found += value if plain else shlex.quote(value)
+    return found
 
 
 def _inside_quotes(script: str) -> bool:
@@ -110,10 +97,10 @@ def _inside_quotes(script: str) -> bool:
     return bool(open_quote)
 
 
-def _script(words: Sequence[str]) -> tuple[int, str]:
-    """The place of the script among the words of a command that calls a shell, and the shell; (-1, "") if none is."""
+def _script(words: Sequence[str]) -> int:
+    """The place of the script among the words of a command that calls a shell; -1 if none is."""
     for at, word in enumerate(words):
-        if (shell := Path(word).name) in SHELLS:
+        if Path(word).name in SHELLS:
             later, reads = at + 1, False
             while later < len(words) and re.match(r"[-+].", words[later]) and words[later - 1] != "--":
                 option = words[later]
@@ -121,29 +108,22 @@ def _script(words: Sequence[str]) -> tuple[int, str]:
                 reads |= not long and option[0] == "-" and "c" in option
                 later += 1 + (option in WITH_FILE if long else option.count("o") + option.count("O"))
             if reads and later < len(words):
-                return later, shell
-    return -1, ""
+                return later
+    return -1
 
 
-def _require_plain(words: Sequence[tuple[bool, str]], values: Mapping[str, Any]) -> None:
-    """UserError for a value that another program splits, or has a shell read: "a b" would become two words.
-
-    words: each with whether it is a shell's script, which gets its values as arguments.
-    """
-    for at, (_, word) in enumerate(words):
-        if not (option := READERS.get(reader := Path(word).name)):
+def _require_plain(words: Sequence[str], script: int, values: Mapping[str, Any]) -> None:
+    """UserError for a value that another program splits, or has a shell read: "a b" would become two words."""
+    for at, word in enumerate(words):
+        if (option := READERS.get(reader := Path(word).name)) is None:
             continue
-        for (_, before), (is_script, later) in pairwise(words[at:]):
-            if (is_script and reader != "ssh") or not (
-                re.fullmatch(option, before) or re.match(f"-[cS]|({option})=", later)
-            ):
-                continue
-            for name in names([later]):
-                if (value := text(values[name])) != shlex.quote(value):
-                    raise UserError(
-                        f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "
-                        "script in a file can take it as an argument"
-                    )
+        read = [later for i, later in enumerate(words) if i > at and (i != script or reader == "ssh")]
+        for name in names(read) if any(re.match(option, later) for later in read) else ():
+            if (value := text(values[name])) != shlex.quote(value):
+                raise UserError(
+                    f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "
+                    "script in a file can take it as an argument"
+                )
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:

@@ -1,26 +1,72 @@
-"""The entries of a program file, each taken in its type; whatever else it holds is refused with file, line and key."""
+"""The entries of a program file: their types, and the one line that says what is wrong with one of them."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import command
 
 LARGEST = 2**53  # the largest whole number that every program reads as it is written
+EXAMPLES = {
+    "command": "'python train.py --lr {lr}'",
+    "rounds": "100",
+    "metrics": "a table [metrics.val_acc]",
+    "pattern": "'acc: ([0-9.]+)'",
+}
+UNKNOWN = "unexpected_keyword_argument"
+RULES = {  # what a value must be, by pydantic's name for what is wrong with it; anything else must be a table
+    "int_type": "a whole number",
+    "greater_than_equal": "a {whole}number of {ge} or more",
+    "less_than_equal": "a whole number of {le} or less",
+    "greater_than": "a number above {gt:g}",
+    "less_than": "a number below {lt:g}",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "string_pattern_mismatch": "text",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "too_short": "a table with an entry or more",
+}
 
 
-class EntrySource(NamedTuple):
-    """Where entries were written: a file with the lines of its keys, or options of a command."""
+def refused(value: object, rule: str, advice: str = "") -> UserError:
+    """The error of a value that cannot be used: the rule, what came, what would do."""
+    return UserError(f"must be {rule}, but got {shown(value)}{'; ' if advice else ''}{advice}")
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A command: text that is split as a shell would, or a list of words."""
+    words = command.split(value) if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words) or not any(words[:1]):
+        raise refused(value, "a command, as text or as a list of words", f"for example {EXAMPLES['command']}")
+    return tuple(words)
+
+
+Text = Annotated[str, Strict(), Field(pattern=r"\S")]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict(), Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Strict(), Field(ge=1, le=LARGEST)]
+Number = Annotated[float, Strict(), Field(gt=-1e300, lt=1e300, allow_inf_nan=False)]
+Seconds = Annotated[float, Strict(), Field(gt=0, lt=1e300, allow_inf_nan=False)]
+
+
+class Source(NamedTuple):
+    """Where entries were written: a file with the lines of its keys, or an option of a command."""
 
     name: str
     lines: Mapping[str, int]
+    of_check: frozenset[str] = frozenset()  # the keys that [check] gives in place of those at the top
 
     @classmethod
-    def of_file(cls, name: str, text: str) -> EntrySource:
+    def of(cls, name: str, text: str) -> Source:
         """A TOML file's keys, each with the line that begins it."""
         lines: dict[str, int] = {}
         table = ""
@@ -32,108 +78,58 @@ class EntrySource(NamedTuple):
                 lines.setdefault(f"{table}.{_plain(key[1])}" if table else _plain(key[1]), number)
         return cls(name, lines)
 
-    def place(self, key: str) -> str:
-        """FILE:LINE of a key, or of the table that it is in."""
-        while key and key not in self.lines:
-            key = key.rpartition(".")[0]
-        return f"{self.name}:{self.lines[key]}" if key else self.name
+    def key(self, key: str) -> str:
+        """A key as it was written: perhaps in [check]."""
+        return f"check.{key}" if key.partition(".")[0] in self.of_check else key
 
     def error(self, key: str, words: object) -> UserError:
-        """What is wrong with a key, with its place."""
-        return UserError(f"{self.place(key)}: {words}")
+        """What is wrong with a key, with its line or that of its table; words that begin with "must" follow the key."""
+        subject = f"{self.key(key)} " if str(words).startswith("must ") else ""
+        return UserError(f"{self.place(key)}: {subject}{words}")
+
+    def place(self, key: str) -> str:
+        """FILE:LINE of a key, or of the table that it is in."""
+        at = self.key(key)
+        while at and at not in self.lines:
+            at = at.rpartition(".")[0]
+        return f"{self.name}:{self.lines[at]}" if at else self.name
+
+    def table(self, key: str, value: Any) -> Mapping[str, Any]:
+        """A value that must be a table."""
+        if not isinstance(value, Mapping):
+            raise self.error(key, refused(value, "a table"))
+        return value
+
+    def checked(
+        self, kind: TypeAdapter[Any], entries: Mapping[str, Any], known: Callable[..., Iterable[str]], base: Any = None
+    ) -> Any:
+        """The entries in their types; UserError for the first that cannot be.
+
+        known: the names that a table may have, by the keys above it.  base: the folder that paths are relative to
+        """
+        try:
+            return kind.validate_python(entries, context=base)
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            raise self._refusal(next((e for e in found if e["type"] == UNKNOWN), found[0]), known) from None
+
+    def _refusal(self, error: Mapping[str, Any], known: Callable[..., Iterable[str]]) -> UserError:
+        """One line from what pydantic found."""
+        parts = [str(part) for part in error["loc"] if part != "[key]"]
+        if parts[0] == "space" and parts[-1] in ("range", "choices"):  # an entry may be this alone
+            parts.pop()
+        key, kind, given = ".".join(parts), error["type"], error.get("ctx", {})
+        if kind == UNKNOWN:
+            above = f" of {self.key('.'.join(parts[:-1]))}" if parts[:-1] else ""
+            return self.error(key, unknown(f"key{above}", parts[-1], known(*parts[:-1])))
+        if kind == "missing":
+            return self.error("", f"{key} must be there, but is missing; for example {EXAMPLES[key]}")
+        if kind == "value_error":
+            return self.error(key, given["error"])
+        rule = RULES.get(kind, "a table").format(whole="whole " * isinstance(given.get("ge"), int), **given)
+        example = f"for example {EXAMPLES[parts[-1]]}" if parts[-1] in EXAMPLES else ""
+        return self.error(key, refused(error["input"], rule, example))
 
 
 def _plain(key: str) -> str:
     return re.sub(r"""["'\s]""", "", key)
-
-
-class Entry(NamedTuple):
-    """A value of the file with its key, `metrics.val_acc.skip`."""
-
-    source: EntrySource
-    key: str
-    value: Any
-
-    def refuse(self, rule: str, advice: str = "") -> UserError:
-        """The error for a value that cannot be used: the rule, what came, what would do."""
-        end = f"; {advice}" if advice else ""
-        return self.source.error(self.key, f"{self.key} must be {rule}, but got {shown(self.value)}{end}")
-
-    def child(self, name: str) -> Entry:
-        """An entry of this table."""
-        return Entry(self.source, f"{self.key}.{name}" if self.key else name, self.value[name])
-
-    def table(self, known: Iterable[str] | None = None, example: str = "") -> dict[str, Entry]:
-        """Its entries by name; UserError if it is no table, or for a name that is not known."""
-        if not isinstance(self.value, Mapping):
-            raise self.refuse("a table", example)
-        for name in self.value:
-            if known is not None and name not in known:
-                kind = f"key of {self.key}" if self.key else "key"
-                raise self.source.error(self.child(name).key, unknown(kind, name, known))
-        return {name: self.child(name) for name in self.value}
-
-    def text(self, example: str) -> str:
-        """A text that is not empty."""
-        if not isinstance(self.value, str) or not self.value.strip():
-            raise self.refuse("text", f"for example {example}")
-        if "\0" in self.value:
-            raise self.refuse("text without null characters")
-        return self.value
-
-    def one_of(self, *known: str) -> str:
-        """One of these words."""
-        if self.value not in known or not isinstance(self.value, str):
-            raise self.refuse(" or ".join(map(repr, known)))
-        return self.value
-
-    def flag(self) -> bool:
-        """True or false."""
-        if not isinstance(self.value, bool):
-            raise self.refuse("true or false")
-        return self.value
-
-    def whole(self, least: int) -> int:
-        """A whole number of at least this."""
-        good = isinstance(self.value, int) and not isinstance(self.value, bool)
-        if not good or not least <= self.value <= LARGEST:
-            raise self.refuse(f"a whole number of {least} or more")
-        return int(self.value)
-
-    def number(self, above: float = -math.inf) -> float:
-        """A finite number above this."""
-        good = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        if not good or not math.isfinite(self.value) or not above < self.value < 1e300:
-            raise self.refuse("a number" if above == -math.inf else f"a number above {above:g}")
-        return float(self.value)
-
-    def words(self, example: str) -> tuple[str, ...]:
-        """A command: text that is split as a shell would, or a list of words."""
-        if isinstance(self.value, list):
-            if not self.value or not all(isinstance(word, str) and "\0" not in word for word in self.value):
-                raise self.refuse("a list of words", f"for example {example}")
-            found = self.value
-        else:
-            text = self.text(example)
-            try:
-                found = command.split(text)
-            except UserError as error:
-                raise self.source.error(self.key, f"{self.key} {error}") from None
-        if not found or not found[0]:
-            raise self.refuse("a command", f"for example {example}")
-        return tuple(found)
-
-    def names(self, words: Iterable[str], known: Iterable[str]) -> list[str]:
-        """The names in braces in these words; UserError for one that is not known."""
-        try:
-            found = command.names(list(words))
-        except UserError as error:
-            raise self.source.error(self.key, f"{self.key} {error}") from None
-        for name in found:
-            if name not in known:
-                raise self.source.error(
-                    self.key,
-                    f"{unknown(f'name in {self.key}', name, known)}; declare it in [space] or [defaults], or write "
-                    f"{{{{{name}}}}} for braces of the program's own",
-                )
-        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import printable
@@ -47,7 +48,7 @@ def doubts(figure: Figure) -> list[str]:
         )
     lazy = GREEDY.sub(r".\1?", m.pattern or "")
     with suppress(UserError):  # it takes a part of a number only
-        for _, other, at in Pattern(m._replace(pattern=lazy)).found(figure.said)[:1]:
+        for _, other, at in Pattern(replace(m, pattern=lazy)).found(figure.said)[:1]:
             if at != figure.at:
                 found.append(f"a shorter match reads {other}: write .*? for .* if that is meant")
     return found

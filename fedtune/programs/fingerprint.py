@@ -1,4 +1,4 @@
-"""What identifies a program in records: its file, command, the commit of its folder, and its interpreter."""
+"""What identifies a program in records: its command, the commit of its folder, its interpreter, its scripts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,9 @@ OURS = Path(__file__).parent
 SECONDS = 10  # for a question to git or to an interpreter
 
 
-def of(text: str, command: Sequence[str], folder: Path, search_path: str | None) -> dict[str, Any]:
-    """The entries by name; text: of the program file."""
+def of(command: Sequence[str], folder: Path, search_path: str | None) -> dict[str, Any]:
+    """The entries by name."""
     found: dict[str, Any] = {"command": list(command)}
-    if text:
-        found["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    if files := scripts(command, folder):
-        found["scripts"] = files
     if commit := _commit(folder):
         found["commit"] = commit
     if interpreter := _interpreter(command[0], folder, search_path):
@@ -36,10 +32,10 @@ def portable(command: Sequence[str]) -> list[str]:
     return [Path(word).name if Path(word).parent == OURS else word for word in command]
 
 
-def scripts(command: Sequence[str], folder: Path) -> dict[str, str]:
-    """The hashes of the code and settings of the user's that the command names, by name: above all what trains."""
+def scripts(command: Sequence[str], folder: Path, others: Mapping[str, Path]) -> dict[str, str]:
+    """The hashes of the code and settings of the user's that the command names, and of others, by name."""
     theirs = (word for word in command if Path(word).suffix.lower() in READ and Path(word).parent != OURS)
-    named = {word: folder / word for word in theirs if "{" not in word}
+    named = {**others, **{word: folder / word for word in theirs if "{" not in word}}
     small = {word: file for word, file in named.items() if os.path.isfile(file) and file.stat().st_size <= LARGEST}
     return {word: hashlib.sha256(file.read_bytes()).hexdigest() for word, file in small.items()}
 

@@ -14,13 +14,16 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import command as commands
 from fedtune.programs import flower_child, metric
-from fedtune.programs.entries import Entry
+from fedtune.programs.entries import Count, Flag, Number, Seconds, Source, Text, refused
 
 SIDES = {  # who has measured a metric, with the words for it
     "client": "what clients evaluate on",
@@ -31,8 +34,6 @@ DIRECTIONS = {"loss": "min", "accuracy": "max", "acc": "max"}  # by the last wor
 SEEDS = ("seed", "random-seed", "random_seed")  # run-config keys
 CHECKED = 300.0  # seconds in which the app must be imported
 CHILD = flower_child.__file__
-CLIENT = {"client_cpus": 0.0, "client_gpus": -1e-300}  # what a client uses, with what it must be above
-KEYS = ("flower", "python", "rounds_key", "seed_key", "clients", *CLIENT, "federation", "tolerate_failed_clients")
 KEPT = (
     "name",
     "rounds",
@@ -47,36 +48,56 @@ KEPT = (
 WHOLE = re.compile(r"\s*[+-]?\d+\s*\.\.\s*[+-]?\d+(\s+log)?\s*")
 
 
-def entries(top: Entry, base: Path) -> tuple[dict[str, Any], list[str]]:
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """What a program file says of a Flower app."""
+
+    flower: Text
+    python: Text | None = None
+    rounds_key: Text = "num-server-rounds"
+    seed_key: Text | None = None
+    clients: Count | None = None
+    client_cpus: Seconds | None = None
+    client_gpus: Annotated[Number, Field(ge=0)] | None = None
+    federation: Text | None = None
+    tolerate_failed_clients: Flag = False
+
+
+KEYS = tuple(f.name for f in fields(_Entries))
+
+
+def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[str, Any], list[str]]:
     """The entries of a program file in place of those that describe a Flower app, and notes for the user.
 
     UserError in one line for what cannot be.  The app is imported once.
     """
-    given = top.table((*KEYS, *KEPT))
-    app = _app(given["flower"], base)
-    interpreter = _interpreter(app, given["python"].text('".venv/bin/python"') if "python" in given else None, base)
-    names = {name: given[name].text('"rounds"') for name in ("rounds_key", "seed_key", "federation") if name in given}
-    rounds_key = names.get("rounds_key", "num-server-rounds")
-    own_rounds = _rounds(app, rounds_key)
+    if strange := [name for name in raw if name not in (*KEYS, *KEPT)]:
+        raise source.error(strange[0], unknown("key", strange[0], (*KEYS, *KEPT)))
+    kind = TypeAdapter(_Entries)
+    given: _Entries = source.checked(kind, {n: v for n, v in raw.items() if n in KEYS}, lambda: KEYS)
+    app = _app(given.flower, source, base)
+    interpreter = _interpreter(app, given.python, base)
+    own_rounds = _rounds(app, given.rounds_key)
     count, backend = _told(
         flower_child.simulation,
-        _told(app.options, names.get("federation")),
-        given["clients"].whole(1) if "clients" in given else None,
+        _told(app.options, given.federation),
+        given.clients,
         None,
-        *(given[name].number(least) if name in given else None for name, least in CLIENT.items()),
+        given.client_cpus,
+        given.client_gpus,
     )
-    seeds = _seed_keys(app, names.get("seed_key"))
-    taken = (rounds_key, *seeds)
+    seeds = _seed_keys(app, given.seed_key)
+    taken = (given.rounds_key, *seeds)
     own = {key: value for key, value in app.config.items() if key not in taken and _is_free(key)}
-    searched = _of_keys(app, given.get("space"), taken, _words)
-    fixed = _of_keys(app, given.get("defaults"), taken, _of_type)
+    searched = _of_keys(app, "space", raw, source, taken, _words)
+    fixed = _of_keys(app, "defaults", raw, source, taken, _of_type)
     hyper = own | fixed
-    tolerant = "tolerate_failed_clients" in given and given["tolerate_failed_clients"].flag()
     command = [
         *(interpreter, CHILD, str(app.folder), "--seed", "{seed}", "--clients", str(count)),
         *_resources(backend["client_resources"]),
-        *(["--tolerate-failed-clients"] if tolerant else []),
-        *("--set", f"{rounds_key}={{rounds}}"),
+        *(["--tolerate-failed-clients"] if given.tolerate_failed_clients else []),
+        *("--set", f"{given.rounds_key}={{rounds}}"),
         *(word for key in seeds for word in ("--set", f"{key}={{seed}}")),
         *(word for key in hyper for word in ("--set", f"{key}={{{key}}}")),
     ]
@@ -91,8 +112,7 @@ def entries(top: Entry, base: Path) -> tuple[dict[str, Any], list[str]]:
         "defaults": defaults,
         "environment": flower_child.ENVIRONMENT,
     }
-    made |= {name: entry.value for name, entry in given.items() if name in KEPT and name not in made}
-    made |= {name: given[name].value for name in ("name", "rounds") if name in given}
+    made |= {name: value for name, value in raw.items() if name in ("name", "rounds") or name not in (*KEYS, *made)}
     notes = [
         *(
             f"{key} is {hyper[key]!r} in the app, outside of what is searched"
@@ -102,11 +122,16 @@ def entries(top: Entry, base: Path) -> tuple[dict[str, Any], list[str]]:
         *(f"{key} of the run config is the seed of each trial" for key in seeds),
         _check(str(app.folder), interpreter, count, **backend["client_resources"]),
     ]
-    if "metrics" in given:
-        metrics = given["metrics"].table(example="for example [metrics.client_accuracy]")
-        made["metrics"] = {metric_name(name): _metric(name, entry) for name, entry in metrics.items()}
+    if "metrics" in raw:
+        metrics = source.table("metrics", raw["metrics"])
+        made["metrics"] = {metric_name(name): _metric(name, table, source) for name, table in metrics.items()}
         notes += map(_selects, [*metrics][:1])
     return made, notes
+
+
+def is_app(program: Any) -> bool:
+    """Whether a program is a Flower app."""
+    return CHILD in program.command
 
 
 # the folder
@@ -120,10 +145,10 @@ def _told(function: Any, *args: Any) -> Any:
         raise UserError(str(error)) from None
 
 
-def _app(entry: Entry, base: Path) -> flower_child.App:
-    folder = base / os.path.expanduser(entry.text('"quickstart"'))
+def _app(text: str, source: Source, base: Path) -> flower_child.App:
+    folder = base / os.path.expanduser(text)
     if not os.path.isdir(folder):
-        raise entry.refuse("the folder of a Flower app", "there is no such folder")
+        raise source.error("flower", refused(text, "the folder of a Flower app", "there is no such folder"))
     return _told(flower_child.App, folder)
 
 
@@ -201,15 +226,17 @@ def _require_key(app: flower_child.App, name: str, taken: Sequence[str]) -> None
         raise UserError(f"{name} is a name that fedtune gives itself; search and fix other keys")
 
 
-def _of_keys(app: flower_child.App, part: Entry | None, taken: Sequence[str], typed: Any) -> dict[str, Any]:
+def _of_keys(
+    app: flower_child.App, part: str, raw: Mapping[str, Any], source: Source, taken: Sequence[str], typed: Any
+) -> dict[str, Any]:
     """What [space] or [defaults] says of run-config keys, in the types that the app declares."""
     found = {}
-    for key, entry in part.table().items() if part else ():
+    for key, value in source.table(part, raw.get(part, {})).items():
         try:
             _require_key(app, key, taken)
-            found[key] = typed(app, key, entry.value)
+            found[key] = typed(app, key, value)
         except UserError as error:
-            raise entry.source.error(entry.key, error) from None
+            raise source.error(f"{part}.{key}", error) from None
     return found
 
 
@@ -281,15 +308,13 @@ def _parts(name: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _metric(name: str, entry: Entry) -> dict[str, Any]:
+def _metric(name: str, table: Any, source: Source) -> dict[str, Any]:
     side, own = _parts(name)
-    split = {"split": "train"} if side == "train" else {}
+    for key in source.table(f"metrics.{name}", table):
+        if key not in ("mode", "split"):
+            raise source.error(f"metrics.{name}.{key}", unknown(f"key of metrics.{name}", key, ("mode", "split")))
     mode = DIRECTIONS.get(re.split(r"[\W_]", own)[-1].lower(), "")
-    return (
-        split
-        | ({"mode": mode} if mode else {})
-        | {key: part.value for key, part in entry.table(("mode", "split")).items()}
-    )
+    return ({"split": "train"} if side == "train" else {}) | ({"mode": mode} if mode else {}) | table
 
 
 def _selects(name: str) -> str:

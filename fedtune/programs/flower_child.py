@@ -3,8 +3,15 @@
     python flower_child.py APPDIR --clients 10 --seed 1 --set lr=0.1 --set num-server-rounds=5
 
 It runs in the interpreter that has Flower, so only Python's own modules and flwr are imported here, never fedtune.
-It works with the strategies of today (`flwr.serverapp.strategy`) and with those before (`flwr.server.strategy`).
 A round is a JSON line in the file that FEDTUNE_ROWS names, or a line `fedtune {…}` on stdout.
+
+It works with the strategies of today (`flwr.serverapp.strategy`) and with those before (`flwr.server.strategy`).  What
+it uses of Flower beyond its documentation, and what for:
+
+    Result.__init__                                     metrics of a round when a strategy of today has them
+    History.add_…                                       the same for a strategy of before
+    server.fit_clients, server.evaluate_clients         results of a strategy of before in one order: sums depend on it
+    in_memory_linkstate.generate_rand_int_from_bytes    the numbers of nodes: who is sampled depends on them
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import argparse
 import contextlib
 import copy
 import fcntl
+import functools
 import hashlib
 import importlib
 import itertools
@@ -25,12 +33,13 @@ import random
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +56,6 @@ STATE = "fedtune"  # the record of a client's state that counts its messages; th
 FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TEMPORARY = "fedtune-flower-"
-TRY, TRIES = "FEDTUNE_FLOWER_TRY", 3  # of a run whose Ray does not come up
 LATE = "timed out during startup"  # says Ray where its node needs more than 15 s, or 30, as on a busy machine
 OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
 Value = Any  # of a run config: bool, int, float or str
@@ -81,19 +89,16 @@ class App:
         """folder: the app's.  Wrong if it is none."""
         self.folder = Path(folder).resolve()
         self.file = self.folder / "pyproject.toml"
-        whole = read_toml(self.file)
-        flwr = _table(_table(whole, "tool", self.file), "flwr", self.file)
-        app = _table(flwr, "app", self.file)
+        flwr = _table(self.file, read_toml(self.file), "tool", "flwr")
+        app = _table(self.file, flwr, "app")
         if not app:
             raise Wrong(f"{self.file} has no [tool.flwr.app], so {self.folder.name} is no Flower app")
-        components = _table(app, "components", self.file)
-        self.server = self._component(components, "serverapp")
-        self.client = self._component(components, "clientapp")
-        self.config = flatten(_table(app, "config", self.file))
-        self.federations = _table(flwr, "federations", self.file)
+        self.server, self.client = (self._component(app, name) for name in ("serverapp", "clientapp"))
+        self.config = flatten(_table(self.file, app, "config"))
+        self.federations = _table(self.file, flwr, "federations")
 
-    def _component(self, components: dict[str, Any], name: str) -> str:
-        found = components.get(name)
+    def _component(self, app: dict[str, Any], name: str) -> str:
+        found = _table(self.file, app, "components").get(name)
         if not isinstance(found, str) or not all(found.partition(":")):
             raise Wrong(
                 f'{self.file} must name {name} in [tool.flwr.app.components] as "module:object", but has {found!r}'
@@ -102,31 +107,25 @@ class App:
 
     def options(self, federation: str | None = None) -> dict[str, Any]:
         """The simulation's options (num-supernodes, backend): the app's federation's, else those of Flower's config."""
-        if self.federations:
-            return self._options(self.federations, federation, self.file)
-        file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
-        if file.is_file():
-            return self._options(_table(read_toml(file), "superlink", file), federation, file)
-        if federation is not None:
-            raise Wrong(f"there is no federation {federation!r}: neither {self.file} nor {file} has any")
-        return {}
-
-    def _options(self, federations: dict[str, Any], name: str | None, file: Path) -> dict[str, Any]:
-        named = name or federations.get("default")
+        file, known = self.file, self.federations
+        if not known:
+            file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+            known = _table(file, read_toml(file), "superlink") if file.is_file() else {}
+        named = federation or known.get("default")
         if named is None:
             return {}
-        if not isinstance(federations.get(named), dict):
-            known = sorted(name for name, value in federations.items() if isinstance(value, dict))
-            raise Wrong(f"{file} has no federation {named!r}; it has {', '.join(known) or 'none'}")
-        options = federations[named].get("options", {})
-        return options if isinstance(options, dict) else {}
+        if not isinstance(known.get(named), dict):
+            names = sorted(name for name, value in known.items() if isinstance(value, dict))
+            raise Wrong(f"{file} has no federation {named!r}; it has {', '.join(names) or 'none'}")
+        return _table(file, known[named], "options")
 
 
-def _table(parent: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
-    found = parent.get(name, {})
-    if not isinstance(found, dict):
-        raise Wrong(f"{file}: {name} must be a table, but is {found!r}")
-    return found
+def _table(file: Path, content: dict[str, Any], *names: str) -> dict[str, Any]:
+    for name in names:
+        content = content.get(name, {})
+        if not isinstance(content, dict):
+            raise Wrong(f"{file}: {name} must be a table, but is {content!r}")
+    return content
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Value]:
@@ -150,6 +149,19 @@ def typed(key: str, text: str, default: Value) -> Value:
         ) from None
 
 
+def overrides(app: App, pairs: list[str]) -> dict[str, Value]:
+    """The app's run config with the values of --set; Wrong for unknown keys."""
+    config = dict(app.config)
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise Wrong(f"--set needs KEY=VALUE, but got {pair!r}")
+        if key not in app.config:
+            raise Wrong(f"unknown run-config key {key!r}: known are {', '.join(sorted(app.config))}")
+        config[key] = typed(key, text, app.config[key])
+    return config
+
+
 def simulation(
     options: dict[str, Any], nodes: int | None, cpus: int | None, client_cpus: float | None, client_gpus: float | None
 ) -> tuple[int, dict[str, Any]]:
@@ -163,22 +175,18 @@ def simulation(
     client = {"num_cpus": 1, "num_gpus": 0.0, **backend.get("client_resources", {})}
     client.update({} if client_cpus is None else {"num_cpus": client_cpus})
     client.update({} if client_gpus is None else {"num_gpus": client_gpus})
-    start = dict(backend.get("init_args", {}))
-    if cpus is not None:
-        start["num_cpus"] = cpus
-    share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
-    if 0 < share < 1:  # of the one GPU that Ray sees here
-        client["num_gpus"] = client["num_gpus"] / share
+    start = {**backend.get("init_args", {}), **({} if cpus is None else {"num_cpus": cpus})}
     limit = start.get("num_cpus")
     if limit is not None and client["num_cpus"] > limit:
         raise Wrong(
             f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
             "by client_cpus"
         )
-    if 0 < share < 1 < client["num_gpus"]:
-        raise Wrong(
-            f"a client uses {client['num_gpus'] * share:g} of a GPU, but a trial has {share:g}: give trials more"
-        )
+    share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
+    if 0 < share < 1:  # of the one GPU that Ray sees here
+        if client["num_gpus"] > share:
+            raise Wrong(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
+        client["num_gpus"] /= share
     return count, {"client_resources": client, "init_args": start}
 
 
@@ -194,14 +202,14 @@ def _underscored(value: Any) -> Any:
 class RoundRows:
     """A row for every round, written when the round is over: when the next training begins, or at the end."""
 
-    def __init__(self) -> None:
-        """Without a round."""
-        self.round = 0
+    def __init__(self, tolerant: bool) -> None:
+        """Without a round.  tolerant: also of rounds in which clients failed."""
+        self.round, self.tolerant = 0, tolerant
         self.metrics: dict[str, float] = {}
         self.lock = threading.RLock()  # a strategy of before trains each client in a thread
 
     def add(self, round: Any, kind: str, metrics: Any) -> None:
-        """Metrics of a round that clients or the server measured."""
+        """Metrics of a round that clients or the server measured; what is no number is left out."""
         if round < 1:  # Flower's evaluation before training
             return
         with self.lock:
@@ -209,8 +217,9 @@ class RoundRows:
                 self.end()
             self.round = round
             for name, value in metrics.items():
-                if is_number(value):
-                    self.metrics[column(kind, name)] = number(value)
+                if isinstance(value, numbers.Real) and not isinstance(value, bool):
+                    plain = int(value) if isinstance(value, numbers.Integral) else float(value)
+                    self.metrics[column(kind, name)] = plain
 
     def end(self) -> None:
         """Write the row of the round that is over, if there is one."""
@@ -225,28 +234,13 @@ def column(kind: str, name: str) -> str:
     return re.sub(r"\W", "_", f"{kind}_{name}")
 
 
-def is_number(value: Any) -> bool:
-    """Whether a metric is a number, also one of NumPy's."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def number(value: Any) -> float:
-    """A metric as JSON has it."""
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
 def write(row: dict[str, float]) -> None:
     """Hand a row to fedtune, or show it where there is none."""
-    line = json.dumps(row)
-    file = os.environ.get(ROWS)
-    if not file:
-        print(f"fedtune {line}", flush=True)
-        return
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, line.encode() + b"\n")
-    finally:
-        os.close(descriptor)
+    if file := os.environ.get(ROWS):
+        with open(file, "a", encoding="utf-8") as rows:
+            rows.write(f"{json.dumps(row)}\n")
+    else:
+        print(f"fedtune {json.dumps(row)}", flush=True)
 
 
 class _Reporting(dict):
@@ -271,9 +265,8 @@ def report_results(rows: RoundRows) -> None:
         from flwr.serverapp.strategy import Result
     except ImportError:  # Flower before 1.22
         return
-    before = Result.__init__
 
-    def init(self: Any, *args: Any, **named: Any) -> None:
+    def init(self: Any, *args: Any, before: Any = Result.__init__, **named: Any) -> None:
         before(self, *args, **named)
         self.train_metrics_clientapp = _Reporting(rows, "train")
         self.evaluate_metrics_clientapp = _Reporting(rows, "client")
@@ -290,33 +283,23 @@ def report_history(rows: RoundRows) -> None:
     except ImportError:
         return
 
-    def also(name: str, kind: str, as_metrics: Callable[[Any], Any]) -> None:
-        before = getattr(History, name)
+    def added(before: Any, kind: str, losses: bool, self: Any, server_round: int, *args: Any, **named: Any) -> None:
+        before(self, server_round, *args, **named)
+        (value,) = (*args, *named.values())
+        rows.add(server_round, kind, {"loss": value} if losses else value)
 
-        def add(self: Any, server_round: int, *args: Any, **named: Any) -> None:
-            before(self, server_round, *args, **named)
-            (value,) = (*args, *named.values())
-            rows.add(server_round, kind, as_metrics(value))
+    def in_order(before: Any, *args: Any, **named: Any) -> Any:
+        with kept_random():
+            results, failures = before(*args, **named)
+        return sorted(results, key=lambda result: int(result[0].cid)), failures
 
-        setattr(History, name, add)
-
-    for name, kind in (("distributed_fit", "train"), ("distributed", "client"), ("centralized", "server")):
-        also(f"add_metrics_{name}", kind, lambda metrics: metrics)
-    for name, kind in (("distributed", "client"), ("centralized", "server")):
-        also(f"add_loss_{name}", kind, lambda loss: {"loss": loss})
-
-    def in_order(name: str) -> None:
-        before = getattr(server, name)
-
-        def clients(*args: Any, **named: Any) -> Any:
-            with kept_random():
-                results, failures = before(*args, **named)
-            return sorted(results, key=lambda result: int(result[0].cid)), failures
-
-        setattr(server, name, clients)
-
-    in_order("fit_clients")
-    in_order("evaluate_clients")
+    for what, kind in (("distributed_fit", "train"), ("distributed", "client"), ("centralized", "server")):
+        for name in (f"add_metrics_{what}", f"add_loss_{what}"):
+            if hasattr(History, name):
+                own = functools.partialmethod(functools.partial(added, getattr(History, name), kind, "loss" in name))
+                setattr(History, name, own)
+    for name in ("fit_clients", "evaluate_clients"):
+        setattr(server, name, functools.partial(in_order, getattr(server, name)))
 
 
 # random numbers
@@ -347,18 +330,12 @@ def kept_random() -> Iterator[None]:
 
 def number_nodes() -> None:
     """Number nodes in the order of their partitions; else their ids are random, and with them who is sampled."""
-    try:
+    with contextlib.suppress(ImportError):
         from flwr.server.superlink.linkstate import in_memory_linkstate as state
-    except ImportError:
-        return
-    if hasattr(state, "generate_rand_int_from_bytes"):
-        count = itertools.count(1000)
-        state.generate_rand_int_from_bytes = lambda *args, **named: next(count)
 
-
-def numbered(nodes: list[int]) -> bool:
-    """Whether nodes have the numbers that `number_nodes` gives."""
-    return nodes == list(range(nodes[0], nodes[0] + len(nodes)))
+        if hasattr(state, "generate_rand_int_from_bytes"):
+            count = itertools.count(1000)
+            state.generate_rand_int_from_bytes = lambda *args, **named: next(count)
 
 
 # the two apps
@@ -369,60 +346,42 @@ def load(component: str, folder: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module, _, name = component.partition(":")
-    found = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-class _TunedClient:
+def run_client(component: str, folder: str, config: dict[str, Value], seed: int, message: Any, context: Any) -> Any:
     """The app's client with the trial's run config; its draws depend on the seed, the client and its message."""
+    from flwr.common import ConfigRecord
 
-    def __init__(self, app: App, config: dict[str, Value], seed: int) -> None:
-        self.component, self.folder, self.config, self.seed = app.client, str(app.folder), config, seed
-
-    def __call__(self, message: Any, context: Any) -> Any:
-        from flwr.common import ConfigRecord
-
-        seed_all(self.seed, "client")
-        app = load(self.component, self.folder)
-        count = context.state.pop(STATE, {"messages": 0})["messages"]
-        seed_all(self.seed, "client", context.node_config.get("partition-id"), count)
-        own = with_config(context, self.config)
-        try:
-            reply = app(message=message, context=own)
-        except Exception as error:
-            raise RuntimeError(FAILURE + where(error, self.folder)) from error
-        context.state = own.state
-        context.state[STATE] = ConfigRecord({"messages": count + 1})
-        return reply
+    seed_all(seed, "client")
+    app = load(component, folder)
+    count = context.state.pop(STATE, {"messages": 0})["messages"]
+    seed_all(seed, "client", context.node_config.get("partition-id"), count)
+    own = with_config(context, config)
+    try:
+        reply = app(message=message, context=own)
+    except Exception as error:
+        raise RuntimeError(FAILURE + where(error, folder)) from error
+    context.state = own.state
+    context.state[STATE] = ConfigRecord({"messages": count + 1})
+    return reply
 
 
-class _TunedServer:
-    """The app's server with the trial's run config, which starts when all nodes are there."""
-
-    def __init__(
-        self, *, server: Any, config: dict[str, Value], seed: int, nodes: int, rows: RoundRows, tolerant: bool
-    ) -> None:
-        self.server, self.config, self.seed = server, config, seed
-        self.nodes, self.rows, self.tolerant = nodes, rows, tolerant
-
-    def __call__(self, grid: Any, context: Any) -> None:
-        watch(grid, self.rows, self.tolerant)
-        self.wait(grid)
-        seed_all(self.seed, "server")
-        self.server(grid=grid, context=with_config(context, self.config))
-        self.rows.end()
-
-    def wait(self, grid: Any) -> None:
-        """Until all nodes are there: else round 1 trains those that are."""
-        until = time.monotonic() + REGISTERED
-        while len(ids := grid.get_node_ids()) < self.nodes:
-            if time.monotonic() > until:
-                raise RuntimeError(f"only {len(ids)} of {self.nodes} clients have registered after {REGISTERED:.0f} s")
-            time.sleep(0.02)
-        if not numbered(ids):
-            print("this Flower numbers its nodes at random: where clients are sampled, a seed does not repeat")
+def run_server(
+    server: Any, config: dict[str, Value], seed: int, nodes: int, rows: RoundRows, *, grid: Any, context: Any
+) -> None:
+    """The app's server with the trial's run config; it starts when all nodes are there, or round 1 trains fewer."""
+    watch(grid, rows)
+    until = time.monotonic() + REGISTERED
+    while len(ids := grid.get_node_ids()) < nodes:
+        if time.monotonic() > until:
+            raise RuntimeError(f"only {len(ids)} of {nodes} clients have registered after {REGISTERED:.0f} s")
+        time.sleep(0.02)
+    if ids != list(range(ids[0], ids[0] + nodes)):
+        print("this Flower numbers its nodes at random: where clients are sampled, a seed does not repeat")
+    seed_all(seed, "server")
+    server(grid=grid, context=with_config(context, config))
+    rows.end()
 
 
 def with_config(context: Any, config: dict[str, Value]) -> Any:
@@ -432,7 +391,7 @@ def with_config(context: Any, config: dict[str, Value]) -> Any:
     return own
 
 
-def watch(grid: Any, rows: RoundRows, tolerant: bool) -> None:
+def watch(grid: Any, rows: RoundRows) -> None:
     """See the messages of a grid: training ends the row before, replies come in order, a client's error is told."""
     push, pull, exchange, node_ids = grid.push_messages, grid.pull_messages, grid.send_and_receive, grid.get_node_ids
 
@@ -444,10 +403,9 @@ def watch(grid: Any, rows: RoundRows, tolerant: bool) -> None:
 
     def pull_messages(*args: Any, **named: Any) -> list[Any]:
         replies = list(pull(*args, **named))
-        for reply in replies:
-            if reply.has_error() and not tolerant:
-                node = reply.metadata.src_node_id
-                at = get_node_ids().index(node)
+        for reply in () if rows.tolerant else replies:
+            if reply.has_error():
+                at = get_node_ids().index(reply.metadata.src_node_id)
                 fail(f"client {at} failed, so a mean would be of fewer clients: {last(reply.error.reason)}")
         return in_order(replies)
 
@@ -455,7 +413,7 @@ def watch(grid: Any, rows: RoundRows, tolerant: bool) -> None:
         messages = list(messages)  # which may draw
         with kept_random():
             replies = in_order(exchange(messages, *args, **named))
-        if len(replies) < len(messages) and not tolerant:
+        if len(replies) < len(messages) and not rows.tolerant:
             fail(
                 f"only {len(replies)} of {len(messages)} clients answered in time, so a mean would be of fewer; "
                 "give the strategy a longer timeout"
@@ -468,10 +426,8 @@ def watch(grid: Any, rows: RoundRows, tolerant: bool) -> None:
     def get_node_ids() -> list[int]:
         return sorted(node_ids())
 
-    grid.push_messages = push_messages
-    grid.pull_messages = pull_messages
-    grid.send_and_receive = send_and_receive
-    grid.get_node_ids = get_node_ids
+    grid.push_messages, grid.pull_messages = push_messages, pull_messages
+    grid.send_and_receive, grid.get_node_ids = send_and_receive, get_node_ids
 
 
 def last(reason: str) -> str:
@@ -484,6 +440,13 @@ def fail(reason: str) -> None:
     """End this process, and Ray's with it.  Strategies would catch an exception and go on with fewer clients."""
     print(reason, file=sys.stderr, flush=True)
     os._exit(FAILED)
+
+
+def where(error: BaseException, folder: str) -> str:
+    """An error with the last place of it in the app's own files."""
+    told = f"{type(error).__name__}: {error}"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(folder)]
+    return f"{own[-1].filename}:{own[-1].lineno}: {told}" if own else told
 
 
 # Ray
@@ -501,37 +464,28 @@ def own_ray(start: dict[str, Any], folder: str) -> dict[str, Any]:
     return {**start, "address": "local", "_temp_dir": f"{folder}/r", "include_dashboard": False}
 
 
-def temporary_folder() -> tuple[str, Any]:
+def temporary_folder() -> str:
     """A folder for Ray's files, locked while this process lives.  Those of killed processes are removed.
 
     Ray's sockets have its path in their names, which may have a hundred letters.
     """
-    parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 18 else "/tmp"
-    for folder in Path(parent).glob(f"{TEMPORARY}*"):
-        lock = locked(folder / "lock")
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.close()
-    own = tempfile.mkdtemp(prefix=TEMPORARY, dir=parent)
-    new = Path(own) / "new"
-    new.touch()
-    lock = locked(new)
-    new.rename(Path(own) / "lock")  # seen by others from here on, when it is locked
-    return own, lock
+    parent = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 18 else "/tmp")
+    for left in parent.glob(f"{TEMPORARY}*"):
+        if locked(left):
+            shutil.rmtree(left, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix="fedtune-", dir=parent))
+    locked(new)
+    return str(new.rename(parent / new.name.replace("fedtune-", TEMPORARY)))  # others see it when it is locked
 
 
-def locked(file: Path) -> Any:
-    """The file, locked; None if another process holds it, or if it is not there."""
+def locked(folder: Path) -> int:
+    """The folder, opened and locked; 0 if another process holds it, or if it is not there."""
     try:
-        lock = file.open("r+")
+        opened = os.open(folder, os.O_RDONLY)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        return None
-    return lock
+        return 0
+    return opened
 
 
 # the program
@@ -553,19 +507,6 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def overrides(app: App, pairs: list[str]) -> dict[str, Value]:
-    """The app's run config with the values of --set; Wrong for unknown keys."""
-    config = dict(app.config)
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise Wrong(f"--set needs KEY=VALUE, but got {pair!r}")
-        if key not in app.config:
-            raise Wrong(f"unknown run-config key {key!r}: known are {', '.join(sorted(app.config))}")
-        config[key] = typed(key, text, app.config[key])
-    return config
-
-
 def import_flower() -> Any:
     """Flower's `run_simulation`; Wrong if it is not there."""
     try:
@@ -583,9 +524,7 @@ def import_apps(app: App) -> Any:
     for component, name in ((app.client, "clientapp"), (app.server, "serverapp")):
         try:
             found = load(component, str(app.folder))
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
+        except (Exception, SystemExit) as error:
             traceback.print_exc()
             raise Wrong(
                 f"{name} {component!r} of {app.file} cannot be imported: {where(error, str(app.folder))}"
@@ -593,23 +532,14 @@ def import_apps(app: App) -> Any:
     return found
 
 
-def where(error: BaseException, folder: str) -> str:
-    """An error with the last place of it in the app's own files."""
-    told = f"{type(error).__name__}: {error}"
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(folder)]
-    return f"{own[-1].filename}:{own[-1].lineno}: {told}" if own else told
-
-
 def versions() -> dict[str, str]:
     """What the app runs on."""
-    found = {"python": platform.python_version()}
     from importlib.metadata import PackageNotFoundError, version
 
+    found = {"python": platform.python_version()}
     for package in ("flwr", "ray", "numpy", "torch"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -621,9 +551,8 @@ def main() -> int:
         config = overrides(app, asked.set)
         given = asked.cpus if asked.cpus is not None else os.environ.get(CPUS)
         cpus = None if given is None else max(1, math.floor(float(given)))
-        nodes, backend = simulation(
-            app.options(asked.federation), asked.clients, cpus, asked.client_cpus, asked.client_gpus
-        )
+        options = app.options(asked.federation)
+        nodes, backend = simulation(options, asked.clients, cpus, asked.client_cpus, asked.client_gpus)
         run_simulation = import_flower()
         seed_all(asked.seed, "import")
         server = import_apps(app)
@@ -633,24 +562,17 @@ def main() -> int:
     if asked.check:
         print(json.dumps(versions()))
         return OK
-    rows = RoundRows()
+    rows = RoundRows(asked.tolerate_failed_clients)
     report_results(rows)
     report_history(rows)
     number_nodes()
     os.environ.update(dict.fromkeys(THREADS, str(max(1, int(backend["client_resources"]["num_cpus"])))))
-    folder, _lock = temporary_folder()
+    folder = temporary_folder()
     backend["init_args"] = own_ray(backend["init_args"], folder)
     try:
         run_simulation(
-            server_app=_TunedServer(
-                server=server,
-                config=config,
-                seed=asked.seed,
-                nodes=nodes,
-                rows=rows,
-                tolerant=asked.tolerate_failed_clients,
-            ),
-            client_app=_TunedClient(app, config, asked.seed),
+            server_app=functools.partial(run_server, server, config, asked.seed, nodes, rows),
+            client_app=functools.partial(run_client, app.client, str(app.folder), config, asked.seed),
             num_supernodes=nodes,
             backend_config=backend,
         )
@@ -669,23 +591,15 @@ def isolate(folder: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
-def begin_again(error: BaseException) -> None:
-    """Be a new process of this program if Flower's Ray did not come up.  What is left of that Ray ends with it."""
-    now = int(os.environ.get(TRY) or 1)
-    if now < TRIES and LATE in "".join(traceback.format_exception(type(error), error, error.__traceback__)):
-        print("Ray ended while it started, as on a machine that is very busy; it is started again", flush=True)
-        os.environ[TRY] = str(now + 1)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
 if __name__ == "__main__":
     isolate(os.path.abspath(arguments().parse_args().app))
     try:
         status = main()
-    except Exception as error:
+    except Exception:
         traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        begin_again(error)
+        if LATE in traceback.format_exc():  # fedtune tries a trial again that is ended from outside
+            os.kill(os.getpid(), signal.SIGTERM)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
     sys.exit(status)

@@ -17,8 +17,11 @@ def put(key: Any, child: Child) -> None:
 
 def take(key: Any) -> Child | None:
     """The process that waits, if it is alive and was started with the same; otherwise it ends."""
-    if _waiting and _waiting[0][0] == key and _waiting[0][1].exit_status is None and _waiting[0][1].running:
-        return _waiting.pop()[1]
+    if _waiting and _waiting[0][0] == key:
+        child = _waiting[0][1]
+        child.lines(0)
+        if child.exit_status is None and not child.ended:
+            return _waiting.pop()[1]
     close()
     return None
 

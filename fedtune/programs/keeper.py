@@ -1,165 +1,112 @@
-"""Keeps a program's processes, and ends them all when it is told to, or when whoever started them is gone.
+"""Keeps a program's processes: starts it, stops and continues it, and ends them all when it is no longer wanted.
 
-This file is run as a script, beside each program, with Python's own modules only: `child.py` starts it.  It reads what
-to start from stdin, which stays open as long as the program is wanted.  Two processes watch one another: the keeper
-adopts whatever the program leaves behind, daemons too, and its guard does the same if the keeper is killed.
+`child.py` runs this file beside each program, in its folder and environment: python keeper.py PTY INPUT COMMAND…
+Its stdin is open as long as the program is wanted, so all ends with whoever started it, also after SIGKILL.
+Its stderr is the program's output.  What the program leaves behind becomes its child, daemons too.
 """
 
 from __future__ import annotations
 
 import ctypes
-import marshal
+import fcntl
 import os
 import select
 import signal
+import sys
+import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+MARK = "FEDTUNE_KEEPER"  # its number, in the environment of all that it keeps
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LINGER = 0.5  # seconds in which what a program left behind may end by itself
-POLITE = 1.5  # seconds between SIGTERM and SIGKILL
-FORCED = 2.0  # seconds in which all must be gone after SIGKILL
-CLEANS = 10.0  # seconds in which what they left in shared memory must be removed then
-LOOK = 0.02  # seconds between two looks
-_libc = ctypes.CDLL(None, use_errno=True)
+LINGER, POLITE = 0.5, 1.5  # seconds before SIGTERM for what a program left behind, and from SIGTERM to SIGKILL
+CLEANS, GIVES_UP = 11.5, 13.0  # seconds after SIGTERM in which shared memory must be clean, and all must be gone
+LOOK = 0.01  # seconds between two looks
+prctl = ctypes.CDLL(None).prctl
+_statuses: dict[int, int] = {}
 
 
-def main() -> None:
-    """Start the program and keep it; the guard's process waits for the keeper's."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    spec = _read_spec()
-    guarded, guard = os.pipe()
-    keeper = os.fork()
-    if keeper:
-        os.close(guarded)
-        _close(spec)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        os.waitpid(keeper, 0)
-        _end_all(polite=0)
-    else:
-        os.close(guard)
-        _Keeper(spec, guarded).keep()
-    os._exit(0)
+def main(pty: bool, given: int, command: list[str]) -> None:
+    """Start the program and keep it; on stdout it says when the program is stopped, and when and how it ends."""
+    if os.fork():  # it is nobody's child, as Ray kills the children of a worker that ends, and this one must outlive it
+        os._exit(0)
+    _say(f"keeper {os.getpid()}")
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # and not ignored, as the program would then ignore it too
+    child, wanted = _start(pty, given, command), True
+    while wanted:
+        ready, _, _ = select.select([0, woken], [], [])
+        if 0 in ready:
+            wanted = bool(asked := os.read(0, 1))
+            _signal(below(os.getpid()), signal.SIGSTOP if asked == b"p" else signal.SIGCONT)
+            _say("paused" if asked == b"p" else "goes on")
+        if woken in ready:
+            wanted &= signal.SIGTERM not in os.read(woken, 4096)
+            _left()
+            if child in _statuses:
+                _say(f"ended {os.waitstatus_to_exitcode(_statuses[child])}")
+                wanted = False
+    end_all(_left, LINGER if child in _statuses else 0)
 
 
-class _Keeper:
-    """The program's parent: it says on stdout when the program ends, and does not end before all processes did."""
-
-    def __init__(self, spec: dict, guarded: int) -> None:
-        self.spec, self.guarded = spec, guarded
-        self.status: int | None = None
-        self.woken, wake = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(self.woken, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, self._heard)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        self.told_to_end = False
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-    def _heard(self, number: int, _frame: object) -> None:
-        self.told_to_end |= number == signal.SIGTERM
-
-    def keep(self) -> None:
-        """Until the program ended or must end."""
-        self.child = _start(self.spec)
-        _close(self.spec)
-        poll = select.poll()
-        for descriptor in (0, self.guarded, self.woken):
-            poll.register(descriptor, select.POLLIN)
-        while self.status is None and not self.told_to_end:
-            for descriptor, _ in poll.poll():
-                self._read(descriptor)
-            self._reap()
-        if self.told_to_end:
-            _end_all(POLITE)
-        else:
-            _wait_until_gone(LINGER)
-            _end_all(POLITE)
-
-    def _read(self, descriptor: int) -> None:
-        try:
-            said = os.read(descriptor, 4096)
-        except BlockingIOError:
-            return
-        if descriptor == self.woken:
-            return
-        if not said or descriptor == self.guarded:  # its other end is closed: whoever held it is gone
-            self.told_to_end = True
-        elif said.endswith(b"p"):
-            _signal_all(signal.SIGSTOP)
-            _say("paused")
-        else:
-            _signal_all(signal.SIGCONT)
-
-    def _reap(self) -> None:
-        with suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if not pid:
-                    return
-                if pid == self.child:
-                    self.status = os.waitstatus_to_exitcode(status)
-                    _say(f"ended {self.status}")
-
-
-def _read_spec() -> dict:
-    """What to start: a line with the length, then as many bytes."""
-    head = b""
-    while not head.endswith(b"\n"):
-        if not (letter := os.read(0, 1)):
-            os._exit(0)
-        head += letter
-    content = b""
-    while len(content) < int(head):
-        if not (part := os.read(0, int(head) - len(content))):
-            os._exit(0)
-        content += part
-    return marshal.loads(content)
-
-
-def _start(spec: dict) -> int:
-    """The program, in a session of its own; it dies with the keeper."""
-    keeper = os.getpid()
-    child = os.fork()
-    if child:
+def _start(pty: bool, given: int, command: list[str]) -> int:
+    """The program, in a session of its own; it dies with its keeper."""
+    os.environ[MARK] = str(os.getpid())
+    if child := os.fork():
         return child
+    status = os.dup(1)  # is closed where the program begins
     try:
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != keeper:
-            os._exit(127)
-        output = spec["output"]
-        if spec["pty"]:
-            import fcntl
-            import termios
-
-            fcntl.ioctl(output, termios.TIOCSCTTY, 0)
-        lines = spec["input"] or os.open(os.devnull, os.O_RDONLY)
-        status = os.dup(1)  # is closed where the program begins
-        for given, standard in ((lines, 0), (output, 1), (output, 2)):
-            os.dup2(given, standard)
-        _close(spec)
-        os.chdir(spec["folder"])
-        os.execvpe(spec["command"][0], spec["command"], spec["environment"])
-    except BaseException as error:
-        code = error.errno if isinstance(error, OSError) else 0
-        with suppress(BaseException):
-            os.write(status, f"failed {code}\n".encode())
+        if pty:
+            fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+        os.dup2(given or os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(status, b"failed %d\n" % (error.errno or 0))
     os._exit(127)
 
 
-def _close(spec: dict) -> None:
-    """Close what is the program's only; it has numbers above those of the standard streams."""
-    for descriptor in filter(None, (spec["output"], spec["input"])):
-        os.close(descriptor)
+def _left() -> list[int]:
+    """All processes below this one; the statuses of its children that have ended are kept."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            _statuses.update([ended])
+    return below(os.getpid())
+
+
+def end_all(left: Callable[[], list[int]], linger: float = 0) -> None:
+    """Ask processes to end, then kill them; those that clean shared memory end by themselves after the others."""
+    began, asked = time.monotonic() + linger, False
+    while (pids := left()) and (seconds := time.monotonic() - began) < GIVES_UP:
+        if seconds > POLITE:
+            _signal(pids, signal.SIGKILL, cleaners=seconds > CLEANS)
+        elif seconds >= 0 and not asked:
+            _signal(pids, signal.SIGTERM)
+            _signal(pids, signal.SIGCONT)
+            asked = True
+        time.sleep(LOOK)
+
+
+def _cleans(pid: int) -> bool:
+    """Whether it is multiprocessing's or PyTorch's process that removes what others leave in shared memory."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read()
+    return b"resource_tracker import main" in words or words.split(b"\0")[0].endswith(b"torch_shm_manager")
+
+
+def _signal(pids: list[int], number: int, cleaners: bool = False) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            if cleaners or not _cleans(pid):
+                os.kill(pid, number)
 
 
 def _say(line: str) -> None:
@@ -167,71 +114,12 @@ def _say(line: str) -> None:
         os.write(1, f"{line}\n".encode())
 
 
-def _end_all(polite: float) -> None:
-    """End every process below this one: asked, and killed if that takes longer than `polite` seconds."""
-    if polite:
-        _signal_all(signal.SIGTERM, spared=_cleans)
-        _signal_all(signal.SIGCONT)
-        if _wait_until_gone(polite):
-            return
-    if _kill_all(spared=_cleans) and not _wait_until_gone(CLEANS):
-        _kill_all()
-
-
-def _kill_all(spared: Callable[[int], bool] = lambda pid: False) -> bool:
-    """Whether all are gone but those that are spared."""
-    end = time.monotonic() + FORCED
-    while left := [pid for pid in below(os.getpid()) if not spared(pid)]:
-        if time.monotonic() > end:
-            return False
-        _signal(left, signal.SIGKILL)
-        _wait_until_gone(LOOK)
-    return True
-
-
-def _cleans(pid: int) -> bool:
-    """Whether a process removes what others leave in shared memory, and ends by itself when they are gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read()
-    except OSError:
-        return False
-    return b"resource_tracker import main" in words or words.split(b"\0")[0].endswith(b"torch_shm_manager")
-
-
-def _wait_until_gone(seconds: float) -> bool:
-    """Whether all processes below this one are gone in this time."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        if time.monotonic() > end:
-            return False
-        time.sleep(LOOK / 4)
-
-
-def _signal_all(number: int, spared: Callable[[int], bool] = lambda pid: False) -> None:
-    _signal([pid for pid in below(os.getpid()) if not spared(pid)], number)
-
-
-def _signal(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with suppress(OSError):
-            os.kill(pid, number)
-
-
 def below(process: int) -> list[int]:
     """Every process below another, whatever its group or session."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+            children.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(name))
     found = list(children.get(process, []))
     for pid in found:
         found += children.get(pid, [])
@@ -239,4 +127,4 @@ def below(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] == "1", int(sys.argv[2]), sys.argv[3:])

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Literal
 
 import regex
+from pydantic import AfterValidator, ConfigDict, with_config
 
+from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS, limits
-from fedtune.core.metrics import Metric as Declared
-from fedtune.programs.entries import Entry
+from fedtune.programs.entries import Count, Number, Source, Text, Whole, refused
 
-KEYS = ("pattern", "column", "split", "skip", "every", "divide", "mode", "worst")
-NAME = r"[A-Za-z_]\w{0,59}"
 # names that a row has for something else
 TAKEN = {
-    "round",
-    "seconds",
-    "eval_seconds",
-    "spent",
-    "judged",
-    "reported",
-    "excesses",
-    "done",
-    "complete",
-    "timestamp",
-} | {
+    *("round", "seconds", "eval_seconds", "spent", "judged", "reported", "excesses", "done", "complete", "timestamp"),
     *("config", "reason", "diverged", "broken", "stack", "trouble", "trial", "trial_id", "state", "seed", "rounds"),
     *("training_iteration", "time_total_s", "time_this_iter_s", "date", "pid", "hostname", "node_ip", "error"),
     *("iterations_since_restore", "time_since_restore", "should_checkpoint", "experiment_tag", "checkpoint_dir_name"),
@@ -35,18 +25,47 @@ FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # a brace that is one fo
 NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word test, but not contest or latest
 
 
-class ProgramMetric(NamedTuple):
+def _name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w{0,59}", name) or name in TAKEN:
+        rule = "not be one that fedtune uses itself" if name in TAKEN else "be letters, digits and _"
+        raise UserError(f"a metric's name must {rule}, but got {name!r}; for example val_acc")
+    return name
+
+
+def _pattern(text: str) -> str:
+    """A regular expression with one group around the number, and perhaps a group of name `round`."""
+    example = "for example 'acc: ([0-9.]+)'"
+    try:
+        re.compile(text)  # what is one for Python only: regex knows more
+        found = compiled(text)
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
+        raise refused(text, "a regular expression", f"{error}; {example}") from None
+    if (numbers := found.groups - ("round" in found.groupindex)) != 1:
+        rule = f"a regular expression with one group (…), around the number, but it has {numbers}"
+        raise refused(text, rule, f"write (?:…) for a group that only groups; {example}")
+    return text
+
+
+def _divide(number: float) -> float:
+    if not number:
+        raise refused(number, "a number other than 0", "100 makes a share of a percentage")
+    return number
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
+class ProgramMetric:
     """A metric's declaration; without pattern and column it comes by its name, in rows that the program reports."""
 
-    name: str
-    pattern: str | None = None  # of a line; its group holds the number, a group `round` the round
-    column: str | None = None  # of the program file's `file`
-    split: str | None = None  # train, validation or test: the rows that it was measured on
-    skip: int = 0  # rounds at the start that do not count
-    every: int = 1  # of so many figures in a round the last counts
-    divide: float = 1.0
-    mode: str = ""  # max or min; "" if it was not said
-    worst: float | None = None
+    name: str = ""  # that of its table
+    pattern: Annotated[Text, AfterValidator(_pattern)] | None = None  # with a group for the number, and for the round
+    column: Text | None = None  # of the program file's `file`
+    split: Literal["train", "validation", "test"] | None = None  # the rows that it was measured on
+    skip: Whole = 0  # rounds at the start that do not count
+    every: Count = 1  # of so many figures in a round the last counts
+    divide: Annotated[Number, AfterValidator(_divide)] = 1.0
+    mode: Literal["max", "min"] | None = None
+    worst: Number | None = None
 
     @property
     def tests(self) -> bool:
@@ -55,42 +74,50 @@ class ProgramMetric(NamedTuple):
         return self.split == "test" or (self.split is None and bool(NEEDLE.search(said)))
 
 
-def read(name: str, entry: Entry, file: bool) -> ProgramMetric:
-    """A metric from its table.  file: whether the program writes a file, from which it then comes by column."""
-    if not re.fullmatch(NAME, name) or name in TAKEN:
-        rule = "be letters, digits and _" if name not in TAKEN else "not be one that fedtune uses itself"
-        raise entry.source.error(entry.key, f"a metric's name must {rule}, but got {name!r}; for example val_acc")
-    given = entry.table(KEYS, "for example pattern = 'acc: ([0-9.]+)'")
-    pattern = _pattern(given["pattern"]) if "pattern" in given else None
-    column = given["column"].text('"val_acc"') if "column" in given else None
-    if pattern and column:
-        raise given["column"].refuse("left out where there is a pattern", "a metric comes from one place")
-    if column and not file:
-        raise given["column"].refuse(
-            "of a file", 'name it at the top of the file, for example file = "results/{trial}.csv"'
-        )
-    found = ProgramMetric(
-        name=name,
-        pattern=pattern,
-        column=column or (name if file and not pattern else None),
-        split=given["split"].one_of("train", "validation", "test") if "split" in given else None,
-        skip=given["skip"].whole(0) if "skip" in given else 0,
-        every=given["every"].whole(1) if "every" in given else 1,
-        divide=given["divide"].number() if "divide" in given else 1.0,
-        mode=given["mode"].one_of("max", "min") if "mode" in given else "",
-        worst=given["worst"].number() if "worst" in given else None,
-    )
-    _require_sense(found, entry, given)
-    known = _declared(name)
-    if known is None:
-        return found
-    worst = known.worst if found.worst is None and known.goal == "max" else found.worst
-    return found._replace(mode=found.mode or known.goal, worst=worst)
+KEYS = tuple(f.name for f in fields(ProgramMetric) if f.name != "name")
+Name = Annotated[str, AfterValidator(_name)]
 
 
-def _declared(name: str) -> Declared | None:
-    """fedtune's own metric of this name; of one on test rows, its counterpart on validation rows, which has a goal."""
-    return METRICS.get(name.replace("test_", "val_", 1) if name.startswith("test_") else name)
+def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool, source: Source) -> ProgramMetric:
+    """The metric with what follows from its name and from the program's file; UserError for what contradicts these.
+
+    is_text: that file is a text, in whose lines patterns are searched, and no table
+    """
+    key = f"metrics.{name}"
+    if m.name:
+        raise source.error(f"{key}.name", unknown(f"key of {key}", "name", KEYS))
+    if m.column and (m.pattern or not file or is_text):
+        rule, advice = "left out where there is a pattern", "a metric comes from one place"
+        if not m.pattern:
+            rule, advice = "of a file with columns", 'name it at the top, for example file = "results/{trial}.csv"'
+        raise source.error(f"{key}.column", refused(m.column, rule, advice))
+    if is_text and not m.pattern:
+        says = f"{name} needs a pattern, because {file} is read as a text; or give a `reader` of it"
+        raise source.error(key, says)
+    _require_sense(name, m, key, source)
+    known = METRICS.get(_counterpart(name))
+    worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
+    mode: Any = m.mode or (known and known.goal) or None
+    return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
+
+
+def _counterpart(name: str) -> str:
+    """Of a metric on test rows the one on validation rows, which has a goal if it is fedtune's own too."""
+    return name.replace("test_", "val_", 1) if name.startswith("test_") else name
+
+
+def _require_sense(name: str, m: ProgramMetric, key: str, source: Source) -> None:
+    """UserError for what contradicts the metric's name."""
+    known, (low, high) = METRICS.get(_counterpart(name)), bounds(name)
+    tests = name.startswith("test_")
+    if m.split and (name.startswith("val_") and m.split == "test" or tests and m.split != "test"):
+        right, other = ("test", f"val_{name[5:]}") if tests else ("validation", f"test_{name[4:]}")
+        raise source.error(f"{key}.split", refused(m.split, f"{right!r} for {name}", f"or call it {other}"))
+    if known and known.goal and m.mode and m.mode != known.goal:
+        advice = "choose another name if it is something else"
+        raise source.error(f"{key}.mode", refused(m.mode, f"{known.goal!r} for {name}", advice))
+    if m.worst is not None and not low <= m.worst <= high:
+        raise source.error(f"{key}.worst", refused(m.worst, f"within {low:g} to {high:g} for {name}"))
 
 
 def bounds(name: str) -> tuple[float, float]:
@@ -100,40 +127,6 @@ def bounds(name: str) -> tuple[float, float]:
     """
     low, high = limits(name)
     return (low, high) if high == 1.0 else (-math.inf, math.inf)
-
-
-def _require_sense(found: ProgramMetric, entry: Entry, given: dict[str, Entry]) -> None:
-    """UserError for what contradicts the metric's name."""
-    name, known = found.name, _declared(found.name)
-    if not found.divide:
-        raise given["divide"].refuse("a number other than 0", "100 makes a share of a percentage")
-    if name.startswith("test_") and found.split in ("train", "validation"):
-        raise given["split"].refuse(f"'test' for {name}", f"call it val_{name.removeprefix('test_')}")
-    if name.startswith("val_") and found.split == "test":
-        raise given["split"].refuse(f"'validation' for {name}", f"call it test_{name.removeprefix('val_')}")
-    if known and known.goal and found.mode and found.mode != known.goal:
-        raise given["mode"].refuse(f"{known.goal!r} for {name}", "choose another name if it is something else")
-    low, high = bounds(name)
-    if found.worst is not None and not low <= found.worst <= high:
-        raise given["worst"].refuse(f"within {low:g} to {high:g} for {name}")
-
-
-def _pattern(entry: Entry) -> str:
-    """A regular expression with one group around the number, and perhaps a group of name `round`."""
-    example = "for example 'acc: ([0-9.]+)'"
-    text = entry.text("'acc: ([0-9.]+)'")
-    try:
-        re.compile(text)  # what is one for Python only: regex knows more
-        found = compiled(text)
-    except (re.error, regex.error, RecursionError, OverflowError) as error:
-        raise entry.refuse("a regular expression", f"{error}; {example}") from None
-    numbers = found.groups - ("round" in found.groupindex)
-    if numbers != 1:
-        raise entry.refuse(
-            f"a regular expression with one group (…), around the number, but it has {numbers}",
-            f"write (?:…) for a group that only groups; {example}",
-        )
-    return text
 
 
 def compiled(pattern: str) -> regex.Pattern[str]:

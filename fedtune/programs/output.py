@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from fedtune.core.terminal import printable
 
@@ -17,34 +17,18 @@ LAST = 20  # lines that a message shows
 TAIL = 64 * 1024  # bytes that the last lines are looked for in
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00\x07\x08]")
 DROPPED = b"[earlier output was dropped]\n"
+TRACEBACK = "Traceback (most recent call last)"
 
 
-class LineCutter:
-    """Cuts output into lines as it comes.  A carriage return ends a line too, as progress bars write it."""
+def cut(content: bytes) -> tuple[list[str], bytes]:
+    """The lines of some output, and the rest, which is no whole line yet; a carriage return ends one too."""
+    *lines, rest = content.replace(b"\r", b"\n").split(b"\n")
+    return [_looked_at(line) for line in lines if line], rest[: LINE + 1]
 
-    def __init__(self) -> None:
-        """Begin with a new line."""
-        self._rest = b""  # of a line that has not ended
-        self._skips = False  # the line that has not ended is longer than LINE: the rest of it is not looked at
 
-    def take(self, content: bytes) -> Iterator[str]:
-        """The lines that this content ends."""
-        parts = (self._rest + content).replace(b"\r", b"\n").split(b"\n")
-        self._rest = parts.pop()
-        for part in parts:
-            skipped, self._skips = self._skips, False
-            if part and not skipped:
-                yield clean(part)
-        if len(self._rest) > LINE:
-            if not self._skips:
-                yield _whole_words(self._rest)
-            self._rest, self._skips = b"", True
-
-    def end(self) -> Iterator[str]:
-        """The line that the end of the output ends."""
-        if self._rest and not self._skips:
-            yield clean(self._rest)
-        self._rest = b""
+def _looked_at(line: bytes) -> str:
+    """A line; the beginning of one that is too long, without its last word: a number that is cut is another."""
+    return clean(line) if len(line) <= LINE else clean(line[:LINE]).rpartition(" ")[0]
 
 
 def clean(line: bytes) -> str:
@@ -53,37 +37,17 @@ def clean(line: bytes) -> str:
     return text if text.isprintable() else ANSI.sub("", text)
 
 
-def _whole_words(line: bytes) -> str:
-    """The beginning of a line that is too long, without its last word: it may be cut, and a number cut is another."""
-    return clean(line).rpartition(" ")[0]
-
-
-class Log:
-    """The file with a program's last output; it holds at most KEPT bytes."""
-
-    def __init__(self, path: Path) -> None:
-        """Begin the file anew."""
-        self._file = open(path, "w+b", buffering=0)
-        self._size = 0
-
-    def write(self, content: bytes) -> None:
-        """Add output; most of what was there is dropped when the file is full."""
-        content = content[-KEPT // 2 :]
-        with suppress(OSError, ValueError):  # the disk is full: the program need not wait for it; or another log began
-            if self._size + len(content) > KEPT:
-                self._begin_again()
-            self._size += self._file.write(content)
-
-    def _begin_again(self) -> None:
-        self._file.seek(max(0, self._size - KEPT // 4))
-        kept = DROPPED + self._file.read().partition(b"\n")[2]
-        self._file.seek(0)
-        self._file.truncate()
-        self._size = self._file.write(kept)
-
-    def close(self) -> None:
-        """No more output."""
-        self._file.close()
+def keep(log: IO[bytes], content: bytes) -> None:
+    """Add output to its file; most of what was there is dropped when the file is full."""
+    content = content[-KEPT // 2 :]
+    with suppress(OSError):  # the disk is full: the program need not wait for it
+        if log.tell() + len(content) > KEPT:
+            log.seek(-KEPT // 4, os.SEEK_END)
+            kept = DROPPED + log.read().partition(b"\n")[2]
+            log.seek(0)
+            log.truncate()
+            log.write(kept)
+        log.write(content)
 
 
 def last_lines(path: Path, most: int = LAST) -> list[str]:
@@ -101,6 +65,14 @@ def last_lines(path: Path, most: int = LAST) -> list[str]:
 def last_line(path: Path) -> str:
     """The last line of a program's output, for people who watch; "" if there is none."""
     return next(iter(last_lines(path, 1)), "")
+
+
+def traceback(path: Path) -> str:
+    """The error of the last traceback of Python's that a program printed; "" if it printed none."""
+    lines = last_lines(path, TAIL)
+    begins = [i for i, line in enumerate(lines) if TRACEBACK in line]
+    said = (line for line in lines[begins[-1] + 1 :] if not line.startswith(" ")) if begins else iter(())
+    return next(said, "")
 
 
 def shown(line: str) -> str:

@@ -5,64 +5,118 @@ Everything in it is data.  Each mistake is refused in one line, with the file's 
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fedtune.core import bounded
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, with_config
+
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
-from fedtune.programs import command, fingerprint, flower, metric, space_words
-from fedtune.programs.entries import Entry, EntrySource
+from fedtune.programs import command, config_files, fingerprint, flower, metric, space_words
+from fedtune.programs.entries import Count, Flag, Seconds, Source, Text, Whole, Words, refused
 from fedtune.programs.metric import ProgramMetric
 from fedtune.user_code import user_files
+from fedtune.user_code.user_files import UserFile
 
-LARGEST = 2**20  # bytes of a program file
-KEYS = (
-    *("name", "command", "folder", "rounds", "first_round", "seed", "file", "metrics", "space", "defaults", "check"),
-    *("round_column", "environment", "stall", "longest_round", "pty", "isolate", "reuse", "gpu", "resume_arguments"),
-    "report_every",
-)
 CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
+TABLES = (
+    ".csv",
+    ".tsv",
+    ".jsonl",
+    ".ndjson",
+    ".json",
+    "/",
+)  # ends of files that are no text; / of TensorBoard's folder
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
 
 
+def _folder(text: str, info: ValidationInfo) -> str:
+    folder = os.path.normpath((info.context or Path.cwd()) / os.path.expanduser(text))
+    if not os.path.isdir(folder):
+        raise refused(text, "a folder that is there", f"there is none at {one_line(folder)}")
+    return folder
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name.startswith("FEDTUNE_"):
+        raise UserError(f"environment must have names of variables, not of fedtune's own, but got {name!r}")
+    return name
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise refused(value, "text or a number")
+    return str(value)
+
+
+def _reader(text: str, info: ValidationInfo) -> str:
+    if not re.fullmatch(r".*\.py:\w+", text):
+        raise refused(text, "a function of a file", 'for example "reader.py:rows"')
+    path = os.path.normpath((info.context or Path.cwd()) / os.path.expanduser(text))
+    user_files.take(path)
+    return path
+
+
+Environment = dict[Annotated[str, AfterValidator(_variable)], Annotated[str, BeforeValidator(_setting)]]
+
+
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program that trains: how it is run, what it may be given, and what its output means."""
+    """A program that trains: how it is run, what it may be given, and what its output means.
 
-    name: str
-    command: tuple[str, ...]
-    folder: str  # where it runs
-    rounds: int
-    metrics: dict[str, ProgramMetric]
-    hyper: dict[str, Hyperparameter]  # those that are searched, and those of [defaults] that are fixed
-    searched: tuple[str, ...] = ()
-    conditions: space_words.Conditions = field(default_factory=dict)
-    seed: str = "none"  # or "{seed}", or an environment variable's name
-    environment: dict[str, str] = field(default_factory=dict)
-    report_every: int | None = None  # the rounds that a report stands for, if that was said
-    first_round: int = 1  # the number that the program gives its first round
-    file: str | None = None  # that it writes its figures to
-    round_column: str = "round"  # of that file: the number of the round; rounds are counted where there is none
-    stall: float = 600.0  # seconds without output after which it counts as hung
-    longest_round: float = 86400.0  # seconds that a round may take, whatever is printed meanwhile
-    pty: bool = False
-    isolate: bool = False  # each trial runs in a copy of the folder
-    reuse: bool = False  # a process trains one trial after another, and reads their values from stdin
-    gpu: str = "visible"  # {gpu} counts the GPUs that the program sees; "machine": it is the machine's number
-    resume_arguments: tuple[str, ...] = ()
+    The fields up to `check` are the keys of a program file.
+    """
+
+    command: Words
+    rounds: Count
+    metrics: Annotated[dict[metric.Name, ProgramMetric], Field(min_length=1)]
+    name: Text
+    folder: Annotated[Text, AfterValidator(_folder)]  # where it runs
+    space: space_words.Space = field(default_factory=dict)
+    defaults: space_words.Defaults = field(default_factory=dict)
+    seed: Text = ""  # "{seed}", an environment variable's name, or "none"
+    environment: Environment = field(default_factory=dict)
+    write: config_files.Files = field(default_factory=dict)
+    file: Text | None = None  # that it writes its figures to
+    reader: Annotated[Text, AfterValidator(_reader)] | None = None  # a function of the user's that reads that file
+    round_column: Text = "round"  # of that file: the number of the round; rounds are counted where there is none
+    report_every: Count | None = None  # the rounds that a report stands for, if that was said
+    first_round: Whole = 1  # the number that the program gives its first round
+    stall: Seconds = 600.0  # seconds without output after which it counts as hung
+    longest_round: Seconds = 86400.0  # seconds that a round may take, whatever is printed meanwhile
+    pty: Flag = False
+    isolate: Literal["copy"] | None = None  # each trial runs in a copy of the folder
+    reuse: Flag = False  # a process trains one trial after another, and reads their values from stdin
+    gpu: Literal["visible", "machine"] = "visible"  # what {gpu} counts: the GPUs that it sees, or the machine's
+    resume_arguments: Words = ()
     check: Program | None = None  # what the final check runs, if it is something else
+    # what follows from these
+    hyper: dict[str, Hyperparameter] = field(default_factory=dict)  # those that are searched, and those that are fixed
+    conditions: space_words.Conditions = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # for the user, one line each
     path: str = ""  # the program file, or the option of a command line
     text: str = ""  # its content
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The hyperparameters that vary."""
+        return tuple(self.space)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether its file is a text, in whose lines patterns are searched, and no table."""
+        return bool(self.file) and not self.reader and not str(self.file).endswith(TABLES)
 
     @property
     def every(self) -> int:
@@ -74,24 +128,16 @@ class Program:
         """Whether the program is given its number of rounds; one that is used again reads it from stdin."""
         return self.reuse or self.uses("rounds")
 
-    def hyperparameters(self) -> dict[str, Hyperparameter]:
-        """The hyperparameters by name; those that have no range or choices to search are fixed."""
-        return dict(self.hyper)
-
-    def defaults(self) -> dict[str, Any]:
-        """The default of each hyperparameter."""
-        return {name: hp.default for name, hp in self.hyper.items()}
-
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration with defaults for what it leaves out; UserError for a name or value that cannot be."""
         for name in config:
             if name not in self.hyper:
                 raise unknown(f"hyperparameter of {self.name}", name, self.hyper)
-        return self.defaults() | {name: self.hyper[name].check(value) for name, value in config.items()}
+        return {name: hp.check(config[name]) if name in config else hp.default for name, hp in self.hyper.items()}
 
     def selectable(self, selects_on_test: bool = False) -> dict[str, str]:
         """The metrics that a search may select by, with their directions; "" for one that was not said."""
-        return {name: m.mode for name, m in self.metrics.items() if selects_on_test or not m.tests}
+        return {name: m.mode or "" for name, m in self.metrics.items() if selects_on_test or not m.tests}
 
     @property
     def reported(self) -> tuple[str, ...]:
@@ -103,9 +149,8 @@ class Program:
         if name not in self.metrics:
             raise unknown(f"metric of {self.name}", name, self.metrics)
         if name not in self.selectable(selects_on_test):
-            said = self.metrics[name]
-            why = "its split is test" if said.split else "the word test is in its name or pattern"
-            raise self.source().error(
+            why = "its split is test" if self.metrics[name].split else "the word test is in its name or pattern"
+            raise Source.of(self.path, self.text).error(
                 f"metrics.{name}",
                 f"a search must not use test data, or test figures would no longer estimate new data, but got {name}: "
                 f'{why}; say split = "validation" if it is measured on validation rows, or allow it by '
@@ -122,7 +167,13 @@ class Program:
 
     def uses(self, name: str) -> bool:
         """Whether the program is given this name's value, in its command or environment."""
-        return name in command.names([*self.command, *self.environment.values(), *self.resume_arguments])
+        return name in command.names([word for words in self.texts().values() for word in words])
+
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """What names in braces may stand in, by key."""
+        found: dict[str, tuple[str, ...]] = {f"environment.{n}": (text,) for n, text in self.environment.items()}
+        found |= {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
+        return {"command": self.command, "resume_arguments": self.resume_arguments} | found
 
     def require_rounds(self, rounds: int, said: str) -> None:
         """UserError unless a run of so many rounds ends with a report.  said: who asks for them."""
@@ -133,68 +184,47 @@ class Program:
                 f"report, but got {rounds}; give {up}"
             )
 
+    def user_files(self) -> tuple[UserFile, ...]:
+        """The user's code that fedtune itself runs: the reader, with what it imports from its folder."""
+        return user_files.take(self.reader)[1] if self.reader else ()
+
+    def scripts(self) -> dict[str, str]:
+        """The hashes of the files that its figures depend on and that can be known, by name."""
+        named = {Path(file.base).name: Path(file.base) for file in self.write.values() if file.base}
+        own = {file.name: file.sha256 for file in self.user_files()}
+        return fingerprint.scripts(self.command, Path(self.folder), named) | own
+
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the program in records: its file, command, commit and interpreter."""
-        return fingerprint.of(self.text, self.command, Path(self.folder), self.environment.get("PATH"))
+        found = fingerprint.of(self.command, Path(self.folder), self.environment.get("PATH"))
+        scripts = self.scripts()
+        return {
+            "sha256": hashlib.sha256(self.text.encode()).hexdigest(),
+            **found,
+            **({"scripts": scripts} if scripts else {}),
+        }
 
-    def source(self) -> EntrySource:
-        """Where the program was declared, for messages."""
-        return _source(self.path, self.text)
 
-    @classmethod
-    def from_command(
-        cls,
-        command: str | Sequence[str],
-        metrics: Mapping[str, Any],
-        space: Mapping[str, Any],
-        rounds: int,
-        **options: Any,
-    ) -> Program:
-        """A program from a command line, in the current folder: as from a file with these entries."""
-        given = {"command": command if isinstance(command, str) else list(command), "rounds": rounds}
-        text = _toml(given | options | {"metrics": metrics, "space": space})
-        return parse(text, "--program", Path.cwd(), "program")
-
-    @classmethod
-    def from_flower(
-        cls, folder: str | Path, metrics: Iterable[str], space: Mapping[str, Any], **options: Any
-    ) -> Program:
-        """A Flower app from a command line: as from a file with these entries; those that are None are left out."""
-        given = {"flower": str(Path(folder).absolute()), "metrics": {name: {} for name in metrics}, "space": space}
-        given |= {name: value for name, value in options.items() if value is not None}
-        return parse(_toml(given), "--flower", Path.cwd(), "flower")
+def of_option(option: str, **entries: Any) -> Program:
+    """A program from a command line, as from a file with these entries; those that are None are left out."""
+    raw = {name: value for name, value in entries.items() if value is not None}
+    return _program(raw, option, json.dumps(raw), Path.cwd(), option.strip("-"))
 
 
 def read(path: str | Path) -> Program:
-    """The program that a file declares; UserError in one line for anything in it that cannot be."""
-    path, gone = Path(path), False
+    """The program that a file declares, or the run's copy of one that is gone; UserError in one line for a mistake."""
+    file, path = user_files.of_content(path), Path(path)
     try:
-        content = bounded.read(path, LARGEST)
-    except OSError as error:
-        gone = True
-        content = _copy_of(path, error)
-    try:
-        text = content.decode()
+        text = (file.content or b"").decode()
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{path}:{line}: a program file must be UTF-8, but has the byte {content[error.start]:#x}"
-        ) from None
+        raise UserError(f"{path}: a program file must be UTF-8, but: {error}") from None
     program = parse(text, str(path), path.resolve().parent, path.stem)
     note = f"{path} is gone; the run's own copy of it is used, for the same folder"
-    return replace(program, notes=(*program.notes, note)) if gone else program
-
-
-def _copy_of(path: Path, error: OSError) -> bytes:
-    """The content of a program file that a run carries along, where the original is gone."""
-    try:
-        return user_files.of_content(path).content or b""
-    except UserError:
-        raise UserError(f"a program file must be readable, but {path}: {error.strerror}") from None
+    return program if path.exists() else replace(program, notes=(*program.notes, note))
 
 
 def parse(text: str, path: str, base: Path, stem: str) -> Program:
-    """The program of a file's text, as it is also kept in records.
+    """The program of a file's text.
 
     path: for messages; base: the folder that its paths are relative to; stem: the program's name if it has none.
     """
@@ -205,285 +235,167 @@ def parse(text: str, path: str, base: Path, stem: str) -> Program:
         at = re.search(r"at line (\d+)", said)
         line = int(at[1]) if at else text.rstrip().count("\n") + 1
         raise UserError(f"{path}:{line}: a program file must be TOML, but: {one_line(said)}") from None
-    source, notes = _source(path, text), list[str]()
+    return _program(raw, path, text, base, stem)
+
+
+def _program(raw: dict[str, Any], path: str, text: str, base: Path, stem: str) -> Program:
+    source, notes = Source.of(path, "" if path.startswith("--") else text), list[str]()
     if "flower" in raw:
-        raw, notes = flower.entries(Entry(source, "", raw), base)
+        raw, notes = flower.entries(raw, source, base)
+    check = raw.pop("check", None)
     made = _made(raw, source, base, stem)
-    check = made.check and replace(made.check, path=path, text=text)
-    return replace(made, path=path, text=text, check=check, notes=(*made.notes, *notes))
+    if check is not None:
+        made = replace(made, check=replace(_of_check(made, raw, check, source, base), path=path, text=text, notes=()))
+    return replace(made, path=path, text=text, notes=(*made.notes, *notes))
 
 
-def _source(path: str, text: str) -> EntrySource:
-    return EntrySource(path, {}) if path.startswith("--") else EntrySource.of_file(path, text)
+_NAMES = [f.name for f in fields(Program)]
+KEYS = tuple(_NAMES[: _NAMES.index("check") + 1])
 
 
-def _toml(entries: Mapping[str, Any]) -> str:
-    """A program file's text with these entries."""
-    return "".join(f"{_word(name)} = {_value(value)}\n" for name, value in entries.items())
+@functools.cache
+def _type() -> TypeAdapter[Program]:
+    return TypeAdapter(Program)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_word(name)} = {_value(inner)}' for name, inner in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return _word(value) if isinstance(value, str) else command.text(value)
+def _known(*above: str) -> Sequence[str]:
+    """The names that a table may have."""
+    return {"metrics": metric.KEYS, "space": space_words.KEYS}[above[0]] if above else KEYS
 
 
-def _word(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Program:
+    if strange := [name for name in raw if name not in KEYS]:
+        raise source.error(strange[0], unknown("key", strange[0], KEYS))
+    made: Program = source.checked(_type(), {"name": stem, "folder": ".", **raw}, _known, base)
+    hyper, notes = space_words.hyperparameters(made.space, made.defaults, source)
+    if clash := [name for name in hyper if name in made.metrics]:
+        words = f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}"
+        raise source.error(f"metrics.{clash[0]}", words)
+    metrics = {n: metric.settled(n, m, made.file, made.reads_text, source) for n, m in made.metrics.items()}
+    conditions = space_words.conditions(made.space, hyper, source)
+    made = replace(made, hyper=hyper, conditions=conditions, metrics=metrics, notes=tuple(notes))
+    made.require_rounds(made.rounds, source.place("rounds"))
+    _require_places(made, source)
+    _require_names(made, source)
+    made = _seeded(made, source)
+    _require_runs(made, source)
+    _require_checkpoints(made, source)
+    return made
 
 
-def _made(raw: Mapping[str, Any], source: EntrySource, base: Path, stem: str) -> Program:
-    top = Entry(source, "", raw)
-    given = top.table(KEYS)
-    for key in ("command", "rounds", "metrics"):
-        if key not in given:
-            example = {
-                "command": "'python train.py --lr {lr}'",
-                "rounds": "100",
-                "metrics": "a table [metrics.val_acc]",
-            }[key]
-            raise source.error("", f"{key} must be there, but is missing; for example {example}")
-    space = given["space"].table() if "space" in given else {}
-    hyper, notes = _hyper(space, given["defaults"].table() if "defaults" in given else {}, source)
-    program = Program(
-        name=given["name"].text('"fedavg"') if "name" in given else stem,
-        command=given["command"].words('"python train.py --lr {lr}"'),
-        folder=str(_folder(given, base)),
-        rounds=given["rounds"].whole(1),
-        metrics=_metrics(given),
-        hyper=hyper,
-        searched=tuple(space),
-        conditions=space_words.conditions(space, hyper),
-        environment=_environment(given),
-        file=_file(given),
-        notes=tuple(notes),
-        **_options(given),
-    )
-    program.require_rounds(program.rounds, source.place("rounds"))
-    _require_names(program, given, source)
-    program = replace(program, **_seed(program, given, source))
-    _require_runs(program, given["command"])
-    _require_checkpoints(program, given, source)
-    return replace(program, check=_program_of_check(program, given["check"], base)) if "check" in given else program
+def _of_check(made: Program, raw: Mapping[str, Any], check: Any, source: Source, base: Path) -> Program:
+    """The program of the final check: the same but for what [check] says."""
+    if not source.table("check", check):
+        raise source.error("check", refused(check, "a table with what differs", "for example command"))
+    for name in check:
+        if name not in CHECK_KEYS:
+            raise source.error(f"check.{name}", unknown("key of check", name, CHECK_KEYS))
+    whole = {**raw, "seed": made.seed, **check}
+    if "environment" in check:
+        given = source.table("check.environment", check["environment"])
+        whole["environment"] = {**raw.get("environment", {}), **given}
+    return _made(whole, source._replace(of_check=frozenset(check)), base, made.name)
 
 
-def _options(given: Mapping[str, Entry]) -> dict[str, Any]:
-    """The options that were given, by name."""
-    take = {
-        "report_every": lambda e: e.whole(1),
-        "first_round": lambda e: e.whole(0),
-        "round_column": lambda e: e.text('"epoch"'),
-        "stall": lambda e: e.number(above=0),
-        "longest_round": lambda e: e.number(above=0),
-        "pty": lambda e: e.flag(),
-        "isolate": lambda e: e.one_of("copy") == "copy",
-        "reuse": lambda e: e.flag(),
-        "gpu": lambda e: e.one_of("visible", "machine"),
-        "resume_arguments": lambda e: e.words('"--resume"'),
-    }
-    return {key: function(given[key]) for key, function in take.items() if key in given}
+def _require_places(program: Program, source: Source) -> None:
+    """UserError for a file that trials would share, or a reader of none."""
+    places = {f"write.{path}": path for path in program.write} | ({"file": program.file} if program.file else {})
+    for key, path in places.items():
+        if not program.isolate and not {"trial", "folder", "checkpoint"} & {*_names(key, [path], program, source)}:
+            advice = 'two at once would write it; give for example "results/{trial}.csv"'
+            raise source.error(key, refused(path, "another file for every trial", advice))
+        if key != "file" and not path.endswith(config_files.KINDS):
+            raise source.error(key, refused(path, f"a file that ends in {', '.join(config_files.KINDS)}"))
+    if program.reader and not program.file:
+        raise source.error("reader", refused(program.reader, "beside `file`, which it is given"))
 
 
-def _hyper(
-    space: Mapping[str, Entry], given: Mapping[str, Entry], source: EntrySource
-) -> tuple[dict[str, Hyperparameter], list[str]]:
-    found, notes = {}, []
-    for name, entry in (*space.items(), *given.items()):
-        if not re.fullmatch(command.NAME, name) or name in command.OWN or name in metric.TAKEN:
-            rule = "be a letter, then letters, digits, _ . and -" if not re.fullmatch(command.NAME, name) else "be free"
-            what = "; fedtune gives it itself" if rule == "be free" else "; for example lr"
-            raise source.error(entry.key, f"a hyperparameter's name must {rule}, but got {name!r}{what}")
-    for name, entry in space.items():
-        found[name], note = space_words.hp(name, entry, given.get(name))
-        notes += [note] if note else []
-    return found | {n: space_words.fixed(n, e) for n, e in given.items() if n not in space}, notes
-
-
-def _metrics(given: Mapping[str, Entry]) -> dict[str, ProgramMetric]:
-    entries = given["metrics"].table(example="for example [metrics.val_acc]")
-    if not entries:
-        raise given["metrics"].refuse("a table with a metric or more", "for example [metrics.val_acc]")
-    found = {name: metric.read(name, entry, "file" in given) for name, entry in entries.items()}
-    if clash := [
-        name for part in ("space", "defaults") if part in given for name in given[part].value if name in found
-    ]:
-        raise given["metrics"].source.error(
-            f"metrics.{clash[0]}", f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}"
-        )
+def _names(key: str, words: Sequence[str], program: Program, source: Source) -> list[str]:
+    """The names in braces in these words; UserError for one that is not known."""
+    try:
+        found = command.names(words)
+    except UserError as error:
+        raise source.error(key, error) from None
+    for name in found:
+        if name not in (known := [*program.hyper, *command.OWN]):
+            hint = f"declare it in [space] or [defaults], or write {{{{{name}}}}} for braces of the program's own"
+            raise source.error(key, f"{unknown(f'name in {source.key(key)}', name, known)}; {hint}")
     return found
 
 
-def _folder(given: Mapping[str, Entry], base: Path) -> Path:
-    if "folder" not in given:
-        return base
-    folder = os.path.normpath(base / os.path.expanduser(given["folder"].text('"PFLlib/system"')))
-    if not os.path.isdir(folder):
-        raise given["folder"].refuse("a folder that is there", f"there is none at {one_line(folder)}")
-    return Path(folder)
-
-
-def _environment(given: Mapping[str, Entry]) -> dict[str, str]:
-    found = {}
-    for name, entry in given["environment"].table().items() if "environment" in given else ():
-        if not re.fullmatch(r"[A-Za-z_]\w*", name) or name.startswith("FEDTUNE_"):
-            raise entry.source.error(
-                entry.key, f"environment must have names of variables, not of fedtune's own, but got {name!r}"
-            )
-        if isinstance(entry.value, bool) or not isinstance(entry.value, str | int | float) or "\0" in str(entry.value):
-            raise entry.refuse("text or a number")
-        found[name] = str(entry.value)
-    return found
-
-
-def _file(given: Mapping[str, Entry]) -> str | None:
-    if "file" not in given:
-        return None
-    text = given["file"].text('"results/{trial}.csv"')
-    if not text.endswith((".csv", ".tsv", ".jsonl", ".ndjson", "/")):
-        raise given["file"].refuse(
-            "a file that ends in .csv, .tsv or .jsonl, or a folder of TensorBoard's files with / at its end"
-        )
-    return text
-
-
-def _require_names(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
-    """UserError for an unknown name in braces, a hyperparameter that nothing uses, or a file that trials share."""
-    known = [*program.hyper, *command.OWN]
-    if program.file is not None and "file" in given:
-        of_file = {*given["file"].names([program.file], known)}
-        if not program.isolate and not of_file & {"trial", "folder", "checkpoint"}:
-            raise given["file"].refuse(
-                "another one for every trial", 'two at once would write it; give for example "results/{trial}.csv"'
-            )
+def _require_names(program: Program, source: Source) -> None:
+    """UserError for a hyperparameter that nothing uses, or a value that a shell would read as something else."""
+    used = {name for key, words in program.texts().items() for name in _names(key, words, program, source)}
+    key = source.key("command")
     if program.reuse:
-        _require_reusable(program, given, source)
+        alike = "with reuse = true it reads a trial's values from stdin"
+        if used or program.write:
+            raise source.error("command", f"{key} must be the same for every trial, but has {{{min(used)}}}; {alike}")
+        for name in ("isolate", "pty", "resume_arguments"):
+            if value := getattr(program, name):
+                raise source.error(name, refused(value, "left out", alike))
         return
-    used = {*given["command"].names(program.command, known)}
-    _require_fills(program, given["command"])
-    for name, text in program.environment.items():
-        used |= {*given["environment"].child(name).names([text], known)}
-    if "resume_arguments" in given:
-        given["resume_arguments"].names(program.resume_arguments, known)
-    whole = given["command"].key == "command"  # not [check]'s
-    for name in program.hyper if whole else program.searched:
-        if name not in used:
-            table = "space" if name in program.searched else "defaults"
-            where = "command or environment" if whole else "[check]'s command"
-            raise source.error(
-                f"{table}.{name}",
-                f"{given['command'].key} must use every hyperparameter, but {name} would change nothing; write "
-                f"{{{name}}} in {where}",
-            )
-
-
-def _require_fills(program: Program, entry: Entry) -> None:
-    """UserError for a choice or default that a shell would read as something else."""
-    usual = dict.fromkeys(command.OWN, 0) | program.defaults()
+    usual = dict.fromkeys(command.OWN, 0) | program.configuration({})
     for name, hp in program.hyper.items():
-        for choice in (usual[name], *(hp.choices or ())):
-            try:
+        try:
+            for choice in (usual[name], *hp.choices):
                 command.fill(program.command, usual | {name: choice})
-            except UserError as error:
-                raise entry.source.error(entry.key, f"{entry.key}: {error}") from None
+        except UserError as error:
+            raise source.error("command", f"{key}: {error}") from None
+        if name not in used and (name in program.space or key == "command"):
+            table = "space" if name in program.space else "defaults"
+            where = "command, environment or [write]" if key == "command" else "[check]'s command"
+            rule = f"{key} must use every hyperparameter, but {name} would change nothing; write {{{name}}} in {where}"
+            raise source.error(f"{table}.{name}", rule)
 
 
-def _require_reusable(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
-    """UserError for what only a process of its own can have: with `reuse` one trains many trials."""
-    advice = "with reuse = true it reads a trial's values from stdin"
-    texts = [(given["command"], program.command)]
-    texts += [(given["environment"].child(name), (text,)) for name, text in program.environment.items()]
-    for entry, words in texts:
-        if found := command.names(list(words)):
-            raise entry.refuse("the same for every trial", f"it has {{{found[0]}}}; {advice}")
-    for key in ("isolate", "pty", "resume_arguments"):
-        if key in given:
-            raise given[key].refuse("left out", advice)
-
-
-def _seed(program: Program, given: Mapping[str, Entry], source: EntrySource) -> dict[str, Any]:
-    """How the program is seeded; where nothing says so, by {seed} if the command has it."""
-    in_command = program.uses("seed") or (program.reuse and "seed" in given and given["seed"].value == "{seed}")
-    if "seed" not in given:
+def _seeded(program: Program, source: Source) -> Program:
+    """The program with how it is seeded; where nothing says so, by {seed} if the command has it."""
+    said, given = program.seed, program.uses("seed") or (program.reuse and program.seed == "{seed}")
+    if source.of_check and (said == "{seed}") != given:
+        words = "the final check must be seeded as the search is, but only one has {seed}; write it in both"
+        raise source.error("command", words)
+    if not said and not given:
         note = f"{program.name} is given no seed: the same configuration may give other figures each time"
-        return {"seed": "{seed}"} if in_command else {"seed": "none", "notes": (*program.notes, note)}
-    said = given["seed"].text('"none"')
-    if said == "{seed}" and not in_command:
-        raise given["seed"].refuse("in the command", 'write {seed} there; or seed = "none" if it has none')
-    if said != "{seed}" and in_command:
-        raise given["seed"].refuse("'{seed}', as the command has it")
-    if program.reuse and said not in ("none", "{seed}"):
-        raise given["seed"].refuse("'none' or '{seed}'", "with reuse = true the seed is among the values on stdin")
-    if said not in ("none", "{seed}") and not re.fullmatch(r"[A-Za-z_]\w*", said):
-        raise given["seed"].refuse("'none', '{seed}' or the name of an environment variable")
-    return {"seed": said}
+        return replace(program, seed="none", notes=(*program.notes, note))
+    if not said or given and said == "{seed}":
+        return replace(program, seed="{seed}")
+    if given:
+        raise source.error("seed", refused(said, "'{seed}', which it is given"))
+    if program.reuse and said != "none":
+        advice = "with reuse = true the seed is among the values on stdin"
+        raise source.error("seed", refused(said, "'none' or '{seed}'", advice))
+    if not re.fullmatch(r"[A-Za-z_]\w*", said):
+        rule = "'none' or the name of an environment variable, where {seed} is not in the command"
+        raise source.error("seed", refused(said, rule))
+    return program
 
 
-def _require_runs(program: Program, entry: Entry) -> None:
+def _require_runs(program: Program, source: Source) -> None:
     """UserError if the command is not found, or the script that it gives to Python."""
-    first = program.command[0]
+    first, *others = program.command
     if "{" in first:
         return
     place = str(Path(program.folder) / first) if "/" in first else first
-    found = shutil.which(place, path=program.environment.get("PATH"))
-    if not found:
+    if not shutil.which(place, path=program.environment.get("PATH")):
         there = os.path.isfile(Path(program.folder, first))
         advice = f"write 'python {first}', or make it executable" if there else "install it, or give its whole path"
-        raise entry.source.error(
-            entry.key, f"{entry.key} must begin with a program, but {first!r} is not found; {advice}"
-        )
-    script = next((word for word in program.command[1:2] if word.endswith(".py") and "{" not in word), None)
+        raise source.error("command", f"must begin with a program, but {first!r} is not found; {advice}")
+    script = next((word for word in others[:1] if word.endswith(".py") and "{" not in word), None)
     if script and re.match(r"python[\d.]*$", Path(first).name) and not os.path.isfile(Path(program.folder, script)):
-        raise entry.source.error(
-            entry.key,
-            f"{entry.key} must name a script that is there, but {script!r} is not in {program.folder}; say its folder",
-        )
+        words = f"must name a script that is there, but {script!r} is not in {program.folder}; say its folder"
+        raise source.error("command", words)
 
 
-def _require_checkpoints(program: Program, given: Mapping[str, Entry], source: EntrySource) -> None:
+def _require_checkpoints(program: Program, source: Source) -> None:
     """UserError if a program that goes on from checkpoints does not say which rounds its figures are of."""
     if program.resume_arguments and not program.checkpointed():
-        raise given["resume_arguments"].refuse(
-            "beside {checkpoint}", "write {checkpoint} in the command: a folder for it"
-        )
-    if not program.checkpointed():
-        return
-    for name, m in program.metrics.items():
+        advice = "write {checkpoint} in the command: a folder for it"
+        raise source.error("resume_arguments", refused(program.resume_arguments, "beside {checkpoint}", advice))
+    for name, m in program.metrics.items() if program.checkpointed() else ():
         if m.pattern and "round" not in metric.compiled(m.pattern).groupindex:
             raise source.error(
                 f"metrics.{name}.pattern",
                 f"with {{checkpoint}} a pattern must also find the number of the round, or rounds could be counted "
                 f"wrongly after the program goes on, but got {m.pattern!r}; for example {PATTERN_WITH_ROUND}",
             )
-
-
-def _program_of_check(program: Program, entry: Entry, base: Path) -> Program:
-    """The program of the final check: the same but for what [check] says."""
-    given = entry.table(CHECK_KEYS)
-    if not given:
-        raise entry.refuse("a table with what differs", "for example command")
-    more: dict[str, Any] = {}
-    if "command" in given:
-        more["command"] = given["command"].words('"python train.py --lr {lr}"')
-    if "folder" in given:
-        more["folder"] = str(_folder(given, base))
-    if "environment" in given:
-        more["environment"] = program.environment | _environment(given)
-    if "file" in given:
-        more["file"] = _file(given)
-    if "metrics" in given:
-        with_file = {"file": entry} if more.get("file", program.file) else {}
-        more["metrics"] = _metrics({"metrics": given["metrics"], **with_file})
-    checked = replace(program, **more, notes=(), check=None)
-    entries = {"command": entry, "environment": entry} | given
-    entries["environment"] = Entry(entry.source, entry.key, checked.environment)
-    _require_names(checked, entries, entry.source)
-    if (program.seed == "{seed}") != checked.uses("seed") and not program.reuse:
-        raise entries["command"].source.error(
-            entries["command"].key,
-            "the final check must be seeded as the search is, but only one has {seed}; write it in both",
-        )
-    _require_runs(checked, entries["command"])
-    _require_checkpoints(checked, given, entry.source)
-    return checked

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import regex
@@ -29,8 +29,8 @@ COMMA = re.compile(r",\d")  # after a whole number: of one with a comma, 0,91 or
 MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no dash in a word
 # not that of the best until then: "acc 0.5, best 0.6 (round 3)"
 NAMES_ROUND = re.compile(r"(?:(?!best).)*?(?<![a-z])round(?: number)?\W{0,3}(\d{1,9})\b", re.IGNORECASE)
-NOT_FINITE = re.compile(r"nan|inf", re.IGNORECASE)
-
+NOT_FINITE = re.compile(r"(?<![A-Za-z])[+-]?(?:nan|inf(?:inity)?)(?![A-Za-z])", re.IGNORECASE)
+STAND_INS = ("0.5", *(f"{number:.{digits}f}" for number in (0.5, 50.5) for digits in range(7)))  # for nan and inf
 
 _JSON = json.JSONDecoder()
 
@@ -55,47 +55,84 @@ class RowMaker:
         self, program: Program, selects: Collection[str], done: Callable[[int, dict[str, float]], None]
     ) -> None:
         """selects: the metrics that may not be NaN or infinite."""
-        self._program, self._selects, self._done = program, selects, done
+        self.program, self._selects, self._done = program, selects, done
         self._patterns = [Pattern(m) for m in program.metrics.values() if m.pattern]
         self._by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
         self.columns = {m.column: m for m in program.metrics.values() if m.column}
+        from_file = program.reads_text and {m.name for m in program.metrics.values() if m.pattern}
+        self.of_file = from_file or {m.name for m in self.columns.values()}  # the metrics that come from the file
+        self._written: dict[str, list[Any]] = {name: [] for name in program.metrics}  # what was read in files
+        self._read = dict.fromkeys(program.metrics, 0)  # how much of it, since a file was begun
         self._came = dict.fromkeys(program.metrics, 0)  # figures of each metric, with those that do not count
         self._row: dict[str, float] = {}  # of the round that is not complete
         self._named: dict[str, int] = {}  # the round that the last line of a metric told of, where reports are counted
-        self._said = ""  # the line with its last figure
         self.round = 0  # the last that is complete
         self.begins_anywhere = False  # the first row may be of any round: the program goes on from a checkpoint
-        self.finished: Callable[[], None] = lambda: (
-            None
-        )  # told that a program which is used again is done with this run
+        # told that a program which is used again is done with this run
+        self.finished: Callable[[], None] = lambda: None
+        self.no_file: Callable[[], str] = lambda: f"it must write {program.file}"  # what may be wrong with its file
         self.first: dict[str, Figure] = {}  # of each metric
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
+        self.found: dict[str, None] = {}  # the columns of the file
 
     @property
-    def round_column(self) -> str:
-        """The column of the file with the number of the round."""
-        return self._program.round_column
-
-    @property
-    def by_name(self) -> bool:
-        """Whether a metric comes by its name in reported rows."""
-        return bool(self._by_name)
+    def by_name(self) -> Collection[str]:
+        """The metrics that come by their names in reported rows."""
+        return self._by_name
 
     @property
     def missing(self) -> list[str]:
         """What the round that is not complete lacks."""
-        return [name for name in self._program.metrics if name not in self._row]
+        return [name for name in self.program.metrics if name not in self._row]
+
+    def advice(self) -> str:
+        """What may be wrong if no figure came."""
+        first = self.program.metrics[self.missing[0]]
+        if first.name in self.of_file:
+            return self.no_file()
+        if first.pattern:
+            return "its pattern may be wrong"
+        return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
 
     def line(self, line: str) -> None:
         """A line that the program printed."""
+        for figure in () if self.program.reads_text else self._figures(line):
+            self._take(figure)
+        if "fedtune {" in line and (self._by_name or self.program.reuse) and (found := MARK.search(line)):
+            for figure in self._reported(line[found.end() :], line):
+                self._take(figure)
+
+    def anew(self, names: Iterable[str]) -> None:
+        """A file with these metrics is read from its beginning: what was read of it before must be there again."""
+        self._read |= dict.fromkeys(names, 0)
+
+    def text(self, line: str) -> None:
+        """A line of the file, if that is a text."""
+        for figure in self._figures(line):
+            self._take_written(figure)
+
+    def reported(self, line: str) -> None:
+        """A line of $FEDTUNE_ROWS."""
+        for figure in self._reported(line.strip().removeprefix("fedtune "), line):
+            self._take_written(figure)
+
+    def record(self, record: Mapping[str, Any], line: str) -> None:
+        """A row of the file, by column; a column that is empty is left out."""
+        column = self.program.round_column
+        if column not in record and column != "round":
+            raise unknown("column of the round", column, map(str, record))
+        for name, value in record.items():
+            self.found.setdefault(name)
+            if name in self.columns and value not in (None, ""):
+                self._take_written(Figure(self.columns[name], value, record.get(column), line))
+
+    def _figures(self, line: str) -> Iterator[Figure]:
         for pattern in self._patterns:
             for number, value, at in pattern.found(line):
-                self._take(Figure(pattern.metric, value, number, line, at))
-        if "fedtune {" in line and (self._by_name or self._program.reuse) and (found := MARK.search(line)):
-            self.reported(line[found.end() :], line)
+                yield Figure(pattern.metric, value, number, line, at)
 
-    def reported(self, text: str, line: str) -> None:
-        """A row that the program reports, as JSON."""
+    def _reported(self, text: str, line: str) -> Iterator[Figure]:
+        """The figures of a row that the program reports as JSON."""
         try:
             row, _ = _JSON.raw_decode(text)
         except (ValueError, RecursionError):
@@ -105,7 +142,7 @@ class RowMaker:
             raise UserError(
                 f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}{advice}'
             )
-        if self._program.reuse and row == {"done": True}:
+        if self.program.reuse and row == {"done": True}:
             self.finished()
             return
         number = row.pop("round", None)
@@ -113,21 +150,19 @@ class RowMaker:
             if name not in self._by_name:
                 self.others.setdefault(name)
             elif value is not None:
-                self._take(Figure(self._by_name[name], value, number, line))
+                yield Figure(self._by_name[name], value, number, line)
 
-    def record(self, record: dict[str, Any], line: str) -> None:
-        """A row of the file, by column; a column that is empty is left out."""
-        if self._program.round_column not in record and self._program.round_column != "round":
-            raise UserError(unknown("column of the round", self._program.round_column, map(str, record)))
-        for column, m in self.columns.items():
-            if record.get(column) not in (None, ""):
-                self._take(Figure(m, record[column], record.get(self._program.round_column), line))
-
-    def require_columns(self, names: Collection[str], path: object) -> None:
-        """UserError unless the file has all columns that metrics come from."""
-        for column, m in self.columns.items():
-            if column not in names:
-                raise UserError(f"metric {m.name}: {unknown(f'column of {path}', str(column), names)}")
+    def _take_written(self, figure: Figure) -> None:
+        """Take a figure of a file, unless it was read before the file was written anew: then it must be the same."""
+        name, now = figure.metric.name, repr((figure.value, figure.round))
+        at, written = self._read[name], self._written[name]
+        self._read[name] += 1
+        if at == len(written):
+            written.append(now)
+            self._take(figure)
+        elif written[at] != now:
+            rule = f"a file of figures must grow, but the {at + 1}. figure of {name} was written anew"
+            raise self._refuse(figure, rule, "append to it, or write it with what was there and more")
 
     def _take(self, figure: Figure) -> None:
         m = figure.metric
@@ -143,24 +178,24 @@ class RowMaker:
             raise self._refuse(
                 figure, f"each metric must come once a round, but {m.name} came twice before {lacking}", _advice(m)
             )
-        self._row[m.name], self._said = value, figure.said
+        self._row[m.name] = value
         self.first.setdefault(m.name, figure)
         if not self.missing:
-            self.round += self._program.every
+            self.round += self.program.every
             row, self._row = self._row, {}
             self._done(self.round, row)
 
     def _place(self, figure: Figure) -> None:
         """UserError unless a figure is of the round that is not complete yet."""
-        name, last, every = figure.metric.name, self._program.rounds, self._program.every
+        name, last, every = figure.metric.name, self.program.rounds, self.program.every
         if figure.round is not None:
-            number = self._whole(figure) - self._program.first_round + 1
+            number = self._whole(figure) - self.program.first_round + 1
             if self.begins_anywhere:
                 self.begins_anywhere, self.round = False, max(0, number - every) // every * every
             if number < 1:
                 raise self._refuse(
                     figure,
-                    f"rounds are counted from {self._program.first_round}, but {figure.round} came",
+                    f"rounds are counted from {self.program.first_round}, but {figure.round} came",
                     "give first_round = 0 if that is the first after training, or skip = 1 if nothing was trained yet",
                 )
             if number <= self.round:
@@ -168,7 +203,7 @@ class RowMaker:
                     figure, f"rounds must rise, but {figure.round} of {name} came again", _advice(figure.metric)
                 )
             if number != self.round + every:
-                expected = self.round + every + self._program.first_round - 1
+                expected = self.round + every + self.program.first_round - 1
                 lacks = f"before round {expected} had {', '.join(self.missing)}"
                 come = "one by one" if every == 1 else f"{every} by {every}, as report_every says"
                 rule = f"rounds must come {come}, but {figure.round} of {name} came {lacks}"
@@ -182,8 +217,8 @@ class RowMaker:
 
     def _require_same_step(self, figure: Figure) -> None:
         """UserError if reports are counted, but their lines tell of rounds that are farther apart, or closer."""
-        name, every = figure.metric.name, self._program.every
-        said = NAMES_ROUND.match(figure.said) if figure.round is None and self._program.report_every != 1 else None
+        name, every = figure.metric.name, self.program.every
+        said = NAMES_ROUND.match(figure.said) if figure.round is None and self.program.report_every != 1 else None
         if said is None:
             return
         number, before = int(said[1]), self._named.get(name)
@@ -239,22 +274,38 @@ class Pattern:
         self.metric, self._pattern = m, metric.compiled(m.pattern)
         self._group = metric.group(self._pattern)
         self._round = "round" in self._pattern.groupindex
-        self._lax = _lax(m.pattern, self._group)
 
     def found(self, line: str) -> list[tuple[str | None, str, tuple[int, int]]]:
         """The rounds (None if the pattern has none) and values in a line, with their places."""
         if len(line) > SEARCHED:  # without its last word, which may be cut, and a number that is cut is another
             line = line[:SEARCHED].rpartition(" ")[0]
-        found = self._matches(self._pattern, line)
-        if self._lax and NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
-            found = self._matches(self._lax, line) or found
+        found = self._matches(line)
+        if NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
+            if unusual := self._not_finite(line):
+                return unusual
         for match in found:
             self._require_whole(match, line)
-        return [(m["round"] if self._round else None, m[self._group] or "", m.span(self._group)) for m in found]
+        return [(self._number(m), m[self._group] or "", m.span(self._group)) for m in found]
 
-    def _matches(self, pattern: regex.Pattern[str], line: str) -> list[regex.Match[str]]:
+    def _number(self, match: regex.Match[str]) -> str | None:
+        return match["round"] if self._round else None
+
+    def _not_finite(self, line: str) -> list[tuple[str | None, str, tuple[int, int]]]:
+        """Where the pattern would find a number if digits stood in place of nan and inf."""
+        words = list(NOT_FINITE.finditer(line))
+        for digits in STAND_INS:
+            shift, places = 0, {}
+            for word in words:
+                places[word.start() + shift] = word
+                shift += len(digits) - len(word[0])
+            matches = [m for m in self._matches(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
+            if found := [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]:
+                return [(self._number(m), word[0], word.span()) for m, word in found]
+        return []
+
+    def _matches(self, line: str) -> list[regex.Match[str]]:
         try:
-            return list(pattern.finditer(line, timeout=LONGEST, concurrent=True))
+            return list(self._pattern.finditer(line, timeout=LONGEST, concurrent=True))
         except TimeoutError:
             raise UserError(
                 f"the pattern of {self.metric.name} must find its figure within {LONGEST:g} second, but did not in "
@@ -275,39 +326,6 @@ class Pattern:
                 f"part of {line[begin : end + 6]!r}; numbers have points, and if these are two, write the comma "
                 "after the group"
             )
-
-
-def _lax(pattern: str, number: int) -> regex.Pattern[str] | None:
-    """The pattern with nan or inf in place of its group; None if that is no pattern."""
-    for begin, end in _groups(pattern)[number - 1 : number]:
-        try:
-            return metric.compiled(f"{pattern[:begin]}([+-]?(?i:nan|inf(?:inity)?)){pattern[end:]}")
-        except regex.error:
-            return None
-    return None
-
-
-def _groups(pattern: str) -> list[tuple[int, int]]:
-    """Where the groups of a regular expression that hold something begin and end, in the order of their numbers."""
-    found: list[list[int]] = []
-    open_ones: list[list[int] | None] = []
-    at, in_class = 0, False
-    while at < len(pattern):
-        letter = pattern[at]
-        if letter == "\\":
-            at += 1
-        elif in_class:
-            in_class = letter != "]" or pattern[at - 1] == "["
-        elif letter == "[":
-            in_class = True
-        elif letter == "(":
-            holds = not pattern.startswith("(?", at) or pattern.startswith("(?P<", at)
-            open_ones.append([at, 0] if holds else None)
-            found += [group for group in open_ones[-1:] if group]
-        elif letter == ")" and open_ones and (group := open_ones.pop()):
-            group[1] = at + 1
-        at += 1
-    return [(begin, end) for begin, end in found]
 
 
 def _every(rounds: int) -> str:

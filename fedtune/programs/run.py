@@ -7,10 +7,10 @@ import itertools
 import json
 import math
 import os
-import queue
 import shutil
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
 from fedtune.core.workload import Run
-from fedtune.programs import command, fingerprint, idle, isolation, output, written_files
+from fedtune.programs import command, config_files, fingerprint, flower, idle, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -27,7 +27,9 @@ from fedtune.programs.rows import Figure, RowMaker
 LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint", "copy", "program.json"
 CLAIMS = 6.0  # seconds to wait for a folder that another run has
 TRIAL = "FEDTUNE_TRIAL"
-DONE: tuple[int, dict[str, float], float] = (-1, {}, 0.0)  # stands for a row: a process that is used again is done
+Event = tuple[int, dict[str, float], float]  # a row: its round, its values, and when it came
+DONE: Event = (-1, {}, 0.0)  # stands for a row: a process that is used again is done
+LOOK = 0.03  # seconds between two looks at files
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # signals from outside: whoever is short of memory, or stops a machine.  A shell reports one as 128 more.
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -72,8 +74,11 @@ class ProgramRun(Run):
         self._done = 0
         self._row: dict[str, Any] = {}
         self._before: list[dict[str, float]] = []  # rows of the rounds before it was saved and loaded
-        self._feed: _Feed | None = None
         self._child: Child | None = None
+        self._rows: RowMaker | None = None  # of the program that runs now, or ran last
+        self._events: deque[Event | Exception] = deque()  # what it printed and wrote, and nobody has asked for yet
+        self._looks: list[Callable[[bool], bool]] = []  # at files that it writes
+        self._looked = 0.0
         self._resumes = False  # goes on from a checkpoint, and has not reported a round since
         self._of_another = False  # that checkpoint is of a run with other values
         self._last = 0.0  # when the last row came
@@ -105,13 +110,7 @@ class ProgramRun(Run):
     @property
     def first_figures(self) -> list[Figure]:
         """The first figure of each metric, as the program that runs now has given it."""
-        return [*self._feed.rows.first.values()] if self._feed else []
-
-    @property
-    def processes(self) -> list[int]:
-        """The processes of the program; none before it starts and after its end."""
-        child = self._child
-        return child.processes if child and child.exit_status is None else []
+        return [*self._rows.first.values()] if self._rows else []
 
     def step(self) -> dict[str, Any]:
         """The next report's row; the program starts with the first.  After the last round it has ended."""
@@ -222,7 +221,7 @@ class ProgramRun(Run):
 
     def _begin_again(self, why: str) -> None:
         """Without the checkpoint, which led nowhere."""
-        self.notes.append(f"{self.program.name} did not go on from its checkpoint and begins again: {why}")
+        self._note(f"did not go on from its checkpoint and begins again: {why}")
         self.close()
         self._resumes = False
 
@@ -232,7 +231,7 @@ class ProgramRun(Run):
             before = self._before[number // self._every - 1].get(name, math.nan)
             if not self.differs and not (value == before or (math.isnan(value) and math.isnan(before))):
                 self.differs = f"round {number} again: {name} was {before:.12g}, and is now {value:.12g}"
-                self.notes.append(f"{self.program.name} gives other figures each time: {self.differs}")
+                self._note(f"gives other figures each time: {self.differs}")
 
     def _start(self) -> None:
         self._claim_folder()
@@ -246,35 +245,36 @@ class ProgramRun(Run):
         if self.program.isolate:
             place = isolation.copy(place, self.folder / COPY)
         values = self._values()
+        config_files.write(self.program.write, place, values)
         written = place / command.fill([self.program.file], values)[0] if self.program.file else None
-        if written:
-            isolation.put_aside(written)
-        self._feed = _Feed(
-            program=self.program,
-            selects=self._selects,
-            reported=self.folder / REPORTED,
-            written=written,
-            anywhere=self._resumes,
-        )
+        self._rows = self._row_maker(written)
         self._last = time.monotonic()
         environment = self._environment(values)
         if self.program.reuse:
             self._child = idle.take(self._process(place, environment))
             if self._child:
-                self._child.listen(self._feed, self.folder / LOG)
+                self._child.next_log(self.folder / LOG)
         words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
         self._child = self._child or Child(
             command=command.fill(words, values),
             folder=place,
             environment=environment,
             log=self.folder / LOG,
-            listener=self._feed,
             pty=self.program.pty,
             reads=self.program.reuse,
             holds=() if self.program.reuse else (self._claim,),
         )
         if self.program.reuse:
             self._child.send(json.dumps(values).encode())
+
+    def _row_maker(self, written: Path | None) -> RowMaker:
+        """What makes rows of what the program prints and writes from now on."""
+        rows = RowMaker(self.program, self._selects, lambda *row: self._events.append((*row, time.monotonic())))
+        rows.begins_anywhere = self._resumes
+        rows.finished = lambda: self._events.append(DONE)
+        self._events.clear()
+        self._looks = written_files.looks(rows, self.folder / REPORTED, written)
+        return rows
 
     def _process(self, place: Path, environment: Mapping[str, str]) -> Any:
         """What a process must have been started with to be used again."""
@@ -312,45 +312,76 @@ class ProgramRun(Run):
         given = self.program.environment
         return found | {name: (command.fill([text], values) or [""])[0] for name, text in given.items()}
 
-    def _wait(self) -> tuple[int, dict[str, float], float]:
+    def _wait(self) -> Event:
         """The next row from the program; an error if it ended, is silent for too long, or says what cannot be."""
-        assert self._child and self._feed
-        event = self._event(self._child, self._feed, "must print something")
+        event = self._event("must print something")
         if event is None:
-            raise self._ended(self._child, self._feed.rows)
+            raise self._ended()
         if event == DONE:
             raise self._failed(
-                f"{self.program.name} must report {several(self.rounds, 'round')}, but was done "
-                f"{self._after(self._feed.rows)}; correct `rounds`, or what it prints"
+                f"{self.program.name} must report {several(self.rounds, 'round')}, but was done {self._after()}; "
+                "correct `rounds`, or what it prints"
             )
         return event
 
     def _wait_for_end(self) -> None:
-        """After the last round: the program ends by itself, and says nothing that contradicts its rows."""
-        assert self._child and self._feed
+        """After the last round: the program ends, and says nothing that contradicts its rows.
+
+        All figures are there, so they count however it ends; but a line tells what went wrong.
+        """
         rule = "must print 'fedtune {\"done\": true}'" if self.program.reuse else "must end"
-        event = self._event(self._child, self._feed, f"{rule} after its last round")
+        event = self._event(f"{rule} after its last round")
+        assert self._child
         if event == DONE:
             idle.put(self._process(Path(self.program.folder), self._environment(self._values())), self._child)
             self._child = None
-        elif self._child.exit_status != 0:
-            raise self._ended(self._child, self._feed.rows)
+        elif (status := self._child.exit_status) != 0:
+            self._note(f"{_how(status)} after its last round; its figures count{self._raised()}")
+        elif error := self._raised():
+            self._note(f"ended with status 0, but printed a traceback{error}")
         self.close()
 
-    def _event(self, child: Child, feed: _Feed, rule: str) -> tuple[int, dict[str, float], float] | None:
+    def _note(self, says: str) -> None:
+        self.notes.append(f"{self.program.name} {says}")
+
+    def _raised(self) -> str:
+        """The error of a traceback that it printed, after a colon."""
+        error = output.traceback(self.folder / LOG)
+        return f": {error}" if error else ""
+
+    def _event(self, rule: str) -> Event | None:
         """The next row, or None when the program has ended; raises what was wrong in its output."""
-        began, longest = time.monotonic(), self.program.longest_round * self._every
-        while True:
-            wait = min(child.heard + self.program.stall, began + longest) - time.monotonic()
-            try:
-                event = feed.events.get(timeout=max(0.0, min(wait, 60.0)))
-            except queue.Empty:
-                if wait <= 0:
-                    raise self._too_long(child, rule) from None
-                continue
-            if isinstance(event, BaseException):
-                raise self._with_output(event)
-            return event
+        assert self._child
+        child, began, longest = self._child, time.monotonic(), self.program.longest_round * self._every
+
+        def left() -> float:
+            return min(child.heard + self.program.stall, began + longest) - time.monotonic()
+
+        while not self._events:
+            ended = child.ended
+            self._take(child, left())
+            if ended and not self._events:
+                return None
+            if left() < 0 and not (self._events or child.ended):
+                raise self._too_long(child, rule)
+        event = self._events.popleft()
+        if isinstance(event, Exception):
+            raise self._failed(f"{self.program.name}: {event}") if isinstance(event, UserError) else event
+        return event
+
+    def _take(self, child: Child, seconds: float) -> None:
+        """Make rows of what the program prints and writes; if there is nothing new, wait for some seconds."""
+        assert self._rows
+        try:
+            for line in child.lines(min(seconds, LOOK) if self._looks else seconds):
+                self._rows.line(line)
+            if child.ended or time.monotonic() > self._looked + LOOK:
+                for look in self._looks:
+                    if look(child.exit_status == 0 and child.ended):
+                        child.heard = time.monotonic()
+                self._looked = time.monotonic()
+        except Exception as error:
+            self._events.append(error)
 
     def _too_long(self, child: Child, rule: str) -> UserError:
         name, p = self.program.name, self.program
@@ -364,23 +395,24 @@ class ProgramRun(Run):
             f"seconds{f' for each of {self._every}' * (self._every > 1)}{self._lacks()}; give a larger `longest_round`"
         )
 
-    def _ended(self, child: Child, rows: RowMaker) -> Exception:
-        """The error for a program that ended before its last round, or with an error."""
-        name, status = self.program.name, child.exit_status
-        if child.failure:
-            return UserError(f"{name} could not be started: {os.strerror(child.failure)}: {self.program.command[0]!r}")
+    def _ended(self) -> Exception:
+        """The error for a program that ended before its last round."""
+        assert self._child and self._rows
+        name, status = self.program.name, self._child.exit_status
+        if self._child.failure:
+            said = os.strerror(self._child.failure)
+            return UserError(f"{name} could not be started: {said}: {self.program.command[0]!r}")
         if status is None or _number(status) in FROM_OUTSIDE:
-            how = f" by {_name(_number(status))}" if status is not None else ""
-            when = f"in round {rows.round + 1}" if rows.round < self.rounds else "after its last round"
             why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
-            return Stopped(f"{name} was ended{how} {when}{why}")
+            return Stopped(f"{name} {_how(status)} in round {self._rows.round + 1}{why}")
         if status:
-            how = f"signal {_name(-status)}" if status < 0 else f"status {status}"
-            return self._failed(f"{name} failed with {how} {self._after(rows)}")
-        advice = self._other_length(rows.round) if rows.round else self._where_from(rows)
-        return self._failed(
-            f"{name} must report {several(self.rounds, 'round')}, but ended {self._after(rows)}; {advice}"
-        )
+            return self._failed(f"{name} {_how(status)} {self._after()}")
+        advice = self._other_length(self._rows.round) if self._rows.round else self._rows.advice()
+        if flower.is_app(self.program) and not self._rows.round:
+            advice = "name a metric that the app's clients or its server report, client:NAME or server:NAME"
+        if error := self._raised():
+            advice = f"it printed a traceback{error}"
+        return self._failed(f"{name} must report {several(self.rounds, 'round')}, but ended {self._after()}; {advice}")
 
     def _other_length(self, came: int) -> str:
         """What may be wrong if too few rounds came."""
@@ -391,30 +423,16 @@ class ProgramRun(Run):
             f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
         )
 
-    def _where_from(self, rows: RowMaker) -> str:
-        """What may be wrong if no figure came."""
-        first = next(self.program.metrics[name] for name in rows.missing)
-        if first.pattern:
-            return "its pattern may be wrong"
-        if first.column:
-            return f"it must write {self.program.file}"
-        return f"""it must print a line such as fedtune {{"round": 1, "{first.name}": 0.9}}"""
-
-    def _after(self, rows: RowMaker) -> str:
-        return f"after {several(rows.round, 'round')}{self._lacks()}"
+    def _after(self) -> str:
+        return f"after {several(self._rows.round if self._rows else 0, 'round')}{self._lacks()}"
 
     def _lacks(self) -> str:
         """What did not come of the round that is not complete."""
-        rows = self._feed.rows if self._feed else None
+        rows = self._rows
         if not rows or rows.round >= self.rounds:
             return ""
         others = f" (it reported {', '.join([*rows.others][:5])})" if rows.others else ""
         return f", without {', '.join(rows.missing)} of the next{others}"
-
-    def _with_output(self, error: BaseException) -> BaseException:
-        if isinstance(error, UserError):
-            return self._failed(f"{self.program.name}: {error}")
-        return error
 
     def _failed(self, sentence: str) -> UserError:
         """An error with the last lines of output after its first sentence."""
@@ -424,55 +442,12 @@ class ProgramRun(Run):
         return UserError("\n".join([sentence, *(f"  {line}" for line in lines)]))
 
 
-class _Feed:
-    """Hears what the program prints and writes, and keeps rows and errors until they are asked for."""
-
-    def __init__(
-        self, *, program: Program, selects: Collection[str], reported: Path, written: Path | None, anywhere: bool
-    ) -> None:
-        # each a row (its round, its values, when it came), an error, or None: the program ended
-        self.events: queue.SimpleQueue[tuple[int, dict[str, float], float] | BaseException | None] = queue.SimpleQueue()
-        self.rows = RowMaker(program, selects, self._done)
-        self.rows.begins_anywhere = anywhere
-        self.rows.finished = lambda: self.events.put(DONE)
-        self._looks: list[Callable[[bool], bool]] = []
-        self._looks += [written_files.RowsFile(reported, self.rows).look] if self.rows.by_name else []
-        self._looks += [written_files.reader(written, self.rows)] if written and self.rows.columns else []
-        self.looks = bool(self._looks)
-        self._broken = False
-
-    def line(self, line: str) -> None:
-        """A line that the program printed."""
-        if not self._broken:
-            try:
-                self.rows.line(line)
-            except Exception as error:
-                self._break(error)
-
-    def look(self) -> bool:
-        """Read what is new in files."""
-        return self._look(ended=False)
-
-    def ended(self, whole: bool) -> None:
-        """Read the rest of files; no more comes."""
-        self._look(ended=whole)
-        self.events.put(None)
-
-    def _look(self, ended: bool) -> bool:
-        new = False
-        try:
-            for look in self._looks if not self._broken else ():
-                new |= look(ended)
-        except Exception as error:
-            self._break(error)
-        return new
-
-    def _break(self, error: Exception) -> None:
-        self._broken = True
-        self.events.put(error)
-
-    def _done(self, number: int, values: dict[str, float]) -> None:
-        self.events.put((number, values, time.monotonic()))
+def _how(status: int | None) -> str:
+    """How a program ended that did not end well."""
+    number = _number(status or 0)
+    if status is None or number in FROM_OUTSIDE:
+        return "was ended" + f" by {_name(number)}" * bool(number)
+    return f"failed with signal {_name(number)}" if status < 0 else f"failed with status {status}"
 
 
 def _name(number: int) -> str:

@@ -8,135 +8,162 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_config
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
-from fedtune.programs.entries import LARGEST, Entry
+from fedtune.programs import command, metric
+from fedtune.programs.entries import LARGEST, Source, refused
 
 NUMBER = r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
-RANGE = re.compile(rf"\s*({NUMBER}?)\s*\.\.\s*({NUMBER})(\s+log)?\s*")
+RANGE = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})(\s+log)?\s*")
 EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
+KEYS = ("range", "choices", "when")
 Conditions = dict[str, dict[str, tuple[Any, ...]]]
 
 
-def hp(name: str, entry: Entry, default: Entry | None) -> tuple[Hyperparameter, str]:
-    """A searched hyperparameter with its default, and a note if the default was not given."""
-    value = entry.value
-    if isinstance(value, Mapping):
-        parts = entry.table(("range", "choices", "when"))
-        given = [parts[key] for key in ("range", "choices") if key in parts]
-        if len(given) != 1:
-            raise entry.refuse(
-                "a table with range or choices", 'for example {range = "0..0.95", when = {optimizer = "sgd"}}'
-            )
-        entry, value = given[0], given[0].value
-    made = _choices(name, entry) if isinstance(value, list) else _range(name, entry)
-    if default is None:
-        return made, f"{name} has no default; {made.default!r} is taken, {_which(made)}"
-    return replace(made, default=_checked(made, default)), ""
+def _name(name: str) -> str:
+    if not re.fullmatch(command.NAME, name) or name in command.OWN or name in metric.TAKEN:
+        rule = "be a letter, then letters, digits, _ . and -, and none that fedtune gives itself"
+        raise UserError(f"a hyperparameter's name must {rule}, but got {name!r}; for example lr")
+    return name
 
 
-def fixed(name: str, entry: Entry) -> Hyperparameter:
-    """A hyperparameter that is not searched: a value of [defaults] that the command names."""
-    value = entry.value
-    if isinstance(value, bool):
-        return _knob(name, value, choices=(False, True))
-    if isinstance(value, str):
-        return _knob(name, value, choices=(value,))
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise entry.refuse("a number, text, true or false")
-    return _knob(name, value)
+def _either(value: Any) -> Any:
+    """What an entry says, as a table."""
+    if isinstance(value, str | list):
+        return {"range" if isinstance(value, str) else "choices": value}
+    if not isinstance(value, dict):
+        raise refused(value, "a range or a list of choices", f"for example {EXAMPLES}")
+    if len(value.keys() & {"range", "choices"}) != 1 and value.keys() <= set(KEYS):
+        example = 'for example {range = "0..0.95", when = {optimizer = "sgd"}}'
+        raise refused(value, "a table with range or choices", example)
+    return value
 
 
-def conditions(space: Mapping[str, Entry], hps: Mapping[str, Hyperparameter]) -> Conditions:
+def _range(text: str) -> str:
+    if not RANGE.fullmatch(text):
+        raise refused(text, "a range or a list of choices", f"for example {EXAMPLES}")
+    low, high, log = _ends(text)
+    if not low < high or max(abs(low), abs(high)) > (LARGEST if isinstance(low, int) else 1e300):
+        raise refused(text, "a range LOW..HIGH with LOW < HIGH")
+    if log and low <= 0:
+        raise refused(text, "above 0 at both ends on a log scale", "leave out `log`, or start the range above 0")
+    return text
+
+
+def _ends(text: str) -> tuple[float, float, bool]:
+    """Low, high, and whether the scale is logarithmic; both ends are whole numbers if both are written so."""
+    found = RANGE.fullmatch(text)
+    assert found
+    kind = int if all(re.fullmatch(r"[+-]?\d+", end) for end in found.groups()[:2]) else float
+    return kind(found[1]), kind(found[2]), bool(found[3])
+
+
+def _choices(values: list[Any]) -> list[Any]:
+    kinds = {bool if isinstance(v, bool) else str if isinstance(v, str) else _is_number(v) and float for v in values}
+    if len(kinds) != 1 or False in kinds or len(set(values)) < max(2, len(values)):
+        rule = "a list of two or more texts, or numbers, or true and false, each once"
+        raise refused(values, rule, "a value that is fixed goes to [defaults]")
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= 1e300
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str) and not _is_number(value):
+        raise refused(value, "a number, text, true or false")
+    return value
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """What an entry of [space] says."""
+
+    range: Annotated[str, Strict(), AfterValidator(_range)] = ""
+    choices: Annotated[list[Any], Strict(), AfterValidator(_choices)] = field(default_factory=list)
+    when: dict[str, Any] = field(default_factory=dict)
+
+    def declared(self, name: str) -> Hyperparameter:
+        """The hyperparameter; its default is the first choice, or the middle of the range."""
+        if self.choices:
+            return _declared(name, self.choices[0], choices=tuple(self.choices))
+        low, high, log = _ends(self.range)
+        middle = math.sqrt(low * high) if log else (low + high) / 2
+        default = round(middle) if isinstance(low, int) else min(max(float(f"{middle:.3g}"), low), high)
+        return _declared(name, default, low=low, high=high, log=log)
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Space = dict[Name, Annotated[Searched, BeforeValidator(_either)]]
+Defaults = dict[Name, Annotated[Any, AfterValidator(_scalar)]]
+
+
+def hyperparameters(
+    space: Mapping[str, Searched], defaults: Mapping[str, Any], source: Source
+) -> tuple[dict[str, Hyperparameter], list[str]]:
+    """Those that are searched, then those that are fixed, and a note for each default that was not given."""
+    found, notes = {}, list[str]()
+    for name, searched in space.items():
+        found[name] = made = searched.declared(name)
+        if name in defaults:
+            default = _value(made, defaults[name], f"defaults.{name}", source)
+            found[name] = replace(made, default=default)
+        else:
+            which = "the first of its choices" if made.choices else "the middle of its range"
+            notes.append(f"{name} has no default; {made.default!r} is taken, {which}")
+    return found | {name: _fixed(name, value) for name, value in defaults.items() if name not in space}, notes
+
+
+def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter], source: Source) -> Conditions:
     """What each hyperparameter needs of others, of those that need something; UserError for a circle."""
     found: Conditions = {}
-    for name, entry in space.items():
-        if not isinstance(entry.value, Mapping) or "when" not in entry.value:
-            continue
-        asked = entry.child("when")
-        found[name] = {other: _values(other, e, name, hps) for other, e in asked.table().items()}
-        if not found[name]:
-            raise asked.refuse("a table of other hyperparameters", 'for example {optimizer = "sgd"}')
+    for name, searched in space.items():
+        for other, asked in searched.when.items():
+            key = f"space.{name}.when.{other}"
+            if other not in hps or other == name:
+                raise source.error(key, unknown("hyperparameter", other, [n for n in hps if n != name]))
+            if not (values := asked if isinstance(asked, list) else [asked]):
+                raise source.error(key, refused(asked, "a value or a list of values"))
+            found.setdefault(name, {})[other] = tuple(_value(hps[other], value, key, source) for value in values)
     for name in found:
-        _require_no_circle(name, found, space[name])
+        above, todo = set[str](), [name]
+        while todo:
+            others = found.get(todo.pop(), {}).keys() - above
+            if name in others:
+                raise source.error(
+                    f"space.{name}",
+                    f"a condition must not depend on itself, but that of {name} does; leave a `when` out",
+                )
+            above |= others
+            todo += others
     return found
 
 
-def _values(other: str, entry: Entry, name: str, hps: Mapping[str, Hyperparameter]) -> tuple[Any, ...]:
-    if other not in hps or other == name:
-        raise entry.source.error(entry.key, unknown("hyperparameter", other, [n for n in hps if n != name]))
-    asked = entry.value if isinstance(entry.value, list) else [entry.value]
-    if not asked:
-        raise entry.refuse("a value or a list of values")
-    return tuple(_checked(hps[other], entry._replace(value=value)) for value in asked)
-
-
-def _require_no_circle(name: str, found: Conditions, entry: Entry) -> None:
-    above, todo = set(), [name]
-    while todo:
-        for other in found.get(todo.pop(), {}):
-            if other == name:
-                raise entry.source.error(
-                    entry.key, f"a condition must not depend on itself, but that of {name} does; leave a `when` out"
-                )
-            if other not in above:
-                above.add(other)
-                todo.append(other)
-
-
-def _checked(hp: Hyperparameter, entry: Entry) -> Any:
+def _value(hp: Hyperparameter, value: Any, key: str, source: Source) -> Any:
     """A value that this hyperparameter may have, in its type."""
-    if isinstance(entry.value, str) and not isinstance(hp.default, str):
-        raise entry.refuse(f"a value of {hp.name}, which is {hp.range_text()}", "write it without quotes")
+    if isinstance(value, str) and not isinstance(hp.default, str):
+        rule = f"a value of {hp.name}, which is {hp.range_text()}"
+        raise source.error(key, refused(value, rule, "write it without quotes"))
     try:
-        return hp.check(entry.value)
+        return hp.check(value)
     except UserError as error:
-        raise entry.source.error(entry.key, error) from None
+        raise source.error(key, error) from None
 
 
-def _range(name: str, entry: Entry) -> Hyperparameter:
-    found = RANGE.fullmatch(entry.value) if isinstance(entry.value, str) else None
-    if not found or not found[1]:
-        raise entry.refuse("a range or a list of choices", f"for example {EXAMPLES}")
-    ends = found[1], found[2]
-    whole = all(re.fullmatch(r"[+-]?\d+", end) for end in ends)
-    low, high = (int(end) if whole else float(end) for end in ends)
-    if not low < high or max(abs(low), abs(high)) > (LARGEST if whole else 1e300):
-        raise entry.refuse("a range LOW..HIGH with LOW < HIGH")
-    if found[3] and low <= 0:
-        raise entry.refuse("above 0 at both ends on a log scale", "leave out `log`, or start the range above 0")
-    middle = math.sqrt(low * high) if found[3] else (low + high) / 2
-    default = round(middle) if whole else min(max(float(f"{middle:.3g}"), low), high)
-    return _knob(name, default, low=low, high=high, log=bool(found[3]))
+def _fixed(name: str, value: Any) -> Hyperparameter:
+    """A hyperparameter that is not searched: a value of [defaults] that the command names."""
+    choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
+    return _declared(name, value, choices=choices)
 
 
-def _choices(name: str, entry: Entry) -> Hyperparameter:
-    values = entry.value
-    kinds = {str if isinstance(v, str) else bool if isinstance(v, bool) else float for v in values}
-    plain = all(isinstance(v, str | bool | int | float) and abs(_size(v)) <= 1e300 for v in values)
-    if not plain or not values:
-        raise entry.refuse("a list of texts, numbers, or true and false")
-    if len(kinds) > 1:
-        raise entry.refuse("a list of values of one kind", "write them all as text, or all as numbers")
-    if len(set(values)) < len(values):
-        raise entry.refuse("a list of different values")
-    if len(values) == 1:
-        raise entry.refuse("a list of two values or more", f"to fix {name}, move it to [defaults]")
-    return _knob(name, values[0], choices=tuple(values))
-
-
-def _size(value: Any) -> float:
-    return 0.0 if isinstance(value, str) else value
-
-
-def _which(hp: Hyperparameter) -> str:
-    return "the first of its choices" if hp.choices else "the middle of its range"
-
-
-def _knob(name: str, default: Any, **more: Any) -> Hyperparameter:
+def _declared(name: str, default: Any, **more: Any) -> Hyperparameter:
     declared = {"low": None, "high": None, "log": False, "choices": ()} | more
     return Hyperparameter(
         name=name, default=default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared

@@ -12,6 +12,7 @@ from typing import Any
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.workload import HERE, Place, Runs, Trainer
 from fedtune.programs.run import STATE, ProgramRun, Stopped
+from fedtune.user_code import user_files
 
 
 class ProgramTrainer(Trainer):
@@ -29,6 +30,7 @@ class ProgramTrainer(Trainer):
 
 def _run(workload: Any, config: Mapping[str, Any], seed: int, several: bool, at: Place) -> ProgramRun:
     program = workload.program
+    user_files.register(workload.own)
     told = json.dumps([program.command, program.environment, sorted(config.items())], default=str)
     whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
     name = f"{whose}-seed{seed}" if several or not at.name else whose

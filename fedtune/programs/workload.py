@@ -94,7 +94,7 @@ class ProgramWorkload(Workload):
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:
         """Its hyperparameters."""
-        return self.program.hyperparameters()
+        return self.program.hyper
 
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every hyperparameter under a configuration; UserError for unknown names and bad values."""
@@ -116,7 +116,7 @@ class ProgramWorkload(Workload):
         return self
 
     def _scripts(self) -> dict[str, str]:
-        return fingerprint.scripts(self.program.command, Path(self.program.folder))
+        return self.program.scripts()
 
     def describe(self) -> list[str]:
         """What runs, what selects, and what cannot be known."""
@@ -138,9 +138,19 @@ class ProgramWorkload(Workload):
 
     def filled(self, config: Mapping[str, Any], rounds: int | None = None) -> str:
         """The command of a configuration, as a shell takes it."""
+        return shlex.join(command.fill(self.program.command, self._values(config, rounds)))
+
+    def _values(self, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
         own = {"rounds": rounds or self.rounds, "seed": self.seed, "gpu": 0, "trial": "best", "folder": "best"}
-        values = self.configuration(config) | own | {"checkpoint": "best/checkpoint"}
-        return shlex.join(command.fill(self.program.command, values))
+        return self.configuration(config) | own | {"checkpoint": "best/checkpoint"}
+
+    def _written(self, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
+        """The configuration files of a configuration, by name, if there are any."""
+        values = self._values(config, rounds)
+        found = {
+            command.fill([path], values)[0]: file.content(path, values) for path, file in self.program.write.items()
+        }
+        return {"files": found} if found else {}
 
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""
@@ -148,14 +158,14 @@ class ProgramWorkload(Workload):
             "command": fingerprint.portable(self.program.command)
         }
         check = self.program.checking()
-        scripts = {**self._scripts(), **fingerprint.scripts(check.command, Path(check.folder))}
+        scripts = {**self._scripts(), **check.scripts()}
         return {"program": program, "scripts": scripts, "seed": self.seed, "pinned": self.pinned}
 
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""
         of_tests = {name: "test" for name, m in self.program.metrics.items() if m.tests}
         metrics = {
-            n: {"split": of_tests.get(n, m.split or ""), "mode": m.mode} for n, m in self.program.metrics.items()
+            n: {"split": of_tests.get(n, m.split or ""), "mode": m.mode or ""} for n, m in self.program.metrics.items()
         }
         return {
             "algorithm": self.name,
@@ -171,14 +181,18 @@ class ProgramWorkload(Workload):
 
     def to_best(self, scenario: str, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration: above all the filled-in command."""
-        return {
-            "algorithm": self.name,
-            "program": self.path,
-            "folder": self.program.folder,
-            "command": self.filled(config, rounds),
-            "seed": self.seed,
-            "hyperparameters": self.configuration(config),
-        } | ({"selects_on_test": True} if self.selects_on_test else {})
+        return (
+            {
+                "algorithm": self.name,
+                "program": self.path,
+                "folder": self.program.folder,
+                "command": self.filled(config, rounds),
+                "seed": self.seed,
+                "hyperparameters": self.configuration(config),
+            }
+            | ({"selects_on_test": True} if self.selects_on_test else {})
+            | self._written(config, rounds)
+        )
 
 
 def of_file(
@@ -186,9 +200,9 @@ def of_file(
 ) -> ProgramWorkload:
     """The workload of a program file; UserError for anything in it that cannot be, or a wrong fixed value."""
     program = program_file.read(path)
-    file = user_files.of_content(path)
-    user_files.register([file])
-    return of_program(program, seed, pinned, on_test, rounds, (file,))
+    own = (user_files.of_content(path), *program.user_files())
+    user_files.register(own)
+    return of_program(program, seed, pinned, on_test, rounds, own)
 
 
 def of_program(
@@ -208,7 +222,7 @@ def of_program(
             )
         program.require_rounds(rounds, "--rounds")
         program = replace(program, rounds=rounds, check=program.check and replace(program.check, rounds=rounds))
-    known = program.hyperparameters()
+    known = program.hyper
     for name in pinned or {}:
         if name not in known:
             raise unknown(f"hyperparameter of {program.name}", name, known)

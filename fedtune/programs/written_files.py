@@ -1,50 +1,151 @@
-"""Files that a program writes its figures to, read as they grow: JSON lines, CSV, TensorBoard's event files."""
+"""Files that a program writes its figures to, read as they grow or are written anew."""
 
 from __future__ import annotations
 
 import csv
+import glob
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedtune.core import bounded
-from fedtune.core.errors import UserError
-from fedtune.core.terminal import one_line
+from fedtune.core.errors import UserError, unknown
+from fedtune.core.hyper import python_value
+from fedtune.core.terminal import few, one_line
+from fedtune.programs import isolation
 from fedtune.programs.output import clean, shown
 from fedtune.programs.rows import RowMaker
+from fedtune.user_code import user_errors, user_files
 
 MOST = 2**24  # bytes that are read at a time
+SAME = 2**16  # bytes before the new ones that must be those that were read, or else the file was written anew
 LINE = 2**20  # bytes of a line, at most
 EVENTS = "events.out.tfevents"
 HEADER, FOOTER = 12, 4  # bytes of a record around its event
+OWN = ("output.log", "rows.jsonl")  # files in a trial's folder that fedtune itself writes
+LOOKED_AT = 10_000  # files among which those are looked for that the program wrote in place of its file
 
 
-def reader(path: Path, rows: RowMaker) -> Callable[[bool], bool]:
-    """A function that reads what is new and tells whether something was; its argument: the program has ended."""
-    if path.suffix in (".csv", ".tsv"):
-        return _Table(path, rows).look
+def looks(rows: RowMaker, reported: Path, written: Path | None) -> list[Callable[[bool], bool]]:
+    """Functions that take what is new in files and tell whether anything was; True: the program ended without an error.
+
+    reported: the file $FEDTUNE_ROWS; written: that of the program file, perhaps with ** and * for what is not known
+    """
+    found: list[Callable[[bool], bool]] = []
+    if rows.by_name:
+        found.append(Lines(reported, rows.reported, lambda: rows.anew(rows.by_name)).look)
+    if written and rows.of_file:
+        found.append(_WrittenFile(written, rows).look)
+    return found
+
+
+class _WrittenFile:
+    """The file of a program's figures: found below folders whose names nobody knows, and read as it is written.
+
+    What matches before the program starts is of an attempt before, and is put aside.
+    """
+
+    def __init__(self, path: Path, rows: RowMaker) -> None:
+        self._rows, self._name = rows, str(rows.program.file)
+        parts = self._name.rstrip("/").split("/")
+        unknown_from = next((i for i, part in enumerate(parts) if "*" in part), len(parts))
+        self._events = self._name.endswith("/") and not rows.program.reader
+        if loose := len(parts) - unknown_from:
+            self._base, self._glob = Path(*path.parts[:-loose]), "/".join(path.parts[-loose:])
+        else:
+            self._base, self._glob = (path, "") if self._events else (path.parent, glob.escape(path.name))
+        if self._events:
+            self._glob = f"{self._glob}/{EVENTS}*".lstrip("/")
+        for match in self._matches():
+            isolation.put_aside(match)
+        self._before, self._began = set(self._matches()), time.time()
+        self._place: Path | None = None
+        self._look: Callable[[bool], bool] = lambda ended: False
+        rows.no_file = self._missing
+
+    def look(self, ended: bool = False) -> bool:
+        """Take what is new; whether there was anything.  ended: the program has, and without an error."""
+        if self._place is None or ended:
+            self._find()
+        return self._look(ended)
+
+    def _matches(self) -> list[Path]:
+        return sorted(self._base.glob(self._glob)) if self._base.is_dir() else []
+
+    def _find(self) -> None:
+        """UserError if there are two: figures of one could be taken for those of the other."""
+        found = [path for path in self._matches() if path not in self._before]
+        places = list(dict.fromkeys(path.parent for path in found)) if self._events else found
+        if len(places) > 1:
+            one, other = (os.path.relpath(place, self._base) for place in places[:2])
+            raise UserError(
+                f"file must be one for each trial, but {self._name} is both {one} and {other} in {self._base}; write "
+                "more of its name"
+            )
+        if places and self._place is None:
+            self._place = places[0]
+            self._look = _reader(self._place, self._events, self._before, self._rows)
+
+    def _missing(self) -> str:
+        """What may be wrong if no figure came: what the program wrote in place of its file."""
+        if self._place and self._rows.columns:
+            lacking = next((c for c, m in self._rows.columns.items() if m.name in self._rows.missing), "")
+            return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
+        if self._place:
+            return "its pattern may be wrong"
+        place = next(folder for folder in (self._base, *self._base.parents) if folder.is_dir())
+        names = [os.path.relpath(path, place) for path in _new_files(place, self._began)]
+        if not names:
+            return f"it must write {self._name}, but wrote no file in {place}"
+        advice = "; ** in `file` stands for folders whose names differ" if "**" not in self._name else ""
+        return f"it must write {self._name}, but what it wrote in {place} is {few(names)}{advice}"
+
+
+def _new_files(folder: Path, since: float) -> list[Path]:
+    found = []
+    for number, path in enumerate(folder.rglob("*")):
+        with suppress(OSError):
+            if path.name not in OWN and path.is_file() and path.stat().st_mtime > since - 0.1:
+                found.append(path)
+        if number >= LOOKED_AT:
+            break
+    return sorted(found)
+
+
+def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Callable[[bool], bool]:
+    """A function that reads what is new in a file and tells whether something was."""
+    if reader := rows.program.reader:
+        return _Whole(path, _user_reader(reader), rows).look
+    if events:
+        return _Events(path, before, rows).look
+    if path.suffix == ".json":
+        return _Whole(path, _json, rows).look
     if path.suffix in (".jsonl", ".ndjson"):
-        return _JsonLines(path, rows).look
-    return _Events(path, rows).look
+        return Lines(path, lambda line: rows.record(_object(line, path), line), lambda: rows.anew(rows.of_file)).look
+    if path.suffix in (".csv", ".tsv"):
+        table = _Table(path, rows)
+        return Lines(path, table.line, table.anew).look
+    return Lines(path, rows.text, lambda: rows.anew(rows.of_file)).look
 
 
-class Tail:
-    """The lines of a file that grows, or that is written anew with the same lines and more."""
+class Lines:
+    """The lines of a file that grows, or that is written anew with the same figures and more."""
 
-    def __init__(self, path: Path) -> None:
-        """The file need not be there yet."""
-        self.path = path
+    def __init__(self, path: Path, take: Callable[[str], None], anew: Callable[[], None]) -> None:
+        """path: it need not be there yet.  take: is told each line.  anew: before those of a file written anew."""
+        self.path, self._take, self._anew = path, take, anew
         self._place = 0  # bytes that were read, up to the end of a line
+        self._last = b""  # the last of them
         self._inode = 0
-        self._seen = _Seen()
-        self._again: _Seen | None = None  # the lines that are read again, because the file was written anew
 
-    def new(self, ended: bool = False) -> Iterator[str]:
-        """Lines that are new; with `ended` also the last one if it has no end."""
+    def look(self, ended: bool = False) -> bool:
+        """Take lines that are new, with `ended` also the last one if it has no end; whether there were any."""
+        new = False
         while content := self._content():
             whole, end, rest = content.rpartition(b"\n")
             lines = whole.split(b"\n") if end else []
@@ -52,19 +153,26 @@ class Tail:
                 lines, rest = [*lines, rest], b""
             elif len(rest) > LINE:
                 raise UserError(f"a line must have at most {LINE:,} bytes, but {self.path} has a longer one")
-            self._place += len(content) - len(rest)
-            yield from self._unseen(lines)
+            taken = len(content) - len(rest)
+            self._place, self._last = self._place + taken, (self._last + content[:taken])[-SAME:]
+            for line in lines:
+                text = clean(line.rstrip(b"\r")).removeprefix("\ufeff")
+                if text.strip():
+                    new = True
+                    self._take(text)
             if len(content) < MOST:
-                return
+                break
+        return new
 
     def _content(self) -> bytes:
         """What is new in the file, from the end of a line on."""
         try:
             with bounded.opened(self.path, limit=2**60) as file:
                 status = os.fstat(file.fileno())
-                if status.st_ino != self._inode or status.st_size < self._place or not self._at_line(file):
-                    self._place, self._inode = 0, status.st_ino
-                    self._again = _Seen() if self._seen.lines else None
+                file.seek(self._place - len(self._last))
+                if status.st_ino != self._inode or file.read(len(self._last)) != self._last:
+                    self._place, self._last, self._inode = 0, b"", status.st_ino
+                    self._anew()
                 file.seek(self._place)
                 return file.read(MOST)
         except FileNotFoundError:
@@ -72,122 +180,142 @@ class Tail:
         except OSError as error:
             raise UserError(f"what the program writes must be readable, but {self.path}: {error.strerror}") from None
 
-    def _at_line(self, file: Any) -> bool:
-        if not self._place:
-            return True
-        file.seek(self._place - 1)
-        return bool(file.read(1) == b"\n")
 
-    def _unseen(self, lines: list[bytes]) -> Iterator[str]:
-        for line in lines:
-            text = clean(line.rstrip(b"\r")).removeprefix("\ufeff")
-            if not text.strip():
-                continue
-            if self._again:
-                self._again.add(text)
-                if self._again.lines == self._seen.lines:
-                    self._require_the_same(self._again)
-                    self._again = None
-                continue
-            self._seen.add(text)
-            yield text
-
-    def _require_the_same(self, again: _Seen) -> None:
-        if again.sum != self._seen.sum:
-            raise UserError(
-                f"a file of figures must grow, but {self.path} was written anew with other lines; append to it"
-            )
-
-
-class _Seen:
-    """How many lines were read, and a hash of them all."""
-
-    lines, sum = 0, 0
-
-    def add(self, line: str) -> None:
-        self.lines, self.sum = self.lines + 1, hash((self.sum, line))
-
-
-class RowsFile:
-    """The rows that a program appends to $FEDTUNE_ROWS."""
-
-    def __init__(self, path: Path, rows: RowMaker) -> None:
-        """path: the file, in the trial's folder."""
-        self._tail, self._rows = Tail(path), rows
-
-    def look(self, ended: bool = False) -> bool:
-        """Take new rows; whether there were any."""
-        new = False
-        for line in self._tail.new(ended):
-            new = True
-            self._rows.reported(line.strip().removeprefix("fedtune "), line)
-        return new
-
-
-class _JsonLines:
-    def __init__(self, path: Path, rows: RowMaker) -> None:
-        self._tail, self._rows = Tail(path), rows
-
-    def look(self, ended: bool) -> bool:
-        new = False
-        for line in self._tail.new(ended):
-            new = True
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if not isinstance(record, dict):
-                raise UserError(f"{self._tail.path} must have a JSON object on each line, but got {shown(line)!r}")
-            self._rows.record(record, line)
-        return new
+def _object(line: str, path: Path) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(line), dict):
+            return found
+    raise UserError(f"{path} must have a JSON object on each line, but got {shown(line)!r}")
 
 
 class _Table:
+    """A table's lines, of which the first has the columns' names."""
+
     def __init__(self, path: Path, rows: RowMaker) -> None:
-        self._tail, self._rows = Tail(path), rows
+        self._path, self._rows = path, rows
         self._delimiter = "\t" if path.suffix == ".tsv" else ","
         self._header: list[str] = []
 
+    def anew(self) -> None:
+        """It is read from its beginning; it may have other columns now."""
+        self._header = []
+        self._rows.anew(self._rows.of_file)
+
+    def line(self, line: str) -> None:
+        """Take a row."""
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=self._delimiter, strict=True))]
+        except (csv.Error, StopIteration) as error:
+            raise UserError(f"{self._path} must be a table, but got {shown(line)!r}: {error}") from None
+        if not self._header:
+            for column, m in self._rows.columns.items():
+                if column not in cells:
+                    raise UserError(f"metric {m.name}: {unknown(f'column of {self._path}', str(column), cells)}")
+            self._header = cells
+        elif len(cells) != len(self._header):
+            rule = f"{self._path} must have {len(self._header)} columns on each line"
+            raise UserError(f"{rule}, but has {len(cells)} in {shown(line)!r}")
+        elif cells != self._header:  # a program may write its header again where it goes on
+            self._rows.record(dict(zip(self._header, cells, strict=True)), line)
+
+
+class _Whole:
+    """A file that is written anew each round, with what was there and more."""
+
+    def __init__(self, path: Path, load: Callable[[Path], Any], rows: RowMaker) -> None:
+        """load: what the file holds; it may fail while the file is being written."""
+        self._path, self._load, self._rows = path, load, rows
+        self._version: tuple[int, ...] = ()
+
     def look(self, ended: bool) -> bool:
-        new = False
-        for line in self._tail.new(ended):
-            new = True
-            try:
-                cells = [cell.strip() for cell in next(csv.reader([line], delimiter=self._delimiter, strict=True))]
-            except (csv.Error, StopIteration) as error:
-                raise UserError(f"{self._tail.path} must be a table, but got {shown(line)!r}: {error}") from None
-            if not self._header:
-                self._header = cells
-                self._rows.require_columns(cells, self._tail.path)
-            elif len(cells) != len(self._header):
-                raise UserError(
-                    f"{self._tail.path} must have {len(self._header)} columns on each line, but has {len(cells)} in "
-                    f"{shown(line)!r}"
-                )
-            elif cells != self._header:  # a program may write its header again where it goes on
-                self._rows.record(dict(zip(self._header, cells, strict=True)), line)
-        return new
+        """Take figures that are new; whether the file has changed."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return False
+        version = status.st_mtime_ns, status.st_size, status.st_ino
+        if version == self._version and not ended:
+            return False
+        self._version = version
+        try:
+            data = self._load(self._path)
+        except Exception:
+            if ended:
+                raise
+            return False
+        self._rows.anew(self._rows.of_file)
+        columns = {name: _column(data, name) for name in (self._rows.program.round_column, *self._rows.columns)}
+        for i in range(max(map(len, columns.values()))):
+            record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
+            self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")
+        for name in data if isinstance(data, dict) else data[0] if data else ():
+            self._rows.found.setdefault(str(name))
+        return True
+
+
+def _column(data: Any, name: str) -> list[Any]:
+    """A column of a list of rows, or of a mapping of columns; those inside others by dotted name."""
+    if isinstance(data, list):
+        values = [_inside(row, name) for row in data]
+    else:
+        found = _inside(data, name)
+        values = [*found.values()] if isinstance(found, dict) else found if isinstance(found, list) else [found]
+    while values and values[-1] is None:  # is not there yet
+        values.pop()
+    return values
+
+
+def _inside(table: Any, name: str) -> Any:
+    if isinstance(table, list):
+        return _column(table, name)
+    if not isinstance(table, dict) or name in table:
+        return table[name] if isinstance(table, dict) else None
+    return next((_inside(table[n], name[len(n) + 1 :]) for n in table if name.startswith(f"{n}.")), None)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} must be JSON, but: {error}") from None
+
+
+def _user_reader(reader: str) -> Callable[[Path], list[dict[str, Any]]]:
+    """The user's function that reads a file, executed anew for this trial."""
+    execution, name = user_files.Execution(), Path(reader).name
+    with execution.used():
+        function = user_files.load(name, "reader")
+
+    def load(path: Path) -> list[dict[str, Any]]:
+        with execution.used(), user_errors.reported(f"{name} cannot read {path}"):
+            rows = list(function(str(path)))
+            if not all(isinstance(row, Mapping) for row in rows):
+                raise TypeError(f"{name} must return a dict for each round, but got {shown(repr(rows))}")
+        return [{str(n): python_value(value) for n, value in row.items()} for row in rows]
+
+    return load
 
 
 class _Events:
     """TensorBoard's event files in a folder: records of a length, its checksum, the event and its checksum."""
 
-    def __init__(self, path: Path, rows: RowMaker) -> None:
-        self._folder, self._rows = path, rows
+    def __init__(self, folder: Path, before: set[Path], rows: RowMaker) -> None:
+        """before: files that are not read."""
+        self._folder, self._before, self._rows = folder, before, rows
         self._places: dict[Path, int] = {}
         self._event = _event_class()
 
     def look(self, ended: bool) -> bool:
+        """Take scalars that are new; whether there were any."""
         new = False
-        for path in sorted(self._folder.glob(f"{EVENTS}*")):
+        for path in sorted({*self._folder.glob(f"{EVENTS}*")} - self._before):
             try:
                 scalars = list(self._scalars(path))
             except Exception as error:  # of the disk, or of what decodes events
                 raise UserError(f"{path} must be a file of TensorBoard's, but: {one_line(error)}") from None
             for step, tag, value in scalars:
                 new = True
-                if tag in self._rows.columns:
-                    self._rows.record({tag: value, self._rows.round_column: step}, f"step {step}: {tag} {value:g}")
+                self._rows.record({self._rows.program.round_column: step, tag: value}, f"step {step}: {tag} {value:g}")
         return new
 
     def _scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
@@ -212,14 +340,8 @@ class _Events:
 
 def _float32(value: float) -> str:
     """A number of 32 bits with the fewest digits that tell it from others: 0.91 and not 0.9100000262260437."""
-    return next(
-        (
-            text
-            for digits in range(6, 10)
-            if struct.unpack("f", struct.pack("f", float(text := f"{value:.{digits}g}")))[0] == value
-        ),
-        repr(value),
-    )
+    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
+    return next((text for text in texts if struct.unpack("f", struct.pack("f", float(text)))[0] == value), repr(value))
 
 
 def _event_class() -> Any:

@@ -11,6 +11,7 @@ from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
 from fedtune.experiment import registry
+from fedtune.programs import program_file
 from fedtune.programs.program_file import Program
 from fedtune.tuning import domains
 from fedtune.tuning.space_types import When
@@ -29,7 +30,8 @@ def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | 
         missing = "--rounds" if rounds is None else "--metric-pattern"
         raise UserError(f"--program with a command needs {missing}, but it was not given; or write a program file")
     metrics, run_folder = dict(_metric(text) for text in patterns), folder or str(Path.cwd())
-    return Program.from_command(command, metrics, _space(space), rounds, folder=run_folder)
+    entries = {"metrics": metrics, "space": _space(space), "rounds": rounds, "folder": run_folder}
+    return program_file.of_option("--program", command=command, **entries)
 
 
 def of_flower(
@@ -42,9 +44,14 @@ def of_flower(
     """
     if not metrics:
         raise UserError("--flower needs --metric client:NAME, the figure that selects, but none was given")
-    defaults = dict(fixed) or None
-    domains = {} if space == DEFAULT else _space(space)
-    return Program.from_flower(folder, metrics, domains, rounds=rounds, python=python or None, defaults=defaults)
+    entries: dict[str, Any] = {
+        "metrics": {name: {} for name in metrics},
+        "space": {} if space == DEFAULT else _space(space),
+        "rounds": rounds,
+        "python": python or None,
+        "defaults": dict(fixed) or None,
+    }
+    return program_file.of_option("--flower", flower=str(Path(folder).absolute()), **entries)
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:

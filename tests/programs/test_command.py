@@ -49,7 +49,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("before", ["", "env X=1", "nice", "timeout 60", "env -i nice -n 5"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_values_go_to_a_shell_as_its_arguments(before: str, options: str) -> None:
+def test_values_are_quoted_in_a_shells_script(before: str, options: str) -> None:
     """Each is one word, and nothing in it is read by the shell."""
     values = VALUES | {"home": "$HOME; `ls`", "two": "x\ny"}
     script = "printf '%s|' {text} {epochs} {home} {two} x{text} {none}"
@@ -68,8 +68,8 @@ def test_a_shells_own_arguments_come_first() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ['echo "{text}"', "echo '{text}'", "echo $(ls {text})", "echo `ls {text}`", "cat <<E\n{text}\nE", "eval x {text}"]
-    + ["ssh host x {text}", 'sh -c "x {text}"', 'x "$@" {text}'],
+    ['echo "{text}"', "echo '{text}'", 'echo "$(ls {text})"', "echo `ls {text}`", "cat <<E\n{text}\nE", "eval x {text}"]
+    + ["ssh host x {text}", 'sh -c "x {text}"'],
 )
 def test_a_value_that_a_script_would_spoil_is_refused(script: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\{text\} must stand without quotes"):
@@ -94,20 +94,18 @@ def test_a_value_that_another_program_reads_anew_is_one_plain_word_or_refused(wo
             made(tmp_path, split, table)
 
 
-@pytest.mark.parametrize("words", ["flock lock bash -c 'x {v}'", "flock lock x --v {v} -c", "env -i bash -c 'x {v}'"])
+@pytest.mark.parametrize("words", ["flock lock bash -c 'x {v}'", "flock lock x --v {v}", "env -i bash -c 'x {v}'"])
 def test_a_program_before_another_reads_none_of_its_values(words: str) -> None:
-    assert "a b" in command.fill(command.split(words), {"v": "a b"})
+    assert "a b" in " ".join(command.fill(command.split(words), {"v": "a b"}))
 
 
-@pytest.mark.parametrize(
-    "script", ["shift; {}", "set -- q r; {}", "f() {{{{ {}; }}}}; f", "set -e\nf() {{{{ shift; {}; }}}}; f y"]
-)
-def test_a_script_that_changes_its_arguments_keeps_the_values(script: str) -> None:
+@pytest.mark.parametrize("script", ["shift; {}", "f() {{{{ shift; {}; }}}}; f y", 'printf "$1|"; {}', "echo -n $({})"])
+def test_a_script_may_use_its_arguments_and_other_commands(script: str) -> None:
     for shell in ("sh", "bash"):
-        filled = command.fill(
-            [shell, "-c", script.format("printf '%s|' {text} {two}"), "x", "y"], VALUES | {"two": "$1 z"}
-        )
-        assert subprocess.run(filled, capture_output=True, text=True, check=True).stdout == "a b'c|$1 z|"
+        words = [shell, "-c", script.format("printf '%s|' {text} {two}"), "x", "y"]
+        filled = command.fill(words, VALUES | {"two": "$1 z"})
+        done = subprocess.run(filled, capture_output=True, text=True, check=True)
+        assert done.stdout.removeprefix("y|") == "a b'c|$1 z|"
 
 
 def test_braces_of_a_program_that_is_no_shell_stand_where_they_are() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.flower_apps import CLIENT, FAKE, PYPROJECT, flower_app
+from support.flower_apps import CLIENT, FAKE, PYPROJECT, SERVER, flower_app
 from support.programs import finish, start
 
 from fedtune.commands import check
@@ -29,16 +30,17 @@ def app(tmp_path: Path) -> Path:
 
 
 def of_app(app: Path, *metrics: str, python: str | None = sys.executable, space: Any = (), **more: Any) -> Program:
-    return Program.from_flower(app, metrics or ["client:eval-acc"], dict(space), python=python, **more)
+    named: dict[str, Any] = {name: {} for name in metrics or ["client:eval-acc"]}
+    return program_file.of_option("--flower", flower=str(app), metrics=named, space=dict(space), python=python, **more)
 
 
 def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
     program = of_app(app, space={"lr": "1..9 log", "local-epochs": "1..8", "opt": ["sgd", "adam"]})
-    hps = program.hyperparameters()
+    hps = program.hyper
     assert program.searched == ("lr", "local-epochs", "opt") and program.rounds == 3 and program.seed == "{seed}"
     assert (hps["lr"].low, hps["lr"].high, hps["lr"].integer) == (1.0, 9.0, False)  # the app's own has a point
     assert hps["local-epochs"].integer and hps["local-epochs"].default == 2 and hps["opt"].default == "sgd"
-    assert program.defaults() == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
+    assert program.configuration({}) == {"fair": True, "model.width": 8, "lr": 3.0, "local-epochs": 2, "opt": "sgd"}
     assert program.notes[:2] == (
         "lr has no default; 3.0 is taken, the middle of its range",
         "lr is 0.5 in the app, outside of what is searched",
@@ -51,7 +53,7 @@ def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
     program = of_app(app, defaults={"lr": 2, "opt": "adam", "fair": "false"})
-    assert program.defaults() == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
+    assert program.configuration({}) == {"fair": False, "model.width": 8, "lr": 2.0, "local-epochs": 2, "opt": "adam"}
 
 
 def test_metrics_have_names_splits_and_directions(app: Path) -> None:
@@ -62,7 +64,7 @@ def test_metrics_have_names_splits_and_directions(app: Path) -> None:
         "client_eval_acc": ("max", None, False),
         "server_loss": ("min", None, False),
         "train_accuracy": ("max", "train", False),
-        "client_f1": ("", None, False),
+        "client_f1": (None, None, False),
         "client_test_acc": ("max", None, True),
     }
     assert {"client_test_acc"} == {*program.reported}
@@ -93,7 +95,7 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
     program = program_file.read(file)
     assert program.name == "digits" and program.rounds == 9 and program.folder == str(app)
     assert program.selectable() == {"client_eval_acc": "max", "client_f1": "max"}
-    assert program.searched == ("lr", "local-epochs") and program.defaults()["opt"] == "adam"
+    assert program.searched == ("lr", "local-epochs") and program.configuration({})["opt"] == "adam"
     file.write_text(FILE.replace("local-epochs", "epochs"))
     with pytest.raises(UserError, match=r"own.toml:12: unknown run-config key 'epochs'"):
         program_file.read(file)
@@ -102,11 +104,7 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
 def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
     app = flower_app(tmp_path / "app", PYPROJECT.replace("lr = 0.5", "lr = 0.5\nseed = 7\nmodel-seed = 1"))
     program = of_app(app)
-    assert (
-        "seed={seed}" in program.command
-        and "seed" not in program.hyperparameters()
-        and program.hyperparameters()["model-seed"]
-    )
+    assert "seed={seed}" in program.command and "seed" not in program.hyper and program.hyper["model-seed"]
     assert "model-seed={seed}" in of_app(app, seed_key="model-seed").command
 
 
@@ -228,8 +226,11 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 
 
-def test_an_app_is_checked_like_any_program(app: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.uniform(0.1, 4.0)}\n")
+def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Advice is of what an app has, which is no command line."""
+    app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")
+    space = "{'lr': tune.uniform(0.1, 4.0), 'model.width': tune.randint(2, 9)}"
+    (tmp_path / "space.py").write_text(f"from ray import tune\nSPACE = {space}\n")
     words = f"--flower {app} --metric server:loss --python {sys.executable} --check-rounds 2 --set local-epochs=3"
     assert check.main([*words.split(), "--space", str(tmp_path / "space.py")]) == 0
     said = capsys.readouterr().out
@@ -237,7 +238,12 @@ def test_an_app_is_checked_like_any_program(app: Path, tmp_path: Path, capsys: p
         "server_loss selects",
         "the same seed gives the same figures",
         "lr: another value gives other figures",
-        "it ended",
+        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether the app reads it from "
+        "context.run_config",
+        "every trial writes final.npz, and none reads it, so figures are right, but the last one stays; to keep all, "
+        "write context.run_id in its name",
+        "let the server evaluate on test rows, and declare that metric with split",
     ):
         assert line in said, said
+    assert not re.search(r"\{trial\}|\{seed\}|\$|\[check\]", said.partition("selection")[2])
     assert check.main(["--metric", "server:loss"]) == 2 and "--metric goes with --flower" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from support.programs import start
 from support.waiting import wait_for
 
 from fedtune.core.errors import UserError
-from fedtune.programs.program_file import Program
+from fedtune.programs import program_file
 from fedtune.programs.run import ProgramRun
 
 FLOWER = "flwr[simulation]==1.42.0"
@@ -79,7 +79,13 @@ def trial(
     python: str, app: str, folder: Path, rounds: int = 5, cpus: int = 1, seed: int = 3, **config: Any
 ) -> ProgramRun:
     metrics = ["client:accuracy", "train:loss", "server:accuracy"]
-    program = Program.from_flower(app_folder(app, folder / "apps"), metrics, {}, python=python, rounds=rounds)
+    program = program_file.of_option(
+        "--flower",
+        flower=str(app_folder(app, folder / "apps")),
+        metrics={name: {} for name in metrics},
+        python=python,
+        rounds=rounds,
+    )
     return start(program, folder / app, config, seed=seed, threads=cpus)
 
 

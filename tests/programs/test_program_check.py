@@ -11,7 +11,7 @@ import pytest
 from support.programs import toml
 
 from fedtune.commands import check as command
-from fedtune.programs import keeper, program_check, touched
+from fedtune.programs import program_check
 from fedtune.programs.program_check import ProgramCheck
 
 METRICS = """
@@ -56,22 +56,18 @@ def found(
     return said
 
 
-def test_a_program_that_does_all_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also its page: what runs, what is found, and how much is left."""
-    monkeypatch.setattr(keeper, "POLITE", 60.0)  # how long it may take to end on a busy machine
+def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also its page: what runs, and what is found."""
     script = SEEDED.replace("for i", "import time\nfor i").replace("    print", "    time.sleep(0.4)\n    print")
     path = written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE, rounds=30)
     assert command.main([path, "--check-rounds", "2"]) == 0
     page, told = capsys.readouterr()
     title, runs, where, *lines, end = page.splitlines()
-    assert title == "own (your program): about 6 runs of 2 rounds (of 30)"
+    assert title == "own (your program): runs of 2 rounds (of 30)"
     assert runs.startswith("runs: ") and where == f"in: {tmp_path}"
     passed = {line[9:26].strip(): line[26:] for line in lines if line.startswith("passed ")}
     assert list(passed) == [
-        *("selection", "rounds", "line", "figures", "same seed", "noise", "files", "hyperparameters", "stopping"),
-        "final check",
+        *("selection", "rounds", "line", "figures", "same seed", "noise", "hyperparameters", "files", "final check"),
     ]
     assert passed["selection"] == (
         "val_acc selects, taken as of validation rows, as split says; of test rows, and only reported: test_acc"
@@ -82,44 +78,58 @@ def test_a_program_that_does_all_well(
     assert passed["noise"].startswith("seeds 0 and 1 differ: val_acc 0.0")
     assert "in round 2, 0.0" in passed["noise"]
     assert passed["hyperparameters"] == "lr, lam: another value gives other figures"
-    assert passed["stopping"].startswith("it ended ") and "left nothing running" in passed["stopping"]
     assert passed["final check"] == "it reports test_acc, of test rows"
     assert [line for line in lines if not line.startswith("passed ")] == [
         "skipped  checkpoint       it has none: a trial that is interrupted begins again"
     ]
     assert end.startswith("nothing here would make a search go wrong (")
-    first, left, *others = told.splitlines()
-    assert first == "run 1: the defaults" and left.startswith("about 5 more runs like this one: ")
-    assert others == [
-        *("run 2: the same again", "run 3: another seed", "run 4: lr = 1.0", "run 5: lam = 9"),
-        "run 6: stopped after its first round",
-    ]
+    runs = ("the defaults", "the same again", "another seed", "lr = 1.0", "lam = 9")
+    assert told.splitlines() == [f"run {i}: {what}" for i, what in enumerate(runs, 1)]
 
 
-# --- chance
+DRAWS = "import random\nfor i in range(4): print(f'acc: {random.random()}\\ntest_acc: 0.5')"
+TWICE = "the same run fails when it is repeated: own failed with status 1"
+ROW = {
+    "no seed": (DRAWS, "{lr} {lam}", SPACE, "noise", "advice: two runs without a seed differ: val_acc 0."),
+    "no seed, effects": (DRAWS, "{lr} {lam}", SPACE, "hyperparameters", "skipped: figures differ from run to run"),
+    "seeds itself": (PLAIN, "", "", "noise", "advice: two runs give the same figures although the program is given no"),
+    "ignores its seed": (PLAIN, "{seed}", "", "noise", "advice: seeds 0 and 1 give the same figures"),
+    "draws elsewhere": (DRAWS, "{seed}", "", "same seed", "advice: the same seed gives other figures: val_acc 0."),
+    "runs only once": (f"import os\nos.mkdir('results')\n{PLAIN}", "", "", "noise", f"failed: {TWICE}"),
+    "fails after its figures": (
+        *("import sys\n" + PLAIN.replace("4", "int(sys.argv[1])") + "{}['x']", "{rounds}", "", "end"),
+        "advice: own failed with status 1 after its last round; its figures count: KeyError: 'x'",
+    ),
+    "an effect": (
+        *(SEEDED, "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
+        "passed: lr, lam: another value gives other figures\n",
+    ),
+    "no effect": (
+        *(SEEDED.replace(" / lam", ""), "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
+        "passed: lr: another value gives other figures\nadvice: lam changed nothing in 2 rounds: 2 and 9 give the same "
+        "figures; see whether the program uses it, or try more rounds by --check-rounds\n",
+    ),
+    "a value that fails": (
+        *(f"import sys\nassert '9' not in sys.argv\n{SEEDED}", "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
+        "passed: lr: another value gives other figures\nadvice: lam = 9 fails, and so would trials with such a value",
+    ),
+    "a condition": (
+        "import sys\nfor i in range(4): print('acc:', float(sys.argv[2]) if sys.argv[1] == 'sgd' else 0.3)",
+        "{opt} {momentum}",
+        "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
+        '[space]\nopt = ["adam", "sgd"]\nmomentum = {range = "0..0.9", when = {opt = "sgd"}}\n',
+        "hyperparameters",
+        "passed: opt, momentum: another value gives other figures\n",
+    ),
+}
 
 
-def test_a_program_without_a_seed_has_a_noise_floor(tmp_path: Path) -> None:
-    script = "import random\nfor i in range(4): print(f'acc: {random.random()}\\ntest_acc: 0.5')"
-    said = found(written(tmp_path, f"lr = 1\n{script}", "{lr} {lam}", SPACE))
-    assert said["noise"].startswith("advice: two runs without a seed differ: val_acc 0.")
-    assert "in round 2" in said["noise"] and "same seed" not in said
-    assert said["hyperparameters"].startswith("skipped: figures differ from run to run")
-
-
-def test_a_program_that_seeds_itself_would_show_no_noise(tmp_path: Path) -> None:
-    said = found(written(tmp_path, PLAIN), until="noise")
-    assert said["noise"].startswith("advice: two runs give the same figures although the program is given no seed")
-
-
-def test_a_seed_that_is_not_used_is_told(tmp_path: Path) -> None:
-    assert "seeds 0 and 1 give the same figures" in found(written(tmp_path, PLAIN, "{seed}"), until="noise")["noise"]
-
-
-def test_a_seed_that_does_not_determine_the_figures_is_told(tmp_path: Path) -> None:
-    script = "import random\nfor i in range(4): print(f'acc: {random.random()}\\ntest_acc: 0.5')"
-    said = found(written(tmp_path, script, "{seed}"), until="same seed")
-    assert said["same seed"].startswith("advice: the same seed gives other figures: val_acc 0.")
+@pytest.mark.parametrize("case", ROW)
+def test_what_is_found(tmp_path: Path, case: str) -> None:
+    script, words, more, name, says = ROW[case]
+    assert found(written(tmp_path, script, words, more), until="files" if name == "hyperparameters" else name)[
+        name
+    ].startswith(says)
 
 
 # --- figures
@@ -134,25 +144,30 @@ def test_no_row_is_a_failure_with_what_the_program_printed(tmp_path: Path, capsy
     assert output == "  accuracy = 0.1" and end.startswith("a search would go wrong: 1 of 2 failed (")
 
 
-BUFFERS = "import time\nfor i in range(4):\n    time.sleep(0.4)\n    print(f'acc: 0.{i}\\ntest_acc: 0.5')\n"
+SLEEPS = "import time\nfor i in range(4):\n    time.sleep({seconds})\n    print(f'acc: 0.{{i}}\\ntest_acc: 0.5')\n"
 
 
-def test_output_that_is_buffered_is_told_with_what_mends_it(tmp_path: Path) -> None:
-    path = written(tmp_path, BUFFERS)
-    Path(path).write_text(Path(path).read_text().replace("-S own.py", "-I -S own.py"))  # it ignores the environment
-    said = found(path, rounds=3, until="figures")
-    assert said["figures"].startswith("advice: val_acc, test_acc of all rounds came at once") and (
-        "write pty = true (with a terminal they came round by round)" in said["figures"]
-    )
-
-
-def test_output_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal does not help where a program prints all its figures when it is done."""
+@pytest.mark.parametrize(
+    ("script", "buffers", "burst", "says"),
+    [
+        (SLEEPS.format(seconds=0.1), "-I", 60.0, "advice: val_acc, test_acc of 3 rounds came at once after "),
+        # one by one, although most time is that of the start
+        (
+            "import time\ntime.sleep(1)\n" + SLEEPS.format(seconds=0.01),
+            "",
+            0.001,
+            "passed: val_acc, test_acc came round",
+        ),
+    ],
+)
+def test_only_figures_that_come_at_once_are_said_to_come_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, buffers: str, burst: float, says: str
+) -> None:
     monkeypatch.setattr(program_check, "QUICK", 0.1)
-    monkeypatch.setattr(program_check, "BURST", 60.0)  # however long it takes to read them
-    script = f"import time\ntime.sleep(0.2)\n{PLAIN}"
-    said = found(written(tmp_path, script), until="figures")
-    assert said["figures"].startswith("advice: val_acc, test_acc of 2 rounds came at once after ")
+    monkeypatch.setattr(program_check, "BURST", burst)  # or however long it takes to read them
+    path = Path(written(tmp_path, script))
+    path.write_text(path.read_text().replace("-S own.py", f"-S {buffers} own.py"))  # it ignores the environment
+    assert found(str(path), rounds=3, until="figures")["figures"].startswith(says)
 
 
 def test_start_up_that_is_most_of_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,39 +218,12 @@ def test_a_long_line_is_shown_around_its_figure(tmp_path: Path) -> None:
 # --- hyperparameters
 
 
-def test_a_hyperparameter_that_changes_nothing_is_told(tmp_path: Path) -> None:
-    script = SEEDED.replace(" / lam", "")
-    said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
-    assert said == (
-        "passed: lr: another value gives other figures\n"
-        "advice: lam changed nothing in 2 rounds: 2 and 9 give the same figures; see whether the program uses it, or "
-        "try more rounds by --check-rounds\n"
-    )
-
-
-def test_a_value_with_which_the_program_fails_is_told(tmp_path: Path) -> None:
-    script = SEEDED + "assert lam != 9, 'too large'\n"
-    said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
-    assert "advice: lam = 9 fails, and so would trials with such a value: own failed with status 1" in said
-    assert "AssertionError: too large" in said
-
-
 def test_a_value_that_makes_the_program_slow_has_an_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for."""
     monkeypatch.setattr(program_check, "AND", 0.5)
     script = SEEDED.replace(" / lam", "") + "    while lam == 9: pass\n"
     said = found(written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE))["hyperparameters"]
     assert said == "passed: lr, lam: another value gives other figures\n"
-
-
-def test_a_hyperparameter_is_tried_where_it_exists(tmp_path: Path) -> None:
-    space = '[space]\nopt = ["adam", "sgd"]\nmomentum = {range = "0..0.9", when = {opt = "sgd"}}\n'
-    script = "import sys\nfor i in range(4): print('acc:', float(sys.argv[2]) if sys.argv[1] == 'sgd' else 0.3)"
-    metrics = "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
-    path = written(tmp_path, script, "{opt} {momentum}", metrics + space)
-    assert found(path)["hyperparameters"] == "passed: opt, momentum: another value gives other figures\n"
-    fixed = [f.says for f in ProgramCheck(path, 2, {"opt": "adam"}).judge() if f.name == "hyperparameters"]
-    assert len(fixed) == 1 and fixed[0].startswith("momentum changed nothing in 2 rounds")
 
 
 def test_hyperparameters_that_are_not_tried_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,83 +237,59 @@ def test_hyperparameters_that_are_not_tried_are_named(tmp_path: Path, monkeypatc
 # --- files
 
 
-def saves(path: str) -> str:
+def saves(path: str, how: str = "open({path}, 'a').write('x')") -> str:
     """A program that writes to this path, an expression."""
-    return f"import os, sys\nos.makedirs('results', exist_ok=True)\nopen({path}, 'a').write('x')\n{PLAIN}"
+    return f"import os, sys\nos.makedirs('results', exist_ok=True)\n{how.replace('{path}', path)}\n{PLAIN}"
 
 
-def test_a_file_that_all_trials_write_is_a_failure(tmp_path: Path) -> None:
-    said = found(written(tmp_path, saves("'results/out.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
-    assert said == (
-        "failed: every trial writes results/out.csv, so two at once spoil it; write {trial} or {folder} in its "
-        'name, or isolate = "copy"\n'
-    )
-
-
-def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
-    """As PFLlib's `../results`; and one that is elsewhere, while it is open."""
-    elsewhere = tmp_path / "elsewhere"
-    inner = tmp_path / "project" / "inner"
-    inner.mkdir(parents=True)
-    elsewhere.mkdir()
-    (tmp_path / "project" / "system").mkdir()
-    script = f"import time\nfile = open({str(elsewhere / 'all.txt')!r}, 'w')\ntime.sleep(1)\n{saves(repr('../out'))}"
-    path = written(tmp_path / "project", script, more="folder = 'system'\n")
-    (tmp_path / "project" / "own.py").rename(tmp_path / "project" / "system" / "own.py")
-    path = Path(path).rename(tmp_path / "own.toml")
-    path.write_text(path.read_text().replace("'system'", "'project/system'"))
-    said = found(str(path), until="files")["files"]
-    assert said.startswith(f"failed: every trial writes ../out, {elsewhere / 'all.txt'}, so two at once")
-    assert said.endswith("; write {trial} or {folder} in its name\n")  # a copy of its folder would not help
-
-
-def test_a_file_that_is_named_by_hyperparameters_is_advice(tmp_path: Path) -> None:
-    said = found(written(tmp_path, saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE), until="files")["files"]
-    assert said.startswith("advice: two trials with the same values would both write results/0.2.csv; write {trial}")
+READS = "open({path}, 'w').write('x')\nopen({path}).read()"
+ONCE = "if os.path.exists({path}): open({path}).read()\nopen({path}, 'w').write('x')"
+OWN = 'write {trial} or {folder} in its name, or isolate = "copy"'
+FINE = "passed: two trials write no file in common (looked at: its folder)\n"
 
 
 @pytest.mark.parametrize(
-    ("path", "words", "more"),
+    ("script", "words", "more", "says"),
     [
-        ("f'results/{sys.argv[1]}'", "{trial}", ""),
-        ("os.path.join(sys.argv[1], 'out')", "{folder}", ""),
-        ("'results/out.csv'", "", 'isolate = "copy"\n'),
+        (
+            *(saves("'results/out.csv'"), "{lr} {lam}", SPACE),
+            "advice: every trial writes results/out.csv, and none reads it, so figures are right, but the last one "
+            f"stays; to keep all, {OWN}\n",
+        ),
+        *(
+            (
+                *(saves("'results/best.pt'", how), "", ""),
+                f"failed: every trial writes results/best.pt and it is read, so two at once spoil it; {OWN}\n",
+            )
+            for how in (READS, ONCE)
+        ),
+        (
+            *(saves("f'results/{sys.argv[1]}.csv'"), "{lr} {lam}", SPACE),
+            f"advice: two trials with the same values would both write results/0.2.csv; {OWN} if there can be such\n",
+        ),
+        (saves("f'results/{sys.argv[1]}'"), "{trial}", "", FINE),
+        (saves("os.path.join(sys.argv[1], 'out')"), "{folder}", "", FINE),
+        (saves("'results/out.csv'"), "", 'isolate = "copy"\n', FINE),
     ],
 )
-def test_files_of_a_trials_own_are_fine(tmp_path: Path, path: str, words: str, more: str) -> None:
-    said = found(written(tmp_path, saves(path), words, more), until="files")["files"]
-    assert said == ("passed: two trials write no file in common (looked at: its folder, and files that it held open)\n")
+def test_files_that_trials_have_in_common(tmp_path: Path, script: str, words: str, more: str, says: str) -> None:
+    assert found(written(tmp_path, script, words, more), until="files")["files"] == says
 
 
-def test_files_that_were_not_looked_at_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(touched, "MOST", 1)
-    said = found(written(tmp_path, PLAIN), until="files")["files"]
-    assert "looked at: its folder, only the first 1 files, and files that it held open" in said
-
-
-def test_a_program_that_runs_only_once_is_a_failure(tmp_path: Path) -> None:
-    said = found(written(tmp_path, f"import os\nos.mkdir('results')\n{PLAIN}"))
-    assert said["noise"].startswith("failed: the same run fails when it is repeated: own failed with status 1")
-    assert "stopping" not in said
-
-
-# --- stopping, going on, test rows
-
-
-def test_a_program_that_ignores_sigterm_is_told(tmp_path: Path) -> None:
-    script = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    script += (
-        "import sys\nfor i in range(int(sys.argv[1])):\n    print('acc: 0.1\\ntest_acc: 0.5')\n    time.sleep(i * 60)\n"
+def test_a_file_beside_the_programs_folder_is_found(tmp_path: Path) -> None:
+    """As PFLlib's `../results`."""
+    (tmp_path / "project" / "system").mkdir(parents=True)
+    path = Path(written(tmp_path, saves(repr("../out"), READS)))
+    (tmp_path / "own.py").rename(tmp_path / "project" / "system" / "own.py")
+    path.write_text("folder = 'project/system'\n" + path.read_text())
+    said = found(str(path), until="files")["files"]
+    assert said.startswith(
+        "failed: every trial writes ../out and it is read, so two at once spoil it; write {trial} or"
     )
-    said = found(written(tmp_path, script, "{rounds}"), rounds=1, until="stopping")["stopping"]
-    assert said.startswith(f"advice: it did not end within {keeper.POLITE:g} s of SIGTERM and was killed")
+    assert said.endswith(" {folder} in its name\n")  # a copy of its folder would not help
 
 
-def test_processes_that_are_left_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ones that not even SIGKILL ends: they wait for a broken disk, say."""
-    monkeypatch.setattr(touched, "begun", lambda processes: {77: "1"})
-    said = found(written(tmp_path, PLAIN), until="stopping")["stopping"]
-    assert said.startswith("failed: it does not end when it is stopped; still running: 77")
+# --- going on, test rows
 
 
 CONTINUES = """
@@ -434,7 +398,7 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("no.toml", "a program file must be readable, but no.toml: No such file or directory"),
+        ("no.toml", "no.toml cannot be read: No such file or directory"),
         ("own.toml --check-rounds 0", "--check-rounds must be 1 or more, but got 0"),
         ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program"),
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from support.programs import toml
 
 from fedtune.core.errors import UserError
 from fedtune.programs import program_file
-from fedtune.programs.program_file import Program, parse
+from fedtune.programs.program_file import Program
 
 WHOLE = """
 name = "proto"
@@ -54,12 +55,12 @@ def read(folder: Path, text: str) -> Program:
 
 def test_a_whole_file_is_what_it_says(tmp_path: Path) -> None:
     program = read(tmp_path, WHOLE)
-    hps = program.hyperparameters()
+    hps = program.hyper
     assert program.name == "proto" and program.rounds == 100 and program.folder == str(tmp_path)
     assert (hps["lr"].low, hps["lr"].high, hps["lr"].log, hps["lr"].default) == (0.001, 0.3, True, 0.005)
     assert hps["epochs"].integer and not hps["lr"].integer and hps["opt"].choices == ("sgd", "adam")
     assert program.searched == ("lr", "epochs", "opt", "mom") and program.conditions == {"mom": {"opt": ("sgd",)}}
-    assert program.defaults() == {"lr": 0.005, "epochs": 5, "opt": "adam", "mom": 0.475, "base": "-S", "net": 3}
+    assert program.configuration({}) == {"lr": 0.005, "epochs": 5, "opt": "adam", "mom": 0.475, "base": "-S", "net": 3}
     assert [note for note in program.notes if "mom" in note and "0.475" in note]
     assert program.seed == "{seed}" and program.environment == {"PYTHONPATH": "../extra"}
     assert pickle.loads(pickle.dumps(program)) == program
@@ -109,15 +110,15 @@ metrics.test_acc.pattern = 'Test Accuracy: ([0-9.]+)'
 
 def test_a_command_line_makes_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    program = Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 3, seed="none")
-    assert program.command == ("echo", "{lr}") and program.folder == str(tmp_path) and program.name == "program"
-    assert parse(program.text, "--program", tmp_path, "program") == program  # as from a record
-    odd = Program.from_command(["echo", 'a"\\ é', "{lr}"], {"acc": {}}, {"lr": ["x", "y z"]}, 3, environment={"A": 1})
-    assert (
-        odd.command == ("echo", 'a"\\ é', "{lr}") and odd.environment == {"A": "1"} and not odd.metrics["acc"].pattern
+    entries = {"command": "echo {lr}", "metrics": {"acc": {"pattern": "acc (.*)"}}, "space": {"lr": "0.1..1"}}
+    program = program_file.of_option("--program", rounds=3, seed="none", folder=None, **entries)
+    same = (
+        "command = 'echo {lr}'\nrounds = 3\nseed = 'none'\n[metrics.acc]\npattern = 'acc (.*)'\n[space]\nlr = '0.1..1'"
     )
+    file = replace(read(tmp_path, same), path="--program", text=program.text, name="program")
+    assert program == file and program.folder == str(tmp_path)
     with pytest.raises(UserError, match="--program: rounds must be a whole number"):
-        Program.from_command("echo {lr}", {"acc": {"pattern": "acc (.*)"}}, {"lr": "0.1..1"}, 0)
+        program_file.of_option("--program", rounds=0, **entries)
 
 
 def test_a_program_without_a_seed_says_so(tmp_path: Path) -> None:
@@ -157,7 +158,10 @@ WRONG = {
     "no command": (f"rounds = 3\n{METRIC}", "command must be there"),
     "no rounds": (f"command = 'true'\n{METRIC}", "rounds must be there.*for example 100"),
     "no metrics": ("command = 'true'\nrounds = 3\n", "metrics must be there"),
-    "no metric": ("command = 'true'\nrounds = 3\n[metrics]\n", "own.toml:3: metrics must be a table with a metric"),
+    "no metric": (
+        "command = 'true'\nrounds = 3\n[metrics]\n",
+        "own.toml:3: metrics must be a table with an entry or more.*metrics.val_acc",
+    ),
     "metrics a text": ("command = 'true'\nrounds = 3\nmetrics = 'acc'\n", "own.toml:3: metrics must be a table"),
     "unknown key": (f"comand = 'x'\n{ALL}", r"own.toml:1: unknown key 'comand': did you mean 'command'"),
     "unknown table": (f"{ALL}[envronment]\n", "unknown key 'envronment': did you mean 'environment'"),
@@ -172,10 +176,16 @@ WRONG = {
     "rounds a text": (ALL.replace("= 3", "= '3'"), "rounds must be a whole number.*'3'"),
     "rounds true": (ALL.replace("= 3", "= true"), "rounds must be a whole number.*True"),
     "rounds huge": (ALL.replace("= 3", "= 99999999999999999999"), "rounds must be a whole number"),
-    "command a number": (ALL.replace("'echo {lr}'", "3"), "own.toml:1: command must be text, but got 3"),
-    "command empty": (ALL.replace("'echo {lr}'", "'  '"), "command must be text"),
-    "command no words": (ALL.replace("'echo {lr}'", "[]"), "command must be a list of words"),
-    "command with a number": (ALL.replace("'echo {lr}'", "['echo', 3]"), "command must be a list of words"),
+    "command a number": (
+        ALL.replace("'echo {lr}'", "3"),
+        "own.toml:1: command must be a command, as text or as a list of words, but got 3; for example",
+    ),
+    "command empty": (ALL.replace("'echo {lr}'", "'  '"), "command must be a command, as text or as a list"),
+    "command no words": (ALL.replace("'echo {lr}'", "[]"), "command must be a command, as text or as a list"),
+    "command with a number": (
+        ALL.replace("'echo {lr}'", "['echo', 3]"),
+        "command must be a command, as text or as a list",
+    ),
     "open quote": (ALL.replace("'echo {lr}'", '"echo \'{lr}"'), "command must be words as in a shell.*quotation"),
     "unknown name": (ALL.replace("{lr}", "{lr} {ls}"), r"unknown name in command 'ls': did you mean 'lr'.*\[space\]"),
     "open brace": (ALL.replace("{lr}", "{lr} {"), "command must have names in braces.*{{ and }}"),
@@ -207,7 +217,7 @@ WRONG = {
         r"own.toml:6: command must use every .*lr would change nothing",
     ),
     "default not used": (f"{ALL}[defaults]\nlr = 0.5\nb = 1\n", r"own.toml:9: command must use every.*b would change"),
-    "hyperparameter named rounds": (space("rounds = '1..3'"), "a hyperparameter's name must be free, but got 'rounds'"),
+    "hyperparameter named rounds": (space("rounds = '1..3'"), "none that fedtune gives itself, but got 'rounds'"),
     "hyperparameter named so": (space("'a b' = '1..3'"), "name must be a letter, then"),
     "metric and hyperparameter": (space("val_acc = '1..3'"), "a metric and a hyperparameter must differ in name"),
     "range backwards": (space("a = '3..1'"), "own.toml:7: space.a must be a range LOW..HIGH with LOW < HIGH, but got"),
@@ -218,19 +228,18 @@ WRONG = {
     "range a number": (space("a = 3"), "space.a must be a range"),
     "log of 0": (space("a = '0..3 log'"), "above 0 at both ends on a log scale"),
     "infinite range": (space("a = '1..1e999'"), "LOW < HIGH"),
-    "no choices": (space("a = []"), "space.a must be a list of texts, numbers"),
-    "one choice": (space("a = ['x']"), "two values or more.*move it to .defaults."),
-    "choices twice": (space("a = ['x', 'x']"), "different values"),
-    "choices of two kinds": (space("a = ['x', 1]"), "values of one kind"),
-    "choices of lists": (space("a = [[1], [2]]"), "space.a must be a list of texts"),
-    "a choice that is nan": (space("a = [1.0, nan]"), "space.a must be a list of texts, numbers"),
+    "no choices": (space("a = []"), "space.a must be a list of two or more texts, or numbers"),
+    "one choice": (space("a = ['x']"), "two or more.*fixed goes to .defaults."),
+    "choices twice": (space("a = ['x', 'x']"), "each once"),
+    "choices of two kinds": (space("a = ['x', 1]"), "two or more texts, or numbers"),
+    "choices of lists": (space("a = [[1], [2]]"), "space.a must be a list of two or more"),
+    "a choice that is nan": (space("a = [1.0, nan]"), "space.a must be a list of two or more texts, or numbers"),
     "table without range": (space("a = {when = {lr = 1.0}}"), "a table with range or choices"),
     "table with both": (space("a = {range = '1..2', choices = [1, 2]}"), "a table with range or choices"),
     "unknown key of a range": (space("a = {rnge = '1..2'}"), "unknown key of space.a 'rnge'.*'range'"),
     "unknown condition": (space("a = {range = '1..2', when = {b = 1}}"), "unknown hyperparameter 'b'"),
     "condition on itself": (space("a = {range = '1..2', when = {a = 1}}"), "unknown hyperparameter 'a'"),
     "condition out of range": (space("a = {range = '1..2', when = {lr = 5.0}}"), "own.toml:7: lr must be a number in"),
-    "empty condition": (space("a = {range = '1..2', when = {}}"), "must be a table of other hyperparameters"),
     "condition a text": (space("a = {range = '1..2', when = 'lr'}"), "space.a.when must be a table"),
     "circle": (
         space("a = {range = '1..2', when = {b = 1}}\nb = {range = '1..2', when = {a = 1}}", "echo {lr} {a} {b}"),
@@ -248,7 +257,7 @@ WRONG = {
     "pattern without a group": (metric("").replace("([0-9.]+)", "[0-9.]+"), "one group .*but it has 0"),
     "pattern with two groups": (metric("").replace("'acc:", "'(acc|Acc):"), "one group.*but it has 2.*write .\\?:"),
     "pattern a number": (f"{TOP}[metrics.val_acc]\npattern = 3\n{SPACE}", "pattern must be text"),
-    "unknown split": (metric("split = 'valid'"), "split must be 'train' or 'validation' or 'test', but got 'valid'"),
+    "unknown split": (metric("split = 'valid'"), "split must be 'train', 'validation' or 'test', but got 'valid'"),
     "split against the name": (metric("split = 'test'"), "must be 'validation' for val_acc.*call it test_acc"),
     "mode against the name": (metric("mode = 'min'"), "must be 'max' for val_acc"),
     "unknown mode": (metric("mode = 'maximum'"), "mode must be 'max' or 'min'"),
@@ -265,10 +274,16 @@ WRONG = {
     "metric named so": (f"{TOP}[metrics.'val acc']\n{SPACE}", "a metric's name must be letters"),
     "column without a file": (metric("column = 'acc'"), "column must be left out where there is a pattern"),
     "column of no file": (f"{TOP}[metrics.val_acc]\ncolumn = 'acc'\n{SPACE}", "column must be of a file"),
-    "file of two trials": (f"file = 'a.csv'\n{ALL}", "file must be another one for every trial"),
-    "file of a kind": (f"file = '{{trial}}.xls'\n{ALL}", "file must be a file that ends in .csv"),
+    "file of two trials": (f"file = 'a.csv'\n{ALL}", "file must be another file for every trial"),
+    "file of a kind": (
+        f"file = '{{trial}}.xls'\n{TOP}[metrics.val_acc]\n{SPACE}",
+        "val_acc needs a pattern, .* read as a text",
+    ),
     "file with a name": (f"file = '{{trail}}.csv'\n{ALL}", "unknown name in file 'trail': did you mean 'trial'"),
-    "seed said, not given": (f"seed = '{{seed}}'\n{ALL}", "own.toml:1: seed must be in the command"),
+    "seed said, not given": (
+        f"seed = '{{seed}}'\n{ALL}",
+        "own.toml:1: seed must be .* where {seed} is not in the command",
+    ),
     "seed given, said none": (f"seed = 'none'\n{ALL}".replace("{lr}", "{lr} {seed}"), "seed must be '{seed}'"),
     "seed a number": (f"seed = 3\n{ALL}", "seed must be text"),
     "seed no name": (f"seed = 'a b'\n{ALL}", "the name of an environment variable"),
@@ -300,6 +315,17 @@ WRONG = {
         f"reuse = true\nisolate = 'copy'\n{ALL.replace('{lr}', '')}",
         "isolate must be left out.*stdin",
     ),
+    "write to one file": (f"{ALL}[write.'c.yaml']\na = 1\n", "own.toml:7: write.c.yaml must be another file for every"),
+    "write of a kind": (f"{ALL}[write.'{{trial}}.ini']\na = 1\n", "own.toml:7: .* must be a file that ends in .yaml"),
+    "write from nothing": (
+        f"{ALL}[write.'{{trial}}.yaml']\nfrom = 'no.yaml'\n",
+        "own.toml:7: from must be .*No such file",
+    ),
+    "write of an unknown key": (
+        f"{ALL}[write.'{{trial}}.toml']\nfrom = 'own.toml'\nspace.lt = 1\n",
+        "own.toml:7: unknown key of .*own.toml 'space.lt': did you mean 'space.lr'",
+    ),
+    "write an unknown name": (f"{ALL}[write.'{{trial}}.json']\na = '{{ls}}'\n", "own.toml:7: unknown name in write"),
     "first round": (f"first_round = -1\n{ALL}", "first_round must be a whole number of 0 or more"),
 }
 
@@ -320,7 +346,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=said):
             program_file.read(path)
     (tmp_path / "latin.toml").write_bytes(b"rounds = 3\nname = '\xe9'\n")
-    with pytest.raises(UserError, match=r"latin.toml:2: .*UTF-8, but has the byte 0xe9"):
+    with pytest.raises(UserError, match=r"latin.toml: a program file must be UTF-8, but.*0xe9"):
         program_file.read(tmp_path / "latin.toml")
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
     with pytest.raises(UserError, match="TOML"):

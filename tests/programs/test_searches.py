@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.processes import below, kill, lives
+from support.processes import kill, lives
 from support.searches import actors, command, logged_rounds, searched
 from support.waiting import wait_for
 
@@ -180,12 +180,13 @@ def test_a_program_that_is_killed_each_time_has_its_own_reason_in_the_table(
     assert f"no trial reported a finite result: {reason}" in said + notes
 
 
-def programs(driver: int) -> list[int]:
-    """The processes of programs below a driver."""
+def programs(folder: Path) -> list[int]:
+    """The processes of programs that run in this folder."""
     found = []
-    for pid in below(driver):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
-            found += [pid] if b"own.py" in Path(f"/proc/{pid}/cmdline").read_bytes() else []
+            if (process / "cwd").resolve() == folder and b"own.py" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
     return found
 
 
@@ -204,7 +205,7 @@ def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, c
     own = file(tmp_path)
     allow(tmp_path, 2)
     process = command("fedtune", "search", "--program", str(own), *words.split(), *where)
-    victims = wait_for(lambda: logged_rounds(run) >= 3 and programs(process.pid))
+    victims = wait_for(lambda: logged_rounds(run) >= 3 and programs(tmp_path))
     os.kill(victims[0], signal.SIGKILL)
     allow(tmp_path, 4)
     victims = wait_for(lambda: logged_rounds(run) >= 7 and actors(process.pid))

@@ -1,0 +1,146 @@
+"""Files of figures: where they are found, how each kind is read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.programs import finish, made, python, start
+
+from fedtune.core.errors import UserError
+from fedtune.programs.program_file import Program
+
+# a program that writes its history in one way or another; `to` is its argument, a file or folder of the trial's own
+SCRIPT = "import json, os, pickle, sys, time\nto, rounds = sys.argv[1], (0.1, 0.2, 0.3)\n"
+COLUMN = "[metrics.val_acc]\ncolumn = '{}'\n"
+READER = "def rows(path):\n    import pickle\n    return pickle.load(open(path, 'rb'))\n"
+EACH = "for i in range(3):\n    {}\n    time.sleep(0.06)\n"  # longer than between two looks at files
+
+WAYS = {  # what the program file says, the trial's file, and what the program does
+    "a dict of lists, at the end": ("h.json", "val_acc", "json.dump({'lr': 1, 'val_acc': rounds}, open(to, 'w'))"),
+    "a dict of lists, each round": (
+        "h.json",
+        "val_acc",
+        EACH.format("json.dump({'val_acc': rounds[:i + 1]}, open(to, 'w'))"),
+    ),
+    "a list of dicts": ("h.json", "acc", EACH.format("json.dump([{'acc': x} for x in rounds[:i + 1]], open(to, 'w'))")),
+    "a dict of numbers by index": ("h.json", "acc", "json.dump({'acc': dict(enumerate(rounds))}, open(to, 'w'))"),
+    "a list inside others": (
+        "h.json",
+        "val.acc",
+        "json.dump({'lr': 1, 'val': [{'acc': x} for x in rounds]}, open(to, 'w'))",
+    ),
+    "a column inside others": ("h.json", "a.b.c", "json.dump({'a': {'b.c': rounds}}, open(to, 'w'))"),
+    "places that are empty": ("h.json", "acc", "json.dump({'acc': [0.1, None, 0.2, 0.3, None]}, open(to, 'w'))"),
+    "numbers of rounds": ("h.json", "acc", "json.dump({'round': [1, 2, 3], 'acc': rounds}, open(to, 'w'))"),
+    "columns that come later": (
+        "a.csv",
+        "acc",
+        "for c in ('acc 0.1 0.2 ', 'acc,x 0.1, 0.2, 0.3,5'):\n"
+        "    open(to, 'w').write(c.replace(' ', '\\n'))\n    time.sleep(0.2)",
+    ),
+    "below a folder with a time stamp": (
+        "out/**/metrics.csv",
+        "acc",
+        "os.makedirs(f'{to}/a/{time.time()}')\n"
+        "open(f'{to}/a/{os.listdir(to + \"/a\")[0]}/metrics.csv', 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')",
+    ),
+}
+
+
+def program(folder: Path, file: str, column: str, script: str, more: str = "") -> Program:
+    argument = "{folder}/" + file.partition("/**")[0]
+    text = f"file = '{{folder}}/{file}'\n{more}{COLUMN.format(column)}"
+    return python(folder, SCRIPT + script, text, 3, argument)
+
+
+def accuracies(program: Program, folder: Path) -> list[float]:
+    return [row["val_acc"] for row in finish(start(program, folder))]
+
+
+@pytest.mark.parametrize(("file", "column", "script"), WAYS.values(), ids=WAYS)
+def test_figures_are_read_however_they_are_written(tmp_path: Path, file: str, column: str, script: str) -> None:
+    own = program(tmp_path, file, column, script)
+    assert accuracies(own, tmp_path) == [0.1, 0.2, 0.3]
+    assert accuracies(own, tmp_path) == [0.1, 0.2, 0.3]  # what lies there now is of the attempt before
+
+
+def test_a_reader_of_the_users_reads_any_file(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(READER)
+    each = EACH.format("pickle.dump([{'acc': x} for x in rounds[:i + 1]], open(to, 'wb'))")
+    own = program(tmp_path, "h.pkl", "acc", each, "reader = 'reader.py:rows'\n")
+    assert accuracies(own, tmp_path) == [0.1, 0.2, 0.3]
+    before = own.scripts()
+    (tmp_path / "reader.py").write_text(READER.replace("return", "a = b = None\n    return a +"))
+    again = program(tmp_path, "h.pkl", "acc", each, "reader = 'reader.py:rows'\n")
+    assert again.scripts() != before
+    with pytest.raises(UserError, match=r"reader.py:rows cannot read .*h.pkl: .*reader.py:4: TypeError: unsupported"):
+        finish(start(again, tmp_path))
+
+
+def test_patterns_are_searched_in_a_log(tmp_path: Path) -> None:
+    script = "print('acc: 0.9')\n" + EACH.format("print('INFO acc:', rounds[i], file=open(to, 'a'))")
+    text = "file = '{folder}/main.log'\n[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n"
+    own = python(tmp_path, SCRIPT + script, text, 3, "{folder}/main.log")
+    assert accuracies(own, tmp_path) == [0.1, 0.2, 0.3]
+
+
+def test_tensorboards_files_are_found_below_folders(tmp_path: Path) -> None:
+    writer = pytest.importorskip("tensorboardX").SummaryWriter(str(tmp_path / "events" / "2026-11-28-10-00-00"))
+    for i in range(3):
+        writer.add_scalar("Acc/val", 0.1 * (i + 1), i + 1)
+    writer.close()
+    text = "file = '{{folder}}/out/{}'\n" + COLUMN.format("Acc/val")
+    command = ["sh", "-c", "mkdir -p {folder}/out/ours; cp -r events {folder}/out/ours/{seed}"]
+    for seed in (0, 1):  # the second lies beside the first, which is of an attempt before
+        rows = finish(start(made(tmp_path, command, text.format("**/")), tmp_path, seed=seed))
+        assert [row["val_acc"] for row in rows] == [0.1, 0.2, 0.3]
+    with pytest.raises(
+        UserError, match=r"must write \{folder\}/out/, but what it wrote in .*/out is .*ours/7/2026-.*events"
+    ):
+        finish(start(made(tmp_path, command, text.format("")), tmp_path, seed=7))
+    with pytest.raises(UserError, match=r"'Acc/vel'.*known are .*Acc/val"):
+        wrong = text.format("**/").replace("/val", "/vel")
+        finish(start(made(tmp_path, command, wrong), tmp_path, seed=8))
+
+
+WRONG = {
+    "an earlier figure": (
+        "h.json",
+        "for c in ([0.1], [0.2, 0.3]):\n    json.dump({'acc': c}, open(to, 'w'))\n    time.sleep(0.2)",
+        r"a file of figures must grow, but the 1. figure of val_acc was written anew.*entry 1 of h.json",
+    ),
+    "an earlier line": (
+        "a.csv",
+        "for c in ('0.1\\n', '0.2\\n0.3\\n'):\n    open(to, 'w').write('acc\\n' + c)\n    time.sleep(0.2)",
+        r"a file of figures must grow, but the 1. figure of val_acc was written anew, in '0.2'",
+    ),
+    "no JSON": ("h.json", "open(to, 'w').write('{\"acc\": [0.1, 0.2')", r"h.json must be JSON, but: "),
+    "another column": (
+        "h.json",
+        "json.dump({'acx': rounds}, open(to, 'w'))",
+        "unknown column of .*'acc': did you mean 'acx'",
+    ),
+    "too few": (
+        "h.json",
+        "json.dump({'acc': rounds[:2]}, open(to, 'w'))",
+        "must report 3 rounds, but ended after 2 rounds",
+    ),
+    "two files": (
+        "out/**/a.csv",
+        "for x in 'xy': os.makedirs(f'{to}/{x}'); open(f'{to}/{x}/a.csv', 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')",
+        r"file must be one for each trial, but \{folder\}/out/\*\*/a.csv is both x/a.csv and y/a.csv in .*trial/out",
+    ),
+    "another place": (
+        "out/a.csv",
+        "to = to.replace('/a.csv', '/new')\nos.makedirs(to); open(to + '/a.csv', 'w').write('acc\\n0.1\\n')",
+        r"must write \{folder\}/out/a.csv, but what it wrote in .*/out is new/a.csv; \*\* in `file`",
+    ),
+    "nothing": ("out/a.csv", "", r"must write \{folder\}/out/a.csv, but wrote no file in .*trial"),
+}
+
+
+@pytest.mark.parametrize(("file", "script", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_not_the_trials_history_is_refused(tmp_path: Path, file: str, script: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        accuracies(program(tmp_path, file, "acc", script), tmp_path)
