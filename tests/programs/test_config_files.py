@@ -47,7 +47,7 @@ def test_a_trials_values_stand_in_their_types_in_a_file_of_its_own(tmp_path: Pat
     assert written == {"optimizer": {"name": "sgd", "lr": 1e-4}, "layers": layers, "tags": ['c"', "x-t7"], "seed": 3}
     assert type(written["optimizer"]["lr"]) is float and type(written["layers"][0]["width"]) is int
     found = workload.of_program(program)
-    assert program.seed == "{seed}" and found.repeatable
+    assert program.seed == "{seed}" and found.traits.repeatable
     (text,) = found.to_best("", {"lr": 0.25, "width": 2}, None)["files"].values()
     assert READERS[to](text)["optimizer"]["lr"] == 0.25
     before = found.to_plain()
