@@ -323,7 +323,7 @@ WRONG = {
     ),
     "write of an unknown key": (
         f"{ALL}[write.'{{trial}}.toml']\nfrom = 'own.toml'\nspace.lt = 1\n",
-        "own.toml:7: unknown key of .*own.toml 'space.lt': did you mean 'space.lr'",
+        "own.toml:7: unknown key of .*own.toml 'lt': did you mean 'lr'",
     ),
     "write an unknown name": (f"{ALL}[write.'{{trial}}.json']\na = '{{ls}}'\n", "own.toml:7: unknown name in write"),
     "first round": (f"first_round = -1\n{ALL}", "first_round must be a whole number of 0 or more"),
