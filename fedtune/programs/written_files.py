@@ -53,17 +53,18 @@ class _WrittenFile:
     def __init__(self, path: Path, rows: RowMaker) -> None:
         self._rows, self._name = rows, str(rows.program.file)
         parts = self._name.rstrip("/").split("/")
-        unknown_from = next((i for i, part in enumerate(parts) if "*" in part), len(parts))
+        loose = len(parts) - next((i for i, part in enumerate(parts) if "*" in part), len(parts))
         self._events = self._name.endswith("/") and not rows.program.reader
-        if loose := len(parts) - unknown_from:
-            self._base, self._glob = Path(*path.parts[:-loose]), "/".join(path.parts[-loose:])
+        if loose:
+            self._base, self._globs = Path(*path.parts[:-loose]), ["/".join(path.parts[-loose:])]
         else:
-            self._base, self._glob = (path, "") if self._events else (path.parent, glob.escape(path.name))
+            self._base, self._globs = (path, ["", "**"]) if self._events else (path.parent, [glob.escape(path.name)])
         if self._events:
-            self._glob = f"{self._glob}/{EVENTS}*".lstrip("/")
-        for match in self._matches():
+            self._globs = [f"{pattern}/{EVENTS}*".lstrip("/") for pattern in self._globs]
+        self._before: set[Path] = set()
+        for match in self._new():
             isolation.put_aside(match)
-        self._before, self._began = set(self._matches()), time.time()
+        self._before, self._began = {path for pattern in self._globs for path in self._base.glob(pattern)}, time.time()
         self._place: Path | None = None
         self._look: Callable[[bool], bool] = lambda ended: False
         rows.no_file = self._missing
@@ -74,15 +75,17 @@ class _WrittenFile:
             self._find()
         return self._look(ended)
 
-    def _matches(self) -> list[Path]:
-        return sorted(self._base.glob(self._glob)) if self._base.is_dir() else []
+    def _new(self) -> list[Path]:
+        """The files that match and were not there before; those below a folder only if it has none itself."""
+        found = (sorted({*self._base.glob(pattern)} - self._before) for pattern in self._globs)
+        return next(filter(None, found), [])
 
     def _find(self) -> None:
         """UserError if there are two: figures of one could be taken for those of the other."""
-        found = [path for path in self._matches() if path not in self._before]
-        places = list(dict.fromkeys(path.parent for path in found)) if self._events else found
-        if len(places) > 1:
-            one, other = (os.path.relpath(place, self._base) for place in places[:2])
+        places = [path.parent for path in self._new()] if self._events else self._new()
+        others = [place for place in places if place != (self._place or places[0])]
+        if others:
+            one, other = (os.path.relpath(place, self._base) for place in (self._place or places[0], others[0]))
             raise UserError(
                 f"file must be one for each trial, but {self._name} is both {one} and {other} in {self._base}; write "
                 "more of its name"
