@@ -10,8 +10,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
@@ -335,27 +338,15 @@ class _Events:
                     continue
                 event = self._event.FromString(file.read(length))
                 for value in event.summary.value:
-                    if value.HasField("simple_value"):
-                        yield event.step, value.tag, float(_float32(value.simple_value))
-                    elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-                        yield event.step, value.tag, float(_float32(value.tensor.float_val[0]))
-
-
-def _float32(value: float) -> str:
-    """A number of 32 bits with the fewest digits that tell it from others: 0.91 and not 0.9100000262260437."""
-    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
-    return next((text for text in texts if struct.unpack("f", struct.pack("f", float(text)))[0] == value), repr(value))
+                    figures = value.tensor.float_val if value.HasField("tensor") else [value.simple_value]
+                    if len(figures) == 1 and value.HasField("tensor") | value.HasField("simple_value"):
+                        yield event.step, value.tag, float(str(np.float32(figures[0])))  # 0.91, and not 0.9100000262
 
 
 def _event_class() -> Any:
-    with suppress(ImportError):
-        from tensorboardX.proto.event_pb2 import Event
-
-        return Event
-    with suppress(ImportError):
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        return Event
+    for package in ("tensorboardX.proto", "tensorboard.compat.proto"):
+        with suppress(ImportError):
+            return import_module(f"{package}.event_pb2").Event
     raise UserError(
         "TensorBoard's files are read by tensorboardX or tensorboard, but neither is installed; install one by pip, "
         "or write a .csv"
