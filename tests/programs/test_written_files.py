@@ -103,8 +103,8 @@ def test_tensorboards_files_are_found_below_folders(tmp_path: Path) -> None:
         writer.add_scalar("other", 1, i)
     writer.close()
     text = "first_round = 0\nfile = '{{folder}}/out/{}'\n" + COLUMN.format("Acc/val")
-    command = ["sh", "-c", "mkdir -p {folder}/out/ours; cp -r events {folder}/out/ours/{seed}"]
-    for seed, name in enumerate(["**/", "", "*/**/"]):  # each beside the one before, which is of an earlier attempt
+    command = ["sh", "-c", "mkdir -p {folder}/out/ours; cp -rT events {folder}/out/ours/{seed}"]
+    for seed, name in [(0, "**/"), (1, ""), (1, "*/**/")]:  # beside those before, and in their place
         rows = finish(start(made(tmp_path, command, text.format(name)), tmp_path, seed=seed))
         assert [row["val_acc"] for row in rows] == [0.91, 0.81, 0.71]
     with pytest.raises(UserError, match=r"'Acc/vel'.*known are .*Acc/val"):
