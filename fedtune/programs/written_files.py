@@ -254,8 +254,8 @@ class _Whole:
         for i in range(max(map(len, columns.values()))):
             record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
             self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")
-        for name in data if isinstance(data, dict) else data[0] if data else ():
-            self._rows.found.setdefault(str(name))
+        first = data[0] if isinstance(data, list) and data else data
+        self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         return True
 
 
