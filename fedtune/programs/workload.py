@@ -207,7 +207,8 @@ class ProgramWorkload:
 
     def rerun_command(self, config: dict[str, Any], best: Path, *where: str) -> str:
         """The program's own command with the best configuration."""
-        return f"cd {shlex.quote(self.program.folder)} && {self.filled(config)}"
+        files = "  # with the files in best.yaml" if self.program.write else ""
+        return f"cd {shlex.quote(self.program.folder)} && {self.filled(config)}{files}"
 
     def filled(self, config: Mapping[str, Any], rounds: int | None = None) -> str:
         """The command of a configuration, as a shell takes it."""
