@@ -75,7 +75,7 @@ TARGETS = {
     ),
     "program_rows": Target(
         ("programs/rows", "programs/metric", "programs/output", "written_files"),
-        ("programs/test_rows", "programs/test_run", "programs/test_report"),
+        ("programs/test_rows", "programs/test_run", "programs/test_report", "programs/test_written_files"),
     ),
     "user_data": Target(
         (

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import one_line
 from fedtune.programs import command
-from fedtune.programs.entries import Text, refused
+from fedtune.programs.entries import Text, below, refused
 
 KINDS = (".yaml", ".yml", ".json", ".toml")
 
@@ -30,13 +29,15 @@ class ConfigFile(NamedTuple):
 
     def texts(self) -> list[str]:
         """What names in braces may stand in."""
-        return [text for value in self.entries.values() for text in _texts(value)]
+        found: list[str] = []
+        _mapped([*self.entries.values()], found.append)
+        return found
 
     def content(self, path: str, values: Mapping[str, Any]) -> str:
-        """The file's text with a trial's values, each in its type."""
-        made = copy.deepcopy(_read(Path(self.base))) if self.base else {}
+        """The file's text with a trial's values, each in its type; UserError for a key that its base lacks."""
+        made = _read(Path(self.base)) if self.base else {}
         for key, value in self.entries.items():
-            _put(made, key.split("."), _filled(value, values))
+            _put(made, key.split("."), _mapped(value, lambda text: _filled(text, values)), self.base)
         if path.endswith(".json"):
             return json.dumps(made, indent=2)
         if path.endswith(".toml"):
@@ -49,14 +50,12 @@ class ConfigFile(NamedTuple):
 def _declared(table: Any, info: ValidationInfo) -> ConfigFile:
     if not isinstance(table, Mapping):
         raise refused(table, "a table", 'for example {from = "base.yaml", "optimizer.lr" = "{lr}"}')
-    rest = {key: value for key, value in table.items() if key != "from"}
-    base = str(info.context / table["from"]) if table.get("from") else ""
-    entries = dict(_flat(rest))
-    known = dict(_flat(_read(Path(base)), all_of_it=True)) if base else entries
-    for key in entries:
-        if key not in known:
-            raise UserError(f"{unknown(f'key of {base}', key, known)}; if the program reads it, write it there too")
-    return ConfigFile(base, entries)
+    base = str(below(str(table["from"]), info)) if "from" in table else ""
+    found = ConfigFile(base, dict(_flat({key: value for key, value in table.items() if key != "from"})))
+    made = _read(Path(base)) if base else {}
+    for key, value in found.entries.items():
+        _put(made, key.split("."), value, base)
+    return found
 
 
 Files = dict[Text, Annotated[ConfigFile, BeforeValidator(_declared)]]
@@ -75,9 +74,8 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        text = path.read_text()
         kinds = {".json": json.loads, ".toml": tomllib.loads}
-        found = kinds.get(path.suffix, yaml.safe_load)(text)
+        found = kinds.get(path.suffix, yaml.safe_load)(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"from must be a file of YAML, JSON or TOML, but {path}: {one_line(error)}") from None
     if not isinstance(found, dict):
@@ -85,39 +83,42 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _flat(table: Any, above: str = "", all_of_it: bool = False) -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their values; `all_of_it`: also of tables and lists in it."""
-    inner = enumerate(table) if isinstance(table, list) else table.items()
-    for name, value in inner:
-        key = f"{above}{name}"
-        if all_of_it or not isinstance(value, Mapping):
-            yield key, value
-        if isinstance(value, Mapping) or (all_of_it and isinstance(value, list)):
-            yield from _flat(value, f"{key}.", all_of_it)
+def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of a table and of those in it, by dotted key."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", of_it) for inner, of_it in _flat(value))
+        else:
+            yield name, value
 
 
-def _texts(value: Any) -> list[str]:
-    return (
-        [text for one in value for text in _texts(one)] if isinstance(value, list) else [value] * isinstance(value, str)
-    )
+def _put(table: Any, keys: list[str], value: Any, base: str) -> None:
+    """Set a value in nested tables and lists.  base: the file that must have these keys; "" if there is none."""
+    key: Any = keys[0]
+    if isinstance(table, list):
+        known: Any = {str(i): i for i in range(len(table))}
+    else:
+        known = {str(name): name for name in table} if isinstance(table, dict) else {}
+    if base and key not in known:
+        raise UserError(f"{unknown(f'key of {base}', key, known)}; if the program reads it, write it there too")
+    key = known.get(key, key)
+    if keys[1:]:
+        _put(table[key] if key in known.values() else table.setdefault(key, {}), keys[1:], value, base)
+    else:
+        table[key] = value
 
 
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """A value of the program file, in which a name alone stands for a trial's value in its type."""
+def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
+    """A value with what a function makes of the texts in it."""
     if isinstance(value, list):
-        return [_filled(one, values) for one in value]
-    if not isinstance(value, str):
-        return value
-    names = command.names([value])
-    return values[names[0]] if names and value == f"{{{names[0]}}}" else "".join(command.fill([value], values))
+        return [_mapped(one, function) for one in value]
+    return function(value) if isinstance(value, str) else value
 
 
-def _put(table: Any, keys: list[str], value: Any) -> None:
-    """Set a value in nested tables and lists."""
-    *above, last = keys
-    for key in above:
-        table = table[int(key)] if isinstance(table, list) else table.setdefault(key, {})
-    table[int(last) if isinstance(table, list) else last] = value
+def _filled(text: str, values: Mapping[str, Any]) -> Any:
+    """A text of the program file, in which a name alone stands for a trial's value in its type."""
+    names = command.names([text])
+    return values[names[0]] if names and text == f"{{{names[0]}}}" else "".join(command.fill([text], values))
 
 
 def _toml(value: Any) -> str:
@@ -125,8 +126,5 @@ def _toml(value: Any) -> str:
         return f"{{ {', '.join(f'{_toml(str(name))} = {_toml(inner)}' for name, inner in value.items())} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return (
-        json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        if isinstance(value, str)
-        else command.text(value)
-    )
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else command.text(value)
+    return text.replace("\x7f", "\\u007f")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError, ValidationInfo
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import command
@@ -39,6 +41,11 @@ RULES = {  # what a value must be, by pydantic's name for what is wrong with it;
 def refused(value: object, rule: str, advice: str = "") -> UserError:
     """The error of a value that cannot be used: the rule, what came, what would do."""
     return UserError(f"must be {rule}, but got {shown(value)}{'; ' if advice else ''}{advice}")
+
+
+def below(text: str, info: ValidationInfo) -> Path:
+    """A path that may be relative to the program file."""
+    return Path(os.path.normpath((info.context or Path.cwd()) / os.path.expanduser(text)))
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def doubts(figure: Figure) -> list[str]:
         )
     lazy = GREEDY.sub(r".\1?", m.pattern or "")
     with suppress(UserError):  # it takes a part of a number only
-        for _, other, at in Pattern(replace(m, pattern=lazy)).found(figure.said)[:1]:
-            if at != figure.at:
-                found.append(f"a shorter match reads {other}: write .*? for .* if that is meant")
+        for other in Pattern(replace(m, pattern=lazy)).found(figure.said)[:1]:
+            if other.at != figure.at:
+                found.append(f"a shorter match reads {other.value}: write .*? for .* if that is meant")
     return found

@@ -34,17 +34,8 @@ DIRECTIONS = {"loss": "min", "accuracy": "max", "acc": "max"}  # by the last wor
 SEEDS = ("seed", "random-seed", "random_seed")  # run-config keys
 CHECKED = 300.0  # seconds in which the app must be imported
 CHILD = flower_child.__file__
-KEPT = (
-    "name",
-    "rounds",
-    "metrics",
-    "space",
-    "defaults",
-    "stall",
-    "longest_round",
-    "isolate",
-    "gpu",
-)  # of a program file
+# keys of a program file that are kept
+KEPT = ("name", "rounds", "metrics", "space", "defaults", "stall", "longest_round", "isolate", "gpu")
 WHOLE = re.compile(r"\s*[+-]?\d+\s*\.\.\s*[+-]?\d+(\s+log)?\s*")
 
 
@@ -74,19 +65,13 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
     """
     if strange := [name for name in raw if name not in (*KEYS, *KEPT)]:
         raise source.error(strange[0], unknown("key", strange[0], (*KEYS, *KEPT)))
-    kind = TypeAdapter(_Entries)
-    given: _Entries = source.checked(kind, {n: v for n, v in raw.items() if n in KEYS}, lambda: KEYS)
+    of_app = {name: value for name, value in raw.items() if name in KEYS}
+    given: _Entries = source.checked(TypeAdapter(_Entries), of_app, lambda: KEYS)
     app = _app(given.flower, source, base)
     interpreter = _interpreter(app, given.python, base)
-    own_rounds = _rounds(app, given.rounds_key)
-    count, backend = _told(
-        flower_child.simulation,
-        _told(app.options, given.federation),
-        given.clients,
-        None,
-        given.client_cpus,
-        given.client_gpus,
-    )
+    options = _told(app.options, given.federation)
+    of_client = (given.client_cpus, given.client_gpus)
+    count, backend = _told(flower_child.simulation, options, given.clients, None, *of_client)
     seeds = _seed_keys(app, given.seed_key)
     taken = (given.rounds_key, *seeds)
     own = {key: value for key, value in app.config.items() if key not in taken and _is_free(key)}
@@ -106,22 +91,17 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
         "name": _name(app),
         "command": command,
         "folder": str(app.folder),
-        "rounds": own_rounds,
+        "rounds": _rounds(app, given.rounds_key),
         "seed": "{seed}",
         "space": searched,
         "defaults": defaults,
         "environment": flower_child.ENVIRONMENT,
     }
     made |= {name: value for name, value in raw.items() if name in ("name", "rounds") or name not in (*KEYS, *made)}
-    notes = [
-        *(
-            f"{key} is {hyper[key]!r} in the app, outside of what is searched"
-            for key in searched
-            if key not in defaults
-        ),
-        *(f"{key} of the run config is the seed of each trial" for key in seeds),
-        _check(str(app.folder), interpreter, count, **backend["client_resources"]),
-    ]
+    outside = [key for key in searched if key not in defaults]
+    notes = [f"{key} is {hyper[key]!r} in the app, outside of what is searched" for key in outside]
+    notes += [f"{key} of the run config is the seed of each trial" for key in seeds]
+    notes.append(_check(str(app.folder), interpreter, count, **backend["client_resources"]))
     if "metrics" in raw:
         metrics = source.table("metrics", raw["metrics"])
         made["metrics"] = {metric_name(name): _metric(name, table, source) for name, table in metrics.items()}

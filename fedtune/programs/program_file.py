@@ -23,25 +23,18 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
 from fedtune.programs import command, config_files, fingerprint, flower, metric, space_words
-from fedtune.programs.entries import Count, Flag, Seconds, Source, Text, Whole, Words, refused
+from fedtune.programs.entries import Count, Flag, Seconds, Source, Text, Whole, Words, below, refused
 from fedtune.programs.metric import ProgramMetric
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
 
-CHECK_KEYS = ("command", "folder", "environment", "metrics", "file")
-TABLES = (
-    ".csv",
-    ".tsv",
-    ".jsonl",
-    ".ndjson",
-    ".json",
-    "/",
-)  # ends of files that are no text; / of TensorBoard's folder
+CHECK_KEYS = ("command", "folder", "environment", "write", "metrics", "file")
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", "/")  # ends of files that are no text
 PATTERN_WITH_ROUND = "'round (?P<round>[0-9]+): acc ([0-9.]+)'"
 
 
 def _folder(text: str, info: ValidationInfo) -> str:
-    folder = os.path.normpath((info.context or Path.cwd()) / os.path.expanduser(text))
+    folder = str(below(text, info))
     if not os.path.isdir(folder):
         raise refused(text, "a folder that is there", f"there is none at {one_line(folder)}")
     return folder
@@ -62,8 +55,7 @@ def _setting(value: Any) -> str:
 def _reader(text: str, info: ValidationInfo) -> str:
     if not re.fullmatch(r".*\.py:\w+", text):
         raise refused(text, "a function of a file", 'for example "reader.py:rows"')
-    path = os.path.normpath((info.context or Path.cwd()) / os.path.expanduser(text))
-    user_files.take(path)
+    user_files.take(path := str(below(text, info)))
     return path
 
 
@@ -197,12 +189,7 @@ class Program:
     def fingerprint(self) -> dict[str, Any]:
         """What identifies the program in records: its file, command, commit and interpreter."""
         found = fingerprint.of(self.command, Path(self.folder), self.environment.get("PATH"))
-        scripts = self.scripts()
-        return {
-            "sha256": hashlib.sha256(self.text.encode()).hexdigest(),
-            **found,
-            **({"scripts": scripts} if scripts else {}),
-        }
+        return found | {"sha256": hashlib.sha256(self.text.encode()).hexdigest(), "scripts": self.scripts()}
 
 
 def of_option(option: str, **entries: Any) -> Program:
@@ -325,7 +312,8 @@ def _names(key: str, words: Sequence[str], program: Program, source: Source) -> 
 
 def _require_names(program: Program, source: Source) -> None:
     """UserError for a hyperparameter that nothing uses, or a value that a shell would read as something else."""
-    used = {name for key, words in program.texts().items() for name in _names(key, words, program, source)}
+    named = {key: _names(key, words, program, source) for key, words in program.texts().items()}
+    used = {name for key, names in named.items() if key != "resume_arguments" for name in names}
     key = source.key("command")
     if program.reuse:
         alike = "with reuse = true it reads a trial's values from stdin"

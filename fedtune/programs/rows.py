@@ -128,8 +128,7 @@ class RowMaker:
 
     def _figures(self, line: str) -> Iterator[Figure]:
         for pattern in self._patterns:
-            for number, value, at in pattern.found(line):
-                yield Figure(pattern.metric, value, number, line, at)
+            yield from pattern.found(line)
 
     def _reported(self, text: str, line: str) -> Iterator[Figure]:
         """The figures of a row that the program reports as JSON."""
@@ -175,9 +174,8 @@ class RowMaker:
         value = self._value(figure)
         if m.name in self._row:
             lacking = ", ".join(self.missing) or "the next round"
-            raise self._refuse(
-                figure, f"each metric must come once a round, but {m.name} came twice before {lacking}", _advice(m)
-            )
+            rule = f"each metric must come once a round, but {m.name} came twice before {lacking}"
+            raise self._refuse(figure, rule, _advice(m))
         self._row[m.name] = value
         self.first.setdefault(m.name, figure)
         if not self.missing:
@@ -193,15 +191,12 @@ class RowMaker:
             if self.begins_anywhere:
                 self.begins_anywhere, self.round = False, max(0, number - every) // every * every
             if number < 1:
-                raise self._refuse(
-                    figure,
-                    f"rounds are counted from {self.program.first_round}, but {figure.round} came",
-                    "give first_round = 0 if that is the first after training, or skip = 1 if nothing was trained yet",
-                )
+                rule = f"rounds are counted from {self.program.first_round}, but {figure.round} came"
+                first = "give first_round = 0 if that is the first after training"
+                raise self._refuse(figure, rule, f"{first}, or skip = 1 if nothing was trained yet")
             if number <= self.round:
-                raise self._refuse(
-                    figure, f"rounds must rise, but {figure.round} of {name} came again", _advice(figure.metric)
-                )
+                rule = f"rounds must rise, but {figure.round} of {name} came again"
+                raise self._refuse(figure, rule, _advice(figure.metric))
             if number != self.round + every:
                 expected = self.round + every + self.program.first_round - 1
                 lacks = f"before round {expected} had {', '.join(self.missing)}"
@@ -209,11 +204,8 @@ class RowMaker:
                 rule = f"rounds must come {come}, but {figure.round} of {name} came {lacks}"
                 raise self._refuse(figure, rule, _every(number - self.round) if number > self.round + 1 else "")
         if self.round >= last:
-            raise self._refuse(
-                figure,
-                f"a run has {last} rounds, but another {name} came after the last",
-                f"correct `rounds`; {_advice(figure.metric)}",
-            )
+            rule = f"a run has {last} rounds, but another {name} came after the last"
+            raise self._refuse(figure, rule, f"correct `rounds`; {_advice(figure.metric)}")
 
     def _require_same_step(self, figure: Figure) -> None:
         """UserError if reports are counted, but their lines tell of rounds that are farther apart, or closer."""
@@ -244,9 +236,8 @@ class RowMaker:
         m, given = figure.metric, figure.value
         good = NUMBER.fullmatch(given) if isinstance(given, str) else isinstance(given, int | float)
         if not good or isinstance(given, bool):
-            raise self._refuse(
-                figure, f"{m.name} must be a number, but got {given!r}", "make the group hold nothing else"
-            )
+            rule = f"{m.name} must be a number, but got {given!r}"
+            raise self._refuse(figure, rule, "make the group hold nothing else")
         try:
             value = float(given) / m.divide
         except OverflowError:  # a whole number of hundreds of digits
@@ -275,23 +266,22 @@ class Pattern:
         self._group = metric.group(self._pattern)
         self._round = "round" in self._pattern.groupindex
 
-    def found(self, line: str) -> list[tuple[str | None, str, tuple[int, int]]]:
-        """The rounds (None if the pattern has none) and values in a line, with their places."""
-        if len(line) > SEARCHED:  # without its last word, which may be cut, and a number that is cut is another
-            line = line[:SEARCHED].rpartition(" ")[0]
-        found = self._matches(line)
-        if NOT_FINITE.search(line) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
-            if unusual := self._not_finite(line):
+    def found(self, line: str) -> list[Figure]:
+        """The figures in a line."""
+        tried = line if len(line) <= SEARCHED else line[:SEARCHED].rpartition(" ")[0]  # whose last word may be cut
+        found = self._matches(tried)
+        if NOT_FINITE.search(tried) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
+            if unusual := self._not_finite(tried):
                 return unusual
         for match in found:
-            self._require_whole(match, line)
-        return [(self._number(m), m[self._group] or "", m.span(self._group)) for m in found]
+            self._require_whole(match, tried)
+        return [self._figure(m, m[self._group] or "", m.span(self._group), line) for m in found]
 
-    def _number(self, match: regex.Match[str]) -> str | None:
-        return match["round"] if self._round else None
+    def _figure(self, match: regex.Match[str], value: str, at: tuple[int, int], line: str) -> Figure:
+        return Figure(self.metric, value, match["round"] if self._round else None, line, at)
 
-    def _not_finite(self, line: str) -> list[tuple[str | None, str, tuple[int, int]]]:
-        """Where the pattern would find a number if digits stood in place of nan and inf."""
+    def _not_finite(self, line: str) -> list[Figure]:
+        """Those where the pattern would find a number if digits stood in place of nan and inf."""
         words = list(NOT_FINITE.finditer(line))
         for digits in STAND_INS:
             shift, places = 0, {}
@@ -299,8 +289,9 @@ class Pattern:
                 places[word.start() + shift] = word
                 shift += len(digits) - len(word[0])
             matches = [m for m in self._matches(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
-            if found := [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]:
-                return [(self._number(m), word[0], word.span()) for m, word in found]
+            found = [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]
+            if found:
+                return [self._figure(m, word[0], word.span(), line) for m, word in found]
         return []
 
     def _matches(self, line: str) -> list[regex.Match[str]]:

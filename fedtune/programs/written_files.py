@@ -10,8 +10,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
@@ -53,17 +56,18 @@ class _WrittenFile:
     def __init__(self, path: Path, rows: RowMaker) -> None:
         self._rows, self._name = rows, str(rows.program.file)
         parts = self._name.rstrip("/").split("/")
-        unknown_from = next((i for i, part in enumerate(parts) if "*" in part), len(parts))
+        loose = len(parts) - next((i for i, part in enumerate(parts) if "*" in part), len(parts))
         self._events = self._name.endswith("/") and not rows.program.reader
-        if loose := len(parts) - unknown_from:
-            self._base, self._glob = Path(*path.parts[:-loose]), "/".join(path.parts[-loose:])
+        if loose:
+            self._base, self._globs = Path(*path.parts[:-loose]), ["/".join(path.parts[-loose:])]
         else:
-            self._base, self._glob = (path, "") if self._events else (path.parent, glob.escape(path.name))
+            self._base, self._globs = (path, ["", "**"]) if self._events else (path.parent, [glob.escape(path.name)])
         if self._events:
-            self._glob = f"{self._glob}/{EVENTS}*".lstrip("/")
-        for match in self._matches():
+            self._globs = [f"{pattern}/{EVENTS}*".lstrip("/") for pattern in self._globs]
+        self._before: set[Path] = set()
+        for match in self._new():
             isolation.put_aside(match)
-        self._before, self._began = set(self._matches()), time.time()
+        self._before, self._began = {path for pattern in self._globs for path in self._base.glob(pattern)}, time.time()
         self._place: Path | None = None
         self._look: Callable[[bool], bool] = lambda ended: False
         rows.no_file = self._missing
@@ -74,15 +78,17 @@ class _WrittenFile:
             self._find()
         return self._look(ended)
 
-    def _matches(self) -> list[Path]:
-        return sorted(self._base.glob(self._glob)) if self._base.is_dir() else []
+    def _new(self) -> list[Path]:
+        """The files that match and were not there before; those below a folder only if it has none itself."""
+        found = (sorted({*self._base.glob(pattern)} - self._before) for pattern in self._globs)
+        return next(filter(None, found), [])
 
     def _find(self) -> None:
         """UserError if there are two: figures of one could be taken for those of the other."""
-        found = [path for path in self._matches() if path not in self._before]
-        places = list(dict.fromkeys(path.parent for path in found)) if self._events else found
-        if len(places) > 1:
-            one, other = (os.path.relpath(place, self._base) for place in places[:2])
+        places = [path.parent for path in self._new()] if self._events else self._new()
+        others = [place for place in places if place != (self._place or places[0])]
+        if others:
+            one, other = (os.path.relpath(place, self._base) for place in (self._place or places[0], others[0]))
             raise UserError(
                 f"file must be one for each trial, but {self._name} is both {one} and {other} in {self._base}; write "
                 "more of its name"
@@ -248,8 +254,8 @@ class _Whole:
         for i in range(max(map(len, columns.values()))):
             record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
             self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")
-        for name in data if isinstance(data, dict) else data[0] if data else ():
-            self._rows.found.setdefault(str(name))
+        first = data[0] if isinstance(data, list) and data else data
+        self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         return True
 
 
@@ -332,27 +338,15 @@ class _Events:
                     continue
                 event = self._event.FromString(file.read(length))
                 for value in event.summary.value:
-                    if value.HasField("simple_value"):
-                        yield event.step, value.tag, float(_float32(value.simple_value))
-                    elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-                        yield event.step, value.tag, float(_float32(value.tensor.float_val[0]))
-
-
-def _float32(value: float) -> str:
-    """A number of 32 bits with the fewest digits that tell it from others: 0.91 and not 0.9100000262260437."""
-    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
-    return next((text for text in texts if struct.unpack("f", struct.pack("f", float(text)))[0] == value), repr(value))
+                    figures = value.tensor.float_val if value.HasField("tensor") else [value.simple_value]
+                    if len(figures) == 1 and value.HasField("tensor") | value.HasField("simple_value"):
+                        yield event.step, value.tag, float(str(np.float32(figures[0])))  # 0.91, and not 0.9100000262
 
 
 def _event_class() -> Any:
-    with suppress(ImportError):
-        from tensorboardX.proto.event_pb2 import Event
-
-        return Event
-    with suppress(ImportError):
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        return Event
+    for package in ("tensorboardX.proto", "tensorboard.compat.proto"):
+        with suppress(ImportError):
+            return import_module(f"{package}.event_pb2").Event
     raise UserError(
         "TensorBoard's files are read by tensorboardX or tensorboard, but neither is installed; install one by pip, "
         "or write a .csv"

@@ -152,7 +152,8 @@ class Findings:
         data_option = ["--data-dir", data] if data else []
         if "program" in self.record:
             best = _read_best(RunFiles(self.run).best_file)
-            return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}"
+            files = "  # with the files in best.yaml" if best.get("files") else ""
+            return f"cd {shlex.quote(str(best.get('folder', '.')))} && {best.get('command', '')}{files}"
         return shlex.join(["fedtune", "run", "--config", str(RunFiles(self.run).best_file), *data_option])
 
     def warnings(self) -> list[str]:

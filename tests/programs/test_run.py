@@ -163,62 +163,6 @@ for i in range(3):
     assert [r["val_acc"] for r in finish(begun(python(folder, script, NAMED), folder))] == [0.0, 0.1, 0.2]
 
 
-def test_rows_come_from_a_table_by_column(folder: Path) -> None:
-    """Also one that is written anew each round, that has empty cells, and whose last line has no end."""
-    script = (
-        "import sys, time\nlines = ['round,train/loss,acc']\n"
-        "for i in (1, 2, 3):\n    lines += [f'{i},0.9,', f'{i},,0.{i}']\n"
-        "    open(sys.argv[1], 'w').write('\\n'.join(lines))\n    time.sleep(0.05)\n"
-    )
-    more = "file = 'out-{trial}.csv'\n[metrics.val_acc]\ncolumn = 'acc'\n[metrics.loss]\ncolumn = 'train/loss'\n"
-    program = python(folder, script, more, 3, "out-{trial}.csv")
-    (folder / f"out-{named(folder)}.csv").write_text("round,train/loss,acc\n1,9,0.9\n")  # of an attempt before
-    rows = finish(begun(program, folder))
-    assert [(r["val_acc"], r["loss"]) for r in rows] == [(0.1, 0.9), (0.2, 0.9), (0.3, 0.9)]
-
-
-def test_rows_come_from_json_lines(folder: Path) -> None:
-    more = "file = '{folder}/log.jsonl'\n[metrics.acc]\nmode = 'max'\n"
-    script = """
-import sys
-with open(sys.argv[1], 'w') as file:
-    for i in range(3):
-        file.write('{"acc": %d, "x": []}\\n' % i)
-"""
-    assert [r["acc"] for r in finish(begun(python(folder, script, more, 3, "{folder}/log.jsonl"), folder))] == [0, 1, 2]
-
-
-def test_rows_come_from_tensorboard(folder: Path) -> None:
-    writer = pytest.importorskip("tensorboardX").SummaryWriter(str(folder / "events"))
-    for i in range(3):
-        writer.add_scalar("Val/acc", 0.91 - i / 10, i)
-        writer.add_scalar("other", 1, i)
-    writer.close()
-    more = "first_round = 0\nfile = '{folder}/tb/'\n[metrics.val_acc]\ncolumn = 'Val/acc'\n"
-    program = made(folder, ["sh", "-c", "cp -r events {folder}/tb"], more)
-    assert [r["val_acc"] for r in finish(begun(program, folder))] == [0.91, 0.81, 0.71]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("round,loss\n1,2\n", "unknown column of .*'acc'.*known are loss, round"),
-        ("acc\n1,2\n", "must have 1 columns on each line, but has 2 in '1,2'"),
-        ('acc\n"1\n', "must be a table, but got '\"1'"),
-        ("acc\nx\n", "must be a number, but got 'x'"),
-        ("round,acc\n2,0.5\n", "rounds must come one by one, but 2 of"),
-        ("", "without val_acc of the next"),
-    ],
-)
-def test_a_table_that_cannot_be_is_refused(folder: Path, content: str, said: str) -> None:
-    (folder / "bad.csv").write_text(content)
-    program = made(
-        folder, ["cp", "bad.csv", "{folder}/a.csv"], "file = '{folder}/a.csv'\n[metrics.val_acc]\ncolumn = 'acc'\n"
-    )
-    with pytest.raises(UserError, match=said):
-        finish(begun(program, folder))
-
-
 def test_colours_carriage_returns_and_wrong_letters_do_no_harm(folder: Path) -> None:
     script = (
         "import sys\nw = sys.stdout.buffer.write\nw(b'10%\\r20% \\x1b[1;32macc:\\x1b[0m 0.1\\r\\n')\n"

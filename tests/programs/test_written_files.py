@@ -33,6 +33,17 @@ WAYS = {  # what the program file says, the trial's file, and what the program d
     "a column inside others": ("h.json", "a.b.c", "json.dump({'a': {'b.c': rounds}}, open(to, 'w'))"),
     "places that are empty": ("h.json", "acc", "json.dump({'acc': [0.1, None, 0.2, 0.3, None]}, open(to, 'w'))"),
     "numbers of rounds": ("h.json", "acc", "json.dump({'round': [1, 2, 3], 'acc': rounds}, open(to, 'w'))"),
+    "a table, each round, with empty cells and no last end": (
+        "a.csv",
+        "acc",
+        "lines = ['round,x,acc']\n"
+        + EACH.format("lines += [f'{i + 1},9,', f'{i + 1},,{rounds[i]}']; open(to, 'w').write('\\n'.join(lines))"),
+    ),
+    "lines of JSON": (
+        "a.jsonl",
+        "acc",
+        "open(to, 'w').write(''.join(json.dumps({'acc': x, 'y': []}) + '\\n' for x in rounds))",
+    ),
     "columns that come later": (
         "a.csv",
         "acc",
@@ -88,20 +99,23 @@ def test_patterns_are_searched_in_a_log(tmp_path: Path) -> None:
 def test_tensorboards_files_are_found_below_folders(tmp_path: Path) -> None:
     writer = pytest.importorskip("tensorboardX").SummaryWriter(str(tmp_path / "events" / "2026-11-28-10-00-00"))
     for i in range(3):
-        writer.add_scalar("Acc/val", 0.1 * (i + 1), i + 1)
+        writer.add_scalar("Acc/val", 0.91 - i / 10, i)
+        writer.add_scalar("other", 1, i)
     writer.close()
-    text = "file = '{{folder}}/out/{}'\n" + COLUMN.format("Acc/val")
-    command = ["sh", "-c", "mkdir -p {folder}/out/ours; cp -r events {folder}/out/ours/{seed}"]
-    for seed in (0, 1):  # the second lies beside the first, which is of an attempt before
-        rows = finish(start(made(tmp_path, command, text.format("**/")), tmp_path, seed=seed))
-        assert [row["val_acc"] for row in rows] == [0.1, 0.2, 0.3]
-    with pytest.raises(
-        UserError, match=r"must write \{folder\}/out/, but what it wrote in .*/out is .*ours/7/2026-.*events"
-    ):
-        finish(start(made(tmp_path, command, text.format("")), tmp_path, seed=7))
+    text = "first_round = 0\nfile = '{{folder}}/out/{}'\n" + COLUMN.format("Acc/val")
+    command = ["sh", "-c", "mkdir -p {folder}/out/ours; cp -rT events {folder}/out/ours/{seed}"]
+    for seed, name in [(0, "**/"), (1, ""), (1, "*/**/")]:  # beside those before, and in their place
+        rows = finish(start(made(tmp_path, command, text.format(name)), tmp_path, seed=seed))
+        assert [row["val_acc"] for row in rows] == [0.91, 0.81, 0.71]
     with pytest.raises(UserError, match=r"'Acc/vel'.*known are .*Acc/val"):
-        wrong = text.format("**/").replace("/val", "/vel")
-        finish(start(made(tmp_path, command, wrong), tmp_path, seed=8))
+        finish(start(made(tmp_path, command, text.format("").replace("/val", "/vel")), tmp_path, seed=8))
+    twice = ["sh", "-c", "mkdir -p {folder}/out; cp -r events {folder}/out/a{seed}; cp -r events {folder}/out/b"]
+    with pytest.raises(UserError, match="file must be one for each trial, but .*/out/ is both a9/2026-.* and b/2026-"):
+        finish(start(made(tmp_path, twice, text.format("")), tmp_path, seed=9))
+
+
+def written(content: str) -> str:
+    return f"open(to, 'w').write('{content}\\n')"
 
 
 WRONG = {
@@ -115,6 +129,8 @@ WRONG = {
         "for c in ('0.1\\n', '0.2\\n0.3\\n'):\n    open(to, 'w').write('acc\\n' + c)\n    time.sleep(0.2)",
         r"a file of figures must grow, but the 1. figure of val_acc was written anew, in '0.2'",
     ),
+    "a number": ("h.json", "json.dump(3, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
+    "a list of numbers": ("h.json", "json.dump(rounds, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
     "no JSON": ("h.json", "open(to, 'w').write('{\"acc\": [0.1, 0.2')", r"h.json must be JSON, but: "),
     "another column": (
         "h.json",
@@ -136,6 +152,21 @@ WRONG = {
         "to = to.replace('/a.csv', '/new')\nos.makedirs(to); open(to + '/a.csv', 'w').write('acc\\n0.1\\n')",
         r"must write \{folder\}/out/a.csv, but what it wrote in .*/out is new/a.csv; \*\* in `file`",
     ),
+    "a table without the column": (
+        "a.csv",
+        written("round,loss\\n1,2"),
+        "unknown column of .*'acc'.*known are loss, round",
+    ),
+    "a table with too many cells": (
+        "a.csv",
+        written("acc\\n1,2"),
+        "must have 1 columns on each line, but has 2 in '1,2'",
+    ),
+    "a table with an open quote": ("a.csv", written('acc\\n"1'), "must be a table, but got '\"1'"),
+    "a table of words": ("a.csv", written("acc\\nx"), "must be a number, but got 'x'"),
+    "a table that lacks a round": ("a.csv", written("round,acc\\n2,0.5"), "rounds must come one by one, but 2 of"),
+    "an empty table": ("a.csv", written(""), "without val_acc of the next"),
+    "no object on a line": ("a.jsonl", written("[1]"), "must have a JSON object on each line, but got '.1.'"),
     "nothing": ("out/a.csv", "", r"must write \{folder\}/out/a.csv, but wrote no file in .*trial"),
 }
 
