@@ -191,7 +191,15 @@ class ProgramCheck:
         finally:
             seconds = time.monotonic() - began
             run.close()
-        return Trial(rows, seconds, error, run.take_notes(), run.first_figures, set(), set())
+        return Trial(
+            rows=rows,
+            seconds=seconds,
+            error=error,
+            notes=run.take_notes(),
+            first_figures=run.first_figures,
+            written=set(),
+            read=set(),
+        )
 
     # --- figures
 

@@ -119,7 +119,8 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
     best = p.workload.to_best(p.scenario, config, None)
     again = command_line("run", "--config", p.shown / p.files.best_file.name, *lie)
     if command := best.get("command"):  # of a program
-        again = f"cd {shlex.quote(best['folder'])} && {command}"
+        files = "  # with the files in best.yaml" if best.get("files") else ""
+        again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo |= {"train the best again": again}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
