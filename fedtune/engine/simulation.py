@@ -169,9 +169,9 @@ class Simulation(Run):
         with zipfile.ZipFile(folder / STATE) as archive:  # PyTorch writes checksums and does not look at them
             if damaged := archive.testzip():
                 raise ValueError(f"the checksum of {damaged} is wrong")
-        form, device = _form(self.state), self.setup.federation.x.device
+        before, device = self.state, self.setup.federation.x.device
         self.load_state_dict(torch.load(folder / STATE, weights_only=True, map_location=device))
-        if _form(self.state) != form:
+        if _form(self.state) != _form(before) or not before.server.keys() <= self.state.server.keys():
             raise ValueError("it holds other clients or models")
 
     def state_dict(self) -> dict[str, Any]:
@@ -250,9 +250,8 @@ class Seeds(Runs):
 
 
 def _form(state: State) -> list[Any]:
-    """What stays as it is from round to round: names of the server's entries, clients, and shapes of their tensors."""
-    groups = [(g.ids.tolist(), {n: t.shape for n, t in named((g.tensors, g.kept)).items()}) for g in state.groups]
-    return [sorted(state.server), *groups]
+    """What stays as it is from round to round, as the server's entries need not: clients, and their tensors' shapes."""
+    return [(g.ids.tolist(), {n: t.shape for n, t in named((g.tensors, g.kept)).items()}) for g in state.groups]
 
 
 def train(
