@@ -54,7 +54,7 @@ class Child:
         self._over = False  # it and all that it started have ended, and all output was read
         self._lines: list[str] = []
         self._rest = b""  # of a line that has not ended
-        self._keeper = 0  # its number
+        self._keeper = 0  # its number, when it has said it
         self._paused = False
         self._log = open(log, "w+b", buffering=0)
         self._output, writes = os.openpty() if pty else os.pipe()
@@ -131,7 +131,7 @@ class Child:
         end = time.monotonic() + ENDS
         while not self._over:
             self._take(LOOK)  # so that it need not wait with what it prints last
-            if time.monotonic() > end:  # the keeper was stopped, or waits for a broken disk
+            if self._keeper and time.monotonic() > end:  # it was stopped, or waits for a broken disk
                 os.kill(self._keeper, signal.SIGKILL)
 
     def _ask(self, what: bytes) -> None:
