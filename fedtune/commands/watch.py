@@ -52,9 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     token = _token()
     from fedtune.reporting.watch import pages, server
-    from fedtune.reporting.watch.history import Runs
+    from fedtune.reporting.watch.history import StudyFolders
 
-    runs = Runs(args.storage_path, args.runs)
+    runs = StudyFolders(args.storage_path, args.runs)
     with server.listen(args.host, PORT if args.port is None else args.port, args.port is not None) as listening:
         names = list(runs.all())
         page = pages.run_address(names[0]) if args.runs and len(names) == 1 else "/"

@@ -37,7 +37,7 @@ from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.reporting.watch import drawing, server, together, trial_log
-from fedtune.reporting.watch.history import History, Runs
+from fedtune.reporting.watch.history import History, StudyFolders
 from fedtune.runs import frames
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
 from fedtune.runs.overview import GONE, Reader
@@ -136,7 +136,7 @@ def served(storage: Path, *given: Path) -> Iterator[str]:
     with server.listen("127.0.0.1", 0, True) as listening:
         port = listening.getsockname()[1]
         made: list[uvicorn.Server] = []
-        watch = server.WatchPages(Runs(storage, given), lambda: bool(made) and made[0].should_exit)
+        watch = server.WatchPages(StudyFolders(storage, given), lambda: bool(made) and made[0].should_exit)
         app: Any = watch.app(TOKEN, port)
         made.append(uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None)))
         thread = threading.Thread(target=made[0].run, kwargs={"sockets": [listening]})
@@ -247,7 +247,7 @@ def test_only_runs_and_what_lies_in_them_can_be_asked_for(storage: Path, tmp_pat
 
 
 def history(storage: Path) -> dict[str, Any]:
-    return {row.name: row for row in History(Runs(storage), Reader()).rows()}
+    return {row.name: row for row in History(StudyFolders(storage), Reader()).rows()}
 
 
 def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> None:
@@ -282,7 +282,7 @@ def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> 
 
 
 def test_a_run_that_is_killed_or_goes_on_again_is_seen_to_be(storage: Path) -> None:
-    files, seen = search(storage / "run"), History(Runs(storage), Reader())
+    files, seen = search(storage / "run"), History(StudyFolders(storage), Reader())
     with files.lock():
         assert {row.name: row.state for row in seen.rows()}["run"] == "running"
     assert {row.name: row.state for row in seen.rows()}["run"] == GONE

@@ -28,7 +28,7 @@ class HistoryRow(NamedTuple):
     minutes: float | None
 
 
-class Runs:
+class StudyFolders:
     """The runs that a page may show, by their names in addresses.  Nothing else is ever opened."""
 
     def __init__(self, storage: Path, given: Sequence[Path] = ()) -> None:
@@ -92,7 +92,7 @@ def _named(given: Sequence[Path]) -> dict[str, Path]:
 class History:
     """The rows of all runs.  One that is over is read once, as long as its record stays as it is."""
 
-    def __init__(self, runs: Runs, reader: Reader) -> None:
+    def __init__(self, runs: StudyFolders, reader: Reader) -> None:
         """reader: of runs that go on."""
         self._runs, self._reader = runs, reader
         self._over: dict[str, tuple[Any, HistoryRow]] = {}

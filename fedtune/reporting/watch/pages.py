@@ -15,7 +15,7 @@ from markupsafe import Markup
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.watch import history, trial_log
-from fedtune.reporting.watch.history import History, HistoryRow, Runs
+from fedtune.reporting.watch.history import History, HistoryRow, StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
@@ -55,7 +55,7 @@ class HistoryPage(Page):
 
     kind, runs = "history", {}
 
-    def __init__(self, runs: Runs, reader: Reader) -> None:
+    def __init__(self, runs: StudyFolders, reader: Reader) -> None:
         """reader: what has been read of runs that go on."""
         self._history = History(runs, reader)
 

@@ -30,7 +30,7 @@ from fedtune.reporting import templates
 from fedtune.reporting.watch import connection, pages
 from fedtune.reporting.watch.access import Access
 from fedtune.reporting.watch.drawing import Artist
-from fedtune.reporting.watch.history import Runs
+from fedtune.reporting.watch.history import StudyFolders
 from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPage, TrialPage
 from fedtune.runs.overview import Reader
 
@@ -108,7 +108,7 @@ class Drawings:
 class WatchPages:
     """The pages' routes."""
 
-    def __init__(self, runs: Runs, ends: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, runs: StudyFolders, ends: Callable[[], bool] = lambda: False) -> None:
         """ends: whether the server is about to end."""
         self._runs, self._ends, self._reader = runs, ends, Reader()
         self._seen, self._artist = Seen(), Artist()
@@ -277,7 +277,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     raise UserError(f"--port and --host must be free to listen on, but {host} and {port} are not ({why}); give another")
 
 
-def serve(runs: Runs, listening: socket.socket, token: str) -> None:
+def serve(runs: StudyFolders, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
     server: uvicorn.Server | None = None
     watch = WatchPages(runs, lambda: bool(server and server.should_exit))
