@@ -10,7 +10,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -344,9 +343,14 @@ class _Events:
 
 
 def _event_class() -> Any:
-    for package in ("tensorboardX.proto", "tensorboard.compat.proto"):
-        with suppress(ImportError):
-            return import_module(f"{package}.event_pb2").Event
+    with suppress(ImportError):
+        from tensorboardX.proto.event_pb2 import Event
+
+        return Event
+    with suppress(ImportError):
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        return Event
     raise UserError(
         "TensorBoard's files are read by tensorboardX or tensorboard, but neither is installed; install one by pip, "
         "or write a .csv"
