@@ -132,7 +132,8 @@ class Child:
         while not self._over:
             self._take(LOOK)  # so that it need not wait with what it prints last
             if self._keeper and time.monotonic() > end:  # it was stopped, or waits for a broken disk
-                os.kill(self._keeper, signal.SIGKILL)
+                with suppress(OSError):
+                    os.kill(self._keeper, signal.SIGKILL)
 
     def _ask(self, what: bytes) -> None:
         with suppress(OSError):  # the keeper is gone
