@@ -248,8 +248,17 @@ class _Whole:
             if ended:
                 raise
             return False
-        self._rows.anew(self._rows.of_file)
         columns = {name: _column(data, name) for name in (self._rows.program.round_column, *self._rows.columns)}
+        rounds = columns[self._rows.program.round_column]
+        uneven = [name for name, values in columns.items() if rounds and values and len(values) != len(rounds)]
+        if uneven and isinstance(data, dict):  # nothing says which entry is of which round
+            if ended:
+                raise UserError(
+                    f"{self._path} must have a round's number for each figure, but has {len(rounds)} numbers and "
+                    f"{len(columns[uneven[0]])} of {uneven[0]}; write null where a round has none"
+                )
+            return False
+        self._rows.anew(self._rows.of_file)
         for i in range(max(map(len, columns.values()))):
             record = {str(name): values[i] for name, values in columns.items() if i < len(values)}
             self._rows.record(record, f"entry {i + 1} of {self._path.name}: {record}")

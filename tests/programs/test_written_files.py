@@ -129,6 +129,11 @@ WRONG = {
         "for c in ('0.1\\n', '0.2\\n0.3\\n'):\n    open(to, 'w').write('acc\\n' + c)\n    time.sleep(0.2)",
         r"a file of figures must grow, but the 1. figure of val_acc was written anew, in '0.2'",
     ),
+    "fewer figures than rounds": (
+        "h.json",
+        "json.dump({'round': [1, 2, 3], 'acc': rounds[:1]}, open(to, 'w'))",
+        "must have a round's number for each figure, but has 3 numbers and 1 of acc",
+    ),
     "a number": ("h.json", "json.dump(3, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
     "a list of numbers": ("h.json", "json.dump(rounds, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
     "no JSON": ("h.json", "open(to, 'w').write('{\"acc\": [0.1, 0.2')", r"h.json must be JSON, but: "),
