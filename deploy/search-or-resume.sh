@@ -17,7 +17,8 @@ case ${1:--} in
 esac
 place=(--storage-path "$(dirname "$run")" --name "$(basename "$run")" --address auto)
 case $command in
-    search | compare | reproduce | tabulate) words=(python -m fedtune "$command" "$@" "${place[@]}") ;;
+    search | compare) words=(python -m fedtune "$command" "$@" "${place[@]}") ;;
+    reproduce | tabulate) words=(python -m "fedtune.analysis.$command" "$@" "${place[@]}") ;;
     extend | replay) words=(python -m fedtune "$command" "$@" --name "$(basename "$run")" --address auto) ;;
     *) echo "error: a command must be search, compare, reproduce, tabulate, extend or replay, but got $command" >&2
         exit 2 ;;

@@ -13,6 +13,7 @@ from fedtune.analysis.reproduction.paper_tables import GRIDS
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import say
 from fedtune.data import datasets
+from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment, fitting
 from fedtune.studies.ray_tasks import RunTask
@@ -93,6 +94,7 @@ def planned(
                     device=device,
                     preset=row.preset,
                     test_every=every,
+                    trainer=ENGINE,
                 )
                 _check(first, config, column, checked)
                 name = f"{row.label}, {row.preset}" if row.preset and len(names) > 1 else row.label

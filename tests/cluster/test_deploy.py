@@ -295,23 +295,22 @@ PLACE = ["--storage-path", "{0}", "--name", "r", "--address", "auto"]
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (["--algo", "a"], ["search", "--algo", "a", *PLACE]),
-        (["compare", "--algos", "a,b"], ["compare", "--algos", "a,b", *PLACE]),
-        (["reproduce", "t1", "--quick"], ["reproduce", "t1", "--quick", *PLACE]),
-        (["tabulate", "--algo", "a"], ["tabulate", "--algo", "a", *PLACE]),
-        (["extend", "old", "--trials", "+8"], ["extend", "old", "--trials", "+8", *PLACE[2:]]),
-        (["replay", "old"], ["replay", "old", *PLACE[2:]]),
+        (["--algo", "a"], ["fedtune", "search", "--algo", "a", *PLACE]),
+        (["compare", "--algos", "a,b"], ["fedtune", "compare", "--algos", "a,b", *PLACE]),
+        (["reproduce", "t1", "--quick"], ["fedtune.analysis.reproduce", "t1", "--quick", *PLACE]),
+        (["tabulate", "--algo", "a"], ["fedtune.analysis.tabulate", "--algo", "a", *PLACE]),
+        (["extend", "old", "--trials", "+8"], ["fedtune", "extend", "old", "--trials", "+8", *PLACE[2:]]),
+        (["replay", "old"], ["fedtune", "replay", "old", *PLACE[2:]]),
     ],
 )
 def test_a_job_runs_any_command_that_trains(arguments: list[str], command: list[str], tmp_path: Path) -> None:
     said = begun(tmp_path, "r", *arguments)
     assert said.returncode == 0 and said.stdout.split() == [
         "-m",
-        "fedtune",
-        command[0],
-        *(word.format(tmp_path) for word in command[1:]),
+        *(word.format(tmp_path) for word in command),
     ], said.stderr
-    parser = importlib.import_module(f"fedtune.commands.{command[0]}").parser()
+    module = f"fedtune.commands.{command[1]}" if command[0] == "fedtune" else command[0]
+    parser = importlib.import_module(module).parser()
     known = {flag for action in parser._actions for flag in action.option_strings}
     assert {word for word in said.stdout.split() if word.startswith("--")} <= known
 

@@ -298,7 +298,9 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
         for s in (1, 2, 3)
     ]
     goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
-    p = SimpleNamespace(goal=goal, final_seeds=3, run_word="seed", workload=SimpleNamespace(repeatable=True))
+    p = SimpleNamespace(
+        goal=goal, final_seeds=3, run_word="seed", workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True))
+    )
     messages._say_checked(p, pd.DataFrame(rows))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == [tested, "on", "fresh", "seeds", "(3),", "last", "round"]
