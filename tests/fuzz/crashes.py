@@ -93,7 +93,9 @@ def words(line: str, at: Path) -> list[str]:
 
 def command(line: str, at: Path) -> list[str]:
     """The same in a process of its own."""
-    return [sys.executable, "-m", "fedtune", *words(line, at)]
+    first, *rest = words(line, at)
+    module = [f"fedtune.analysis.{first}"] if first == "reproduce" else ["fedtune", first]
+    return [sys.executable, "-m", *module, *rest]
 
 
 def onward(story: Story, run: Path, name: str = "again") -> str:
