@@ -419,8 +419,11 @@ class ProgramRun(Run):
         if self._every > 1 or self._resumes or came == self.rounds:
             return "correct `rounds`, or what it prints"
         each = self.rounds // came if came > 1 and self.rounds % came == 0 else "N"
-        says = f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
-        return f"{says}, or the same number as `rounds` if it reports only at its end" if came == 1 else says
+        once = ", or the number of `rounds` if it reports only at its end" if came == 1 else ""
+        return (
+            "correct `rounds`, or what it prints; if a report stands for several rounds, write "
+            f"report_every = {each}{once}"
+        )
 
     def _after(self) -> str:
         return f"after {several(self._rows.round if self._rows else 0, 'round')}{self._lacks()}"

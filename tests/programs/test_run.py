@@ -232,7 +232,7 @@ FAILURES = {
         r"must report 3 rounds, but ended after 0 rounds, without val_acc.*pattern.*\n  accuracy 0.5",
     ),
     "no output": ("", "ended after 0 rounds.*it printed nothing"),
-    "too few rounds": ("print('acc: 0.5')", "report_every = N, or the same number as `rounds` if"),
+    "too few rounds": ("print('acc: 0.5')", "report_every = N, or the number of `rounds` if"),
     "too many rounds": (ROUNDS + "print('acc: 0.4')", "own: a run has 3 rounds, but another val_acc came.*'acc: 0.4'"),
     "a traceback": (
         "print('acc: 0.5')\nraise KeyError('lr')",
