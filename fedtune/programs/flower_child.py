@@ -600,6 +600,7 @@ if __name__ == "__main__":
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         if LATE in traceback.format_exc():  # fedtune tries a trial again that is ended from outside
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit, which would wait as below
             os.kill(os.getpid(), signal.SIGTERM)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
     sys.exit(status)

@@ -240,6 +240,8 @@ class ProgramCheck:
     def _when(self, first: Trial) -> Said:
         """Whether figures come when they are there, or all at the end."""
         names, gaps = few(list(self.program.metrics)), [row["seconds"] for row in first.rows[1:]]
+        if self.program.every == self.program.rounds > 1:
+            return "advice", f"{names} came once, at the end: no trial can be stopped early; report more often"
         if max(gaps, default=0) > BURST:
             return "passed", f"{names} came round by round"
         if not gaps or first.seconds < QUICK:

@@ -406,7 +406,7 @@ class ProgramRun(Run):
             why = "; the machine may be out of memory" if status is None or _number(status) == signal.SIGKILL else ""
             return Stopped(f"{name} {_how(status)} in round {self._rows.round + 1}{why}")
         if status:
-            return self._failed(f"{name} {_how(status)} {self._after()}")
+            return self._failed(f"{name} {_how(status)} {self._after()}{self._raised()}")
         advice = self._other_length(self._rows.round) if self._rows.round else self._rows.advice()
         if flower.is_app(self.program) and not self._rows.round:
             advice = "name a metric that the app's clients or its server report, client:NAME or server:NAME"
@@ -419,8 +419,10 @@ class ProgramRun(Run):
         if self._every > 1 or self._resumes or came == self.rounds:
             return "correct `rounds`, or what it prints"
         each = self.rounds // came if came > 1 and self.rounds % came == 0 else "N"
+        once = ", or the number of `rounds` if it reports only at its end" if came == 1 else ""
         return (
-            f"correct `rounds`, or what it prints; if a report stands for several rounds, write report_every = {each}"
+            "correct `rounds`, or what it prints; if a report stands for several rounds, write "
+            f"report_every = {each}{once}"
         )
 
     def _after(self) -> str:

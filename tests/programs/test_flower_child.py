@@ -81,7 +81,9 @@ def test_a_client_that_fails_ends_the_run_with_its_place(tmp_path: Path) -> None
 
 
 ENDED = """
-import threading, time
+import signal, sys, threading, time
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
 
 def app(grid, context):
     threading.Thread(target=time.sleep, args=(600,)).start()

@@ -170,6 +170,13 @@ def test_only_figures_that_come_at_once_are_said_to_come_so(
     assert found(str(path), rounds=3, until="figures")["figures"].startswith(says)
 
 
+def test_a_figure_that_comes_once_for_the_whole_run_is_told(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, "print('acc: 0.1\\ntest_acc: 0.5')"))
+    path.write_text(f"report_every = 4\n{path.read_text()}")
+    says = found(str(path), until="figures")["figures"]
+    assert says.startswith("advice: val_acc, test_acc came once, at the end: no trial can be stopped early")
+
+
 def test_start_up_that_is_most_of_a_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_check, "QUICK", 0.1)
     said = found(written(tmp_path, f"import time\ntime.sleep(1)\n{PLAIN}"), until="rounds")
