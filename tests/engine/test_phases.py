@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.fedala import FedALA
 from support.helpers import (
     DIGITS,
     TIGHT,
@@ -97,19 +96,9 @@ class Majority(Algorithm):
         return m.head(m.body(x)) * 1e-6 + m.kept["class"]
 
 
-@dataclass(frozen=True)
-class Late(Algorithm):
-    """FedAvg whose only training is the third phase, as FedALA's is."""
-
-    shared = ("body", "head")
-
-    def phases(self, task: Task) -> tuple[Phase, ...]:
-        return Phase(self.loss, steps=0), Phase(self.loss, steps=0), Phase(self.loss)
-
-
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_as(monkeypatch, falling=Falling, majority=Majority, late=Late, fedala=FedALA)
+    known_as(monkeypatch, falling=Falling, majority=Majority)
 
 
 def kept(sim: Any) -> dict[str, Tensor]:
@@ -229,25 +218,13 @@ def test_what_a_client_keeps_is_known_when_it_predicts(executor: str) -> None:
         assert abs(row["test_acc_all"] - right.mean()) < 1e-12
 
 
-@BOTH
-def test_fedala_whose_weights_stay_one_is_fedavg(executor: str) -> None:
-    few = DIGITS.override(participation=0.6)
-    ala, avg = simulate("fedala", few, executor=executor, eta=0.0, passes=2), simulate("late", few, executor=executor)
-    for a, b in zip(play(ala, 3), play(avg, 3), strict=True):
-        assert {n: a[n] for n in ("val_acc", "test_acc")} == {n: b[n] for n in ("val_acc", "test_acc")}
-        assert abs(a["val_loss"] - b["val_loss"]) < 1e-12
-    for n, t in avg.state.server["shared"].items():
-        assert_close(ala.state.server["shared"][n], t, **TIGHT)
-    assert (ala.state.groups[0].tensors["mix.weight"] == 1).all()
-
-
 def test_fedala_is_one_stacked_looped_regrouped_in_chunks_and_resumed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     few = DIGITS.override(participation=0.6)
     whole = simulate("fedala", few, passes=12)
     rows = play(whole, 4)
-    weights = whole.state.groups[0].tensors["mix.weight"]
+    weights = whole.state.groups[0].tensors["weights.1"]
     assert weights.min() >= 0 and weights.max() <= 1 and 0 < weights.mean() < 1
     for other in (
         simulate("fedala", few, executor="loop", passes=12),
