@@ -20,6 +20,7 @@ from support.helpers import (
     play,
     randn,
     random_federation,
+    record_uploads,
     simulate,
 )
 from torch import Tensor, nn
@@ -41,19 +42,6 @@ EVENTFUL = EARLY["gfpl"]
 
 def data(sizes: tuple[int, ...] = (24, 17, 9)) -> Any:
     return random_federation(sizes, HELD)
-
-
-def sent_up(sim: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
-    """The list that every upload will be added to."""
-    cls, seen = type(sim.setup.algorithm), []
-    aggregate = cls.aggregate
-
-    def taken(alg: GFPL, server: dict, up: dict, task: Task) -> dict:
-        seen.append(up)
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(cls, "aggregate", taken)
-    return seen
 
 
 def client(sim: Any, k: int = 0) -> Model:
@@ -155,7 +143,7 @@ def test_events_are_the_multiples_of_s_t_from_t1_on(start: int, every: int, roun
 @pytest.mark.parametrize("threshold", [0.1, 300.0])
 def test_an_event_costs_exactly_what_the_paper_counts(threshold: float, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("gfpl", DIGITS, data((44, 17, 9)), **(EVENTFUL | {"threshold": threshold, "components": 4}))
-    seen = sent_up(sim, monkeypatch)
+    seen = record_uploads(sim, monkeypatch)
     quiet, event = play(sim, 2)
     assert quiet["up_bytes"] == quiet["down_bytes"] == 0 and "fusion_ratio" not in quiet
     (up,) = seen
@@ -189,7 +177,7 @@ def test_one_component_uploads_each_classs_mean_and_variance_of_the_trained_feat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = simulate("gfpl", DIGITS, data(), **(EVENTFUL | {"components": 1, "variance_floor": 1e-6}))
-    seen = sent_up(sim, monkeypatch)
+    seen = record_uploads(sim, monkeypatch)
     play(sim, 2)
     local = unpack(seen[0]["mixtures"].values)
     for k, own in enumerate(HELD):
