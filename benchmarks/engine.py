@@ -1,20 +1,11 @@
-"""How much faster the engine is than plain PyTorch, and what Tune costs: one table, ratios within one run.
+"""How much faster the engine is than plain PyTorch: one table, ratios within one run.
 
-    python -m benchmarks.engine [--json FILE] [--only training,em,server,clients,tune] [--repeats 5]
-                                [--device cuda]
+    python -m benchmarks.engine [--json FILE] [--repeats 5] [--device cuda]
 
-training  milliseconds a client-step of fedtune's local training, against a plain eager loop over the clients
-          (nn.Module, torch.optim.SGD with momentum 0.5) on the same models and batches.  Both are checked to end with
-          the same weights.  One thread, both in this process, taking turns; the least of several repeats.  This is the
-          only part that also runs on a GPU; there the difference of the weights is printed, because convolutions round
-          to TF32.
-em        the batched EM against scikit-learn's fits (benchmarks/em.py).
-server    training FedPA's and FedGenP's generators, against a loop, and with more and more clients
-          (benchmarks/server.py).
-clients   rounds with several architectures or with 10 of many clients, evaluation of clients of different sizes,
-          assigning rows to many clients (benchmarks/clients.py).
-tune      wall time of a search of 16 trials against the same rounds trained without Tune in as many processes
-          (benchmarks/tune.py).
+A row shows the milliseconds a client-step of fedtune's local training, against a plain eager loop over the clients
+(nn.Module, torch.optim.SGD with momentum 0.5) on the same models and batches.  Both are checked to end with the same
+weights.  One thread, both in this process, taking turns; the least of several repeats.  On a GPU the difference of the
+weights is printed, because convolutions round to TF32.
 """
 
 from __future__ import annotations
@@ -29,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import clients, em, server
 from benchmarks.timing import best_of
 from fedtune.core import memory, randomness
 from fedtune.engine import batches, executors, local_training
@@ -37,8 +27,6 @@ from fedtune.experiment.algorithm import Phase
 from fedtune.experiment.registry import find
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures, catalogue
-
-PARTS = ("training", "em", "server", "clients", "tune")
 
 # model, image, batch, clients, rows of a client, target: the least ratio
 CASES: list[tuple[str, architectures.Shape, int, int, int, float]] = [
@@ -125,7 +113,7 @@ def training_row(
 
 
 def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """The part `training`, printed as it is found."""
+    """Every case, printed as it is found."""
     head = f"{'model':14} {'B':>4} {'executor':>8} {'eager ms':>9} {'engine ms':>9} {'ratio':>6} {'target':>6} "
     head += f"{'difference':>10}"
     print(head + "   (a client-step)", flush=True)
@@ -143,37 +131,19 @@ def measure(repeats: int, device: str = "cpu") -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Measure the requested parts."""
+    """Measure, print, and write the figures."""
     parser = argparse.ArgumentParser(
         allow_abbrev=False, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="also write the figures here")
-    parser.add_argument("--only", help="which parts, with commas (default all; on a GPU training)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    only = set((args.only or ("training" if args.device != "cpu" else ",".join(PARTS))).split(","))
-    if unknown := only - set(PARTS):
-        parser.error(f"--only takes {', '.join(PARTS)}, but got {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     memory.keep_freed_memory()
-    out: dict[str, Any] = {}
-    if "training" in only:
-        out["training"] = measure(args.repeats, args.device)
-    if "em" in only:
-        out["em"] = em.measure()
-        print(em.line(out["em"]), flush=True)
-    if "server" in only:
-        out["server"] = server.measure(args.repeats)
-    if "clients" in only:
-        out["clients"] = clients.measure(args.repeats)
-    if "tune" in only:
-        from benchmarks import tune  # the only part that needs Ray
-
-        out["tune"] = tune.measure()
-        print(tune.line(out["tune"]), flush=True)
+    rows = measure(args.repeats, args.device)
     if args.json:
-        args.json.write_text(json.dumps(out, indent=2) + "\n")
+        args.json.write_text(json.dumps({"training": rows}, indent=2) + "\n")
     return 0
 
 

@@ -81,7 +81,7 @@ step "the same numbers as on the CPU" 200 env PYTHONPATH="$PYTHONPATH:$PWD/tests
   --rootdir . --import-mode=importlib --noconftest -p no:cacheprovider -p no:benchmark $workers tests/engine/test_cuda.py
 step "GFPL, a whole run" 90 $(whole gfpl gfpl-fmnist-w4 "$device" "")
 step "FedPA, a whole run" 120 $(whole fedpa fedpa-fmnist-a0.3 "$device" "")
-step "the engine against plain PyTorch" 90 "$python" -m benchmarks.engine --device "$device" --only training --repeats 2
+step "the engine against plain PyTorch" 90 "$python" -m benchmarks.engine --device "$device" --repeats 2
 step "seeds as one stack" 60 "$python" -m benchmarks.seeds --device "$device" --turns 2
 step "a trial's share of the memory" 40 "$python" -m benchmarks.gpu_day memory --device "$device"
 step "the same run twice" 40 "$python" -m benchmarks.gpu_day twice --device "$device"

@@ -118,7 +118,7 @@ def chunks_of(g: Group, table: Split) -> list[Tensor]:
 
     Clients with similar numbers of rows are grouped, the largest first, so there is little padding and hardly any
     client is alone.  (Stacked clients of the two-conv CNN predict twice as many rows per second as one alone:
-    benchmarks/clients.py.)
+    benchmarks/clients.py at af3fb7d.)
     """
     counts = table.counts[g.ids].tolist()
     parts: list[list[int]] = []
