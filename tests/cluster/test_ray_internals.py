@@ -24,6 +24,7 @@ import ray
 from ray import _raylet, tune
 from ray._private import parameter, ray_constants, services, utils, worker
 from ray._private.node import Node
+from ray.air._internal import usage
 from ray.tune import Callback
 from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
@@ -293,6 +294,14 @@ def test_a_trial_asks_for_no_environment_of_its_own() -> None:
     with ray_internals.searching():
         assert not asked().get("env_vars"), "the variables come from elsewhere"
     assert asked()["env_vars"]
+
+
+def test_a_search_imports_no_tracker_to_count_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.air.integrations.mlflow", None)
+    with pytest.raises(ImportError):
+        usage._count_callbacks([])
+    with ray_internals.searching():
+        usage._count_callbacks([])
 
 
 def test_tune_leaves_sigusr1_to_whoever_had_it() -> None:
