@@ -26,6 +26,7 @@ FEW = field.read("tuned-few")
 ASKED = yaml.safe_load((ROOT / "analysis" / "contrasts.yaml").read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_kept_tables_are_those_of_the_kept_runs(study: str) -> None:
     runs = field.runs(study)
@@ -282,6 +283,7 @@ def earlier() -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_how_far_to_trust_it() -> None:
     require(section("### How far to trust this"), trust())
 

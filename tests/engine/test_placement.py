@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 from support import placement
+from support.algorithms import every
 from support.helpers import CLOCK, EARLY
 from support.user_algorithms import known_as, own_net
 from torch import nn
@@ -75,17 +76,12 @@ def check(name, scenario=DIGITS, executor="stack", config=None, **fields):
     assert_alike(found, rows_of(on("cpu", name, scenario, executor, config, **fields), scenario.rounds))
 
 
-def in_turns(turn):
-    """All algorithms, of which every second one is among the long tests."""
-    return [pytest.param(n, marks=[pytest.mark.long] * (i % 2 != turn)) for i, n in enumerate(registry.names())]
-
-
-@pytest.mark.parametrize("name", in_turns(0))  # what is wrong in an algorithm's methods either executor shows
+@pytest.mark.parametrize("name", every())  # what is wrong in an algorithm's methods either executor shows
 def test_an_algorithm_trains_its_clients_one_by_one_on_the_gpu(name):
     check(name, DIGITS.override(clients=2, rounds=3 if EARLY[name] else 2), "loop")
 
 
-@pytest.mark.parametrize("name", in_turns(1))
+@pytest.mark.parametrize("name", every())
 def test_an_algorithm_trains_stacks_of_clients_there_in_several_chunks(name, monkeypatch):
     for limit, value in {"ROWS_AT_ONCE": 32, "BAND": 1, "STEP": 1, "BLOCK": 8}.items():
         monkeypatch.setattr(chunks, limit, value)

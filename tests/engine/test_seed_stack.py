@@ -19,11 +19,11 @@ from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
 from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.registry import names
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
 from fedtune.user_code import user_files
+from tests.support.algorithms import every
 from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
 
 SEEDS = (3, 4, 5)
@@ -79,11 +79,8 @@ def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> 
         assert_close(numbers(ours.state), numbers(run.state), **TIGHT)
 
 
-# to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask of all
-ALGORITHMS = [pytest.param(name, marks=[pytest.mark.long] * (i % 2)) for i, name in enumerate(names())]
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
+# to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask
+@pytest.mark.parametrize("name", every())
 def test_stacked_seeds_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
     data = {seed: partitioning.make(SOME, seed) for seed in SEEDS[:2]}
     require_equal(*both(name, SOME, EARLY[name], data), rounds=3 if EARLY[name] else 2)

@@ -490,6 +490,7 @@ def promoting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> None:
     undisturbed = promoting / "run"
     trials = pd.read_parquet(undisturbed / "trials.parquet")
@@ -513,7 +514,8 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> 
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("moment", [pytest.param(2, marks=pytest.mark.long), 12])
+@pytest.mark.long  # searches of Ray's
+@pytest.mark.parametrize("moment", [2, 12])
 def test_a_promoting_search_is_resumed_from_what_a_kill_left(moment: int, promoting: Path, tmp_path: Path) -> None:
     """What was paused stays paused, and goes on as it would have.
 
