@@ -218,6 +218,7 @@ def test_what_a_client_keeps_is_known_when_it_predicts(executor: str) -> None:
         assert abs(row["test_acc_all"] - right.mean()) < 1e-12
 
 
+@pytest.mark.long  # all laws of conformance run on it
 def test_fedala_is_one_stacked_looped_regrouped_in_chunks_and_resumed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

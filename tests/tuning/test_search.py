@@ -132,6 +132,7 @@ def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypa
     assert not (honest.trials["last_test_acc"] == blind.trials["last_test_acc"]).all()
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
     space = tmp_path / "space.py"
     space.write_text("SPACE = [{'lr': 1.0, 'momentum': 0.99, 'lam': 50.0}, {'lr': 0.01, 'momentum': 0.5, 'lam': 1.0}]")

@@ -18,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from ray import tune
 
-from fedtune.analysis import plots
+from fedtune.analysis import importances, plots
 from fedtune.core.metrics import METRIC, worst
 from fedtune.core.objectives import Goal, parse
 from fedtune.runs import logs
@@ -163,8 +163,11 @@ def a_search_that_diverges(
 
 
 @pytest.mark.parametrize("objectives", [METRIC, "val_loss", "val_acc,comm_mb", "val_acc stopped", "val_acc extended"])
-def test_a_report_and_a_dashboard_rank_hyperparameters_alike(objectives: str, tmp_path: Path) -> None:
+def test_a_report_and_a_dashboard_rank_hyperparameters_alike(
+    objectives: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A dashboard asks Optuna for the importance of a file's complete trials; one that diverged has no result."""
+    monkeypatch.setattr(importances, "RESAMPLES", 1)
     text, _, how = objectives.partition(" ")
     goal, path = Goal(parse(text)), tmp_path / "study.journal"
     earlier = path.with_name("earlier") if how == "extended" else None

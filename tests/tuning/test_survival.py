@@ -64,6 +64,7 @@ def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undis
         assert len(trial.intermediate_values) >= ROUNDS - 1
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_finished_search_is_extended_by_what_it_has_not_tried(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
