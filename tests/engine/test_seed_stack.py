@@ -139,7 +139,7 @@ def test_a_trial_diverges_with_the_reason_of_its_first_seed_that_does() -> None:
         Seeds(made, {"lr": 0.5}, dict(enumerate(data, 3))).step()
 
 
-@pytest.mark.parametrize("name", ["gfpl", "scaffold"])
+@pytest.mark.parametrize("name", first(["scaffold", "gfpl"], 1))
 def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path, calls: Calls) -> None:
     data = {seed: partitioning.make(SOME, seed) for seed in SEEDS}
 

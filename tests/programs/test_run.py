@@ -470,6 +470,7 @@ def test_nothing_stays_in_shared_memory_when_whoever_keeps_it_is_killed(folder: 
         worker.kill()
 
 
+@pytest.mark.long  # as long as what cleans shared memory may take
 def test_a_process_that_only_looks_like_one_that_cleans_ends_too(folder: Path) -> None:
     script = "import subprocess, sys, time\n"
     script += (

@@ -30,6 +30,7 @@ def by_pairs() -> frozenset[str]:
 FEW = by_pairs()
 
 
-def every() -> list[Any]:
-    """The parameters of a test of all algorithms."""
-    return [pytest.param(name, marks=[pytest.mark.long] * (name not in FEW)) for name in names()]
+def every(turn: int | None = None) -> list[Any]:
+    """The parameters of a test of all algorithms; of two tests that take turns each has half of the few."""
+    few = FEW if turn is None else sorted(FEW)[turn::2]
+    return [pytest.param(name, marks=[pytest.mark.long] * (name not in few)) for name in names()]

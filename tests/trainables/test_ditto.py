@@ -65,6 +65,7 @@ def client_net_own(sim, k: int) -> nn.Module:  # type: ignore[no-untyped-def]
     return net
 
 
+@pytest.mark.long  # its rounds are computed by hand, too
 def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     apart = []
     for lam in (0.0, 0.5, 5.0):

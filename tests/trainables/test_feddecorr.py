@@ -64,6 +64,7 @@ def test_two_rounds_by_hand(scale: str, penalty, executor: str) -> None:
     assert_means_of_steps(sim, 2, loss)
 
 
+@pytest.mark.long  # its rounds are computed by hand, too
 def test_features_are_less_correlated_than_fedavgs() -> None:
     left = []
     for beta in (0.0, 10.0):

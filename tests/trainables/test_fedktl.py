@@ -107,6 +107,7 @@ def test_latents_are_class_means_of_the_transformed_and_pictures_what_the_genera
         )
 
 
+@pytest.mark.long  # its rounds are computed by hand, too
 def test_more_pull_to_the_centres_brings_latents_of_a_class_together() -> None:
     apart = []
     for lam in (0.01, 10.0):

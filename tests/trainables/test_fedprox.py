@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.by_hand import assert_means_of_steps, distance
 from support.helpers import (
     DIGITS,
@@ -46,6 +47,7 @@ def test_the_penalty_is_half_mu_times_the_squared_distance_of_the_parameters_alo
     assert_close(prox - plain, 0.3 * apart, **TIGHT)
 
 
+@pytest.mark.long  # its rounds are computed by hand, too
 def test_a_strong_pull_keeps_the_model_nearer() -> None:
     moved = []
     for mu in (0.0, 0.1, 1.0):

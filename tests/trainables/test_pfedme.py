@@ -59,6 +59,7 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
                 assert_close(sim.state.groups[0].tensors[n][k], p.detach(), **TIGHT)
 
 
+@pytest.mark.long  # its rounds are computed by hand, too
 def test_a_stronger_pull_keeps_the_own_model_nearer() -> None:
     apart = []
     for lam in (0.1, 2.0, 9.0):

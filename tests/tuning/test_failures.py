@@ -174,6 +174,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of this size holds some 15 MB; each that were kept would be added to the level."""
