@@ -96,13 +96,6 @@ def test_an_extended_search_is_extended_again(longer) -> None:
     assert json.loads((folder.with_name("third") / "run.json").read_text())["extends"] == "run+3rounds"
 
 
-@pytest.mark.long  # a search of Ray's
-def test_a_replay_gives_every_number_again(before, capsys: pytest.CaptureFixture) -> None:
-    assert replay.main([str(before.folder), "--no-dashboard"]) == 0
-    out = capsys.readouterr().out
-    assert f"all {len(before.trials)} trials, {len(before.rounds)} rounds, are the same bit for bit" in out
-
-
 def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     other = tmp_path / "run"
     shutil.copytree(before.folder, other)

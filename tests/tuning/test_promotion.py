@@ -433,13 +433,6 @@ def assert_as_whole(got: SimpleNamespace, whole: Whole) -> None:
     assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
 
 
-@pytest.mark.long  # the next one does, and loses workers
-def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Whole) -> None:
-    got = searched(ray_here / "one", 30)
-    assert got.log.played() == jobs(30, whole)[0]
-    assert_as_whole(got, whole)
-
-
 def test_dead_workers_change_no_number(ray_here: Path, whole: Whole) -> None:
     """One dies in the middle, one while its trial is to pause."""
     (ray_here / "dead").mkdir()
