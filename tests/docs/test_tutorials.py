@@ -87,6 +87,7 @@ def test_every_tutorial_is_run_and_says_what_it_gives() -> None:
         assert "At the end you " in opening and "\nYou need " in opening and "minutes" in opening, name
 
 
+@pytest.mark.long
 def test_first_search(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("first-search", tmp_path, **alone)
     assert "fresh seeds" in out and "Best configuration: " in out and "config/lr" in out
@@ -117,6 +118,7 @@ def test_your_own_algorithm(tmp_path: Path, alone: Mapping[str, str]) -> None:
     assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg"}
 
 
+@pytest.mark.long
 def test_a_program(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("program", tmp_path, **alone)
     assert "FAILED" not in out and len(StudyFolder(tmp_path / "runs/own").trials) == 4

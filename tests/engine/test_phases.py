@@ -10,10 +10,6 @@ import torch
 from support.helpers import (
     DIGITS,
     TIGHT,
-    assert_close_numbers,
-    assert_close_rows,
-    assert_same_numbers,
-    numbers,
     own_rows,
     play,
     simulate,
@@ -24,7 +20,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.engine import batches, chunks
+from fedtune.engine import batches
 from fedtune.engine.batches import Pool
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Phase, Task, hyper
 from fedtune.experiment.scenario import Scenario
@@ -216,27 +212,3 @@ def test_what_a_client_keeps_is_known_when_it_predicts(executor: str) -> None:
         most = [own_rows(sim, k)[1].bincount(minlength=10).argmax() for k in range(len(labels))]
         right = torch.stack([(of == m).double().mean() for of, m in zip(labels, most, strict=True)])
         assert abs(row["test_acc_all"] - right.mean()) < 1e-12
-
-
-def test_fedala_is_one_stacked_looped_regrouped_in_chunks_and_resumed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    few = DIGITS.override(participation=0.6)
-    whole = simulate("fedala", few, passes=12)
-    rows = play(whole, 4)
-    weights = whole.state.groups[0].tensors["weights.1"]
-    assert weights.min() >= 0 and weights.max() <= 1 and 0 < weights.mean() < 1
-    for other in (
-        simulate("fedala", few, executor="loop", passes=12),
-        simulate("fedala", few, groups=[[1, 4], [0, 3], [2]], passes=12),
-    ):
-        assert_close_rows(play(other, 4), rows)
-        assert_close_numbers(numbers(other.state), numbers(whole.state))
-    first, second = simulate("fedala", few, passes=12), simulate("fedala", few, passes=12)
-    play(first, 2)
-    first.save(tmp_path / "state.pt")
-    second.load(tmp_path / "state.pt")
-    assert play(second, 2) == rows[2:]
-    assert_same_numbers(numbers(second.state), numbers(whole.state))
-    monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 40)
-    assert_close_rows(play(simulate("fedala", few, passes=12), 4), rows)

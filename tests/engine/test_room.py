@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.algorithms import every
 from support.helpers import numbers, play, random_federation
 
 from fedtune.core.errors import UserError
 from fedtune.data import datasets
 from fedtune.data.dataset import Dataset
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import initial_weights, partitioning, pretrained, registry
+from fedtune.experiment import initial_weights, partitioning, pretrained
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import SCENARIOS, find
@@ -166,7 +167,7 @@ def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: P
         Experiment(algorithm="fedavg", scenario=scenario.override(model="fedgen-cnn")).check()
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", every())
 def test_every_algorithm_takes_a_common_frozen_body(name: str) -> None:
     sim = begun(name, find("gfpl-fmnist-common-frozen").override(clients=3, all_classes=0))
     before = [{n: t.clone() for n, t in of_client(sim, k).items()} for k in range(3)]

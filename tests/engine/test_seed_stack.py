@@ -19,12 +19,13 @@ from fedtune.engine.seed_stack import SeedStack, by_plan, seeds_at_once
 from fedtune.engine.simulation import Seeds, Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.registry import names
 from fedtune.experiment.scenario import Scenario
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
 from fedtune.user_code import user_files
+from tests.support.algorithms import every
 from tests.support.helpers import CLOCK, DIGITS, EARLY, TIGHT, numbers
+from tests.support.rows import first
 
 SEEDS = (3, 4, 5)
 SOME = DIGITS.override(participation=0.6, eval_clients=4, all_classes=40, rounds=3)  # three of five take part
@@ -79,11 +80,8 @@ def require_equal(together: Seeds, alone: list[Simulation], rounds: int = 3) -> 
         assert_close(numbers(ours.state), numbers(run.state), **TIGHT)
 
 
-# to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask of all
-ALGORITHMS = [pytest.param(name, marks=[pytest.mark.long] * (i % 2)) for i, name in enumerate(names())]
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
+# to an algorithm another seed's clients are more clients: whether it can be stacked the conformance checks ask
+@pytest.mark.parametrize("name", every())
 def test_stacked_seeds_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
     data = {seed: partitioning.make(SOME, seed) for seed in SEEDS[:2]}
     require_equal(*both(name, SOME, EARLY[name], data), rounds=3 if EARLY[name] else 2)
@@ -91,7 +89,7 @@ def test_stacked_seeds_have_the_numbers_of_runs_alone(name: str, calls: Calls) -
     assert max(calls.clients) >= 6  # three clients of each of two seeds; below there are three
 
 
-@pytest.mark.parametrize("name", ["fedproto", "fml", "gfpl"])
+@pytest.mark.parametrize("name", first(["fedproto", "fml", "gfpl"], 1))
 def test_stacked_seeds_of_mixed_models_have_the_numbers_of_runs_alone(name: str, calls: Calls) -> None:
     # of five clients with three architectures two take part: of some runs nobody has the first one
     scenario = DIGITS.override(model="htmini3", participation=0.4, rounds=3)
@@ -141,7 +139,7 @@ def test_a_trial_diverges_with_the_reason_of_its_first_seed_that_does() -> None:
         Seeds(made, {"lr": 0.5}, dict(enumerate(data, 3))).step()
 
 
-@pytest.mark.parametrize("name", ["gfpl", "scaffold"])
+@pytest.mark.parametrize("name", first(["scaffold", "gfpl"], 1))
 def test_a_trial_of_several_seeds_resumes_bit_for_bit(name: str, tmp_path: Path, calls: Calls) -> None:
     data = {seed: partitioning.make(SOME, seed) for seed in SEEDS}
 

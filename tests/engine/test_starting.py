@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.algorithms import every
 from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.engine import model_file, simulation
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import initial_weights, registry
+from fedtune.experiment import initial_weights
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
@@ -57,7 +58,7 @@ def of_client(sim: Simulation, k: int) -> dict[str, Tensor]:
     return own | dict(sim.state.server.get("shared", {}))
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", every())
 def test_every_algorithm_starts_every_client_from_the_file(name: str, tmp_path: Path) -> None:
     tensors = net().state_dict()
     sim = begun(name, saved(tmp_path / "net.pt", tensors))

@@ -20,6 +20,7 @@ from support.helpers import (
     random_federation,
     simulate,
 )
+from support.rows import first
 from support.user_algorithms import known_as, own_net
 from torch import Tensor
 from torch.testing import assert_close
@@ -28,7 +29,7 @@ from fedtune.data.federation import Federation
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, Task
 
-SOME = ["fedavg", "fedprox", "scaffold", "fesem", "fedproto", "gfpl", "feddyn", "moon"]
+SOME = ["scaffold", "fedproto", "moon", "fedavg", "fedprox", "fesem", "gfpl", "feddyn"]
 
 
 def tokens() -> Federation:
@@ -73,7 +74,10 @@ class Typed(Algorithm):
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("typed", {}), ("typed", {"optimizer": "adam"}), ("typed", {"weight_decay": 0.01}), *((n, {}) for n in SOME)],
+    first(
+        [("typed", {"optimizer": "adam"}), *((n, {}) for n in SOME), ("typed", {}), ("typed", {"weight_decay": 0.01})],
+        4,
+    ),
 )
 def test_stack_equals_loop_and_a_resume_on_tokens(
     name: str, config: dict, tmp_path: Any, monkeypatch: pytest.MonkeyPatch

@@ -82,7 +82,7 @@ def test_a_model_that_starts_alike_on_two_seeds_is_found_and_one_that_draws_is_n
 def test_a_note_says_it_once_wherever_the_model_is_trained(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for kind, notes in (("seeded", 1), ("drawn", 0)):
         for use in (fedtune.train, fedtune.objective, fedtune.tunable):  # the last as search and compare do
-            use("fedavg", "digits-w4", model=f"{file}:{kind}", **SMALL)
+            use("fedavg", "digits-w4", model=f"{file}:{kind}", executor="loop", **SMALL)
             assert capsys.readouterr().err.count(f"note: net.py:{kind} has {SAID}") == notes
 
 

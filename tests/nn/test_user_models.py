@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.algorithms import every
 from support.helpers import DIGITS, EARLY, assert_same_numbers, numbers, play, random_federation, simulate
 from torch import nn
 
@@ -208,7 +209,7 @@ def test_a_model_without_a_body_that_learns_is_shared_whole_or_refused(net: str)
         Experiment(algorithm="fedper", scenario=logistic).check()
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", every())
 def test_every_algorithm_trains_a_head_of_two_layers_or_says_that_it_cannot(net: str, name: str) -> None:
     scenario, data = DIGITS.override(model=f"{net}:deep"), random_federation([5, 9])
     if registry.find(name).linear_head:

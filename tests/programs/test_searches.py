@@ -141,6 +141,7 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     assert not any(map(lives, pids(tmp_path)))
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_path: Path) -> None:
     own = file(tmp_path)
     (tmp_path / "own.py").write_text(SCRIPT.replace("    print(", "    t % 3 or print("))
@@ -154,6 +155,7 @@ def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_
     assert all(row["training_iteration"] == row["round"] for row in logged) and len(logged) == len(found.rounds)
 
 
+@pytest.mark.long  # a search of Ray's
 def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = file(tmp_path)
     (tmp_path / "own.py").write_text("raise ValueError('no\\nluck')")
@@ -165,6 +167,7 @@ def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pyt
     assert last.startswith("error: every trial failed: own failed with status 1 after 0 rounds") and "luck" not in last
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_program_that_is_killed_each_time_has_its_own_reason_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

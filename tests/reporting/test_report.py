@@ -770,6 +770,7 @@ def test_the_table_filters_by_text_and_status(opened: Browser) -> None:
     assert cells(opened, "trial") == [] and count(opened) == "0 of 14 trials"
 
 
+@pytest.mark.long  # in a browser
 def test_the_command_can_be_copied(opened: Browser) -> None:
     opened.press("(//div[@class='copy']/button)[1]")
     wait_for(lambda: opened.script("return document.querySelector('.copy button').textContent") != "copy")
@@ -798,6 +799,7 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str
     assert browser.errors() == []
 
 
+@pytest.mark.long  # in a browser
 def test_a_screen_shows_tables_whole(browser: Browser, opened: Browser, tmp_path: Path) -> None:
     spread = [row | dict.fromkeys(check.SPREAD, 0.5) for row in final()]
     assert report.main([str(make(tmp_path / "wide", final=spread))]) == 0
@@ -809,6 +811,7 @@ def test_a_screen_shows_tables_whole(browser: Browser, opened: Browser, tmp_path
         assert browser.script(box + "return box.scrollWidth - box.clientWidth") <= 0
 
 
+@pytest.mark.long  # in a browser
 def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     wait_for(lambda: opened.script("return !!window.Plotly"))
     opened.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": "print"})
@@ -836,6 +839,7 @@ def test_figures_stand_in_tabs_the_most_useful_first(opened: Browser) -> None:
     assert opened.script("return document.querySelectorAll('[role=tab][aria-selected=true]').length") == 1
 
 
+@pytest.mark.long  # in a browser
 def test_a_browser_that_cannot_unpack_has_the_pages_own_way(browser: Browser, html: str, run: Path) -> None:
     lacking = browser.do(
         "goog/cdp/execute",
@@ -850,6 +854,7 @@ def test_a_browser_that_cannot_unpack_has_the_pages_own_way(browser: Browser, ht
         browser.do("goog/cdp/execute", cmd="Page.removeScriptToEvaluateOnNewDocument", params=lacking)
 
 
+@pytest.mark.long  # in a browser
 def test_a_dark_screen_has_a_dark_page_and_paper_is_white(opened: Browser, run: Path) -> None:
     feature = [{"name": "prefers-color-scheme", "value": "dark"}]
     params = {"media": "screen", "features": feature}
@@ -881,6 +886,7 @@ def test_a_page_says_what_to_try_next(html: str, comparison: Path, tmp_path: Pat
     assert "Widen ranges for all that share them" in words(comparison, tmp_path / "x.html")
 
 
+@pytest.mark.long  # in a browser
 def test_a_folded_search_draws_once_it_is_opened(browser: Browser, comparison: Path) -> None:
     report.main([str(comparison)])
     show(browser, comparison / "report.html")

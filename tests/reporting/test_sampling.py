@@ -34,6 +34,7 @@ def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, bounds: N
     assert set(some.rounds["trial"]) == set(some.trials["trial"]) and some.trials.index.is_monotonic_increasing
     assert set(table["trial"]) == set(best[: sampling.LISTED]) and table.index.is_monotonic_increasing
     pd.testing.assert_frame_equal(sampling.drawn(f).trials, some.trials)  # the same each time
+    assert "this shows 40 of 300 trials, the best 20 and others drawn at random" in sampling.note(f)
 
 
 def test_of_few_trials_nothing_is_left_out_and_nothing_said(bounds: None, tmp_path: Path) -> None:
@@ -50,6 +51,7 @@ def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None
     assert some.directions == study.directions and some.best_value == study.best_value
 
 
+@pytest.mark.long
 def test_the_page_says_what_it_leaves_out(
     run: Path, bounds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

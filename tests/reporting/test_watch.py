@@ -395,6 +395,7 @@ def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Pat
     assert told == json.loads(json.dumps(importances.mattered(importances.study(run))._asdict()))
 
 
+@pytest.mark.long
 def test_tables_that_are_written_while_a_search_is_drawn_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,6 +624,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
         assert any("Content Security Policy" in error for error in browser.errors())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [400, 1300])
 def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Browser) -> None:
     files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0 … 1" for i in range(9)})
@@ -641,6 +643,7 @@ def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Brows
         browser.do("goog/cdp/execute", cmd="Emulation.clearDeviceMetricsOverride", params={})
 
 
+@pytest.mark.long
 def test_chosen_runs_are_set_beside_one_another(storage: Path, browser: Browser) -> None:
     search(storage / "other", "finished", scheduler="none")
     search(storage / "third", "finished")

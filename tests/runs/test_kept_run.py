@@ -43,6 +43,7 @@ def test_its_tables_are_read(run: Path) -> None:
     assert sorted(again["trial"]) == sorted(trials["trial"]) and len(logged) == 9
 
 
+@pytest.mark.long  # a search of Ray's
 @pytest.mark.usefixtures("one_ray")
 def test_it_is_replayed_bit_for_bit_or_told_how_far_other_kernels_lead(
     run: Path, capsys: pytest.CaptureFixture

@@ -156,6 +156,7 @@ def ran(folder: Path) -> list[str]:
     return (folder / "ran").read_text().splitlines()
 
 
+@pytest.mark.long  # a search of Ray's
 def test_the_best_three_decide_on_more_seeds_which_is_named_and_an_interrupted_choice_goes_on(
     tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ def test_the_best_three_decide_on_more_seeds_which_is_named_and_an_interrupted_c
     assert "the best 3 on 2 more seeds" in page and "search on 0; the best 3 also on 1 to 2; check on 3, 4" in page
 
 
+@pytest.mark.long  # a search of Ray's
 def test_where_no_finished_trial_stands_nothing_is_named(
     tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +247,7 @@ def test_what_an_extended_search_trained_on_more_seeds_is_not_trained_again(
     assert (first.files.choice_folder).exists()
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_comparison_judges_what_each_search_names(
     tmp_path: Path, one_ray: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

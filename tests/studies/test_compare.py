@@ -248,6 +248,7 @@ def wide(tmp_path_factory):
     return folder / "wide"
 
 
+@pytest.mark.long  # a search of Ray's
 def test_ranges_at_whose_end_a_choice_lies_are_searched_again_by_all(wide):
     """The only trial of each search is the default, which lies at two ranges' lower ends."""
     record = json.loads((wide / "compare.json").read_text())
@@ -271,6 +272,7 @@ def test_ranges_at_whose_end_a_choice_lies_are_searched_again_by_all(wide):
     assert set(scored["configuration"]) == {"default", "top 1"}
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_widened_comparison_that_was_interrupted_goes_on(wide, tmp_path):
     there = tmp_path / "wide"
     shutil.copytree(wide, there)

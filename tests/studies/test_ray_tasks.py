@@ -59,6 +59,7 @@ def test_every_run_of_a_pack_leaves_a_file_of_its_own(undisturbed: tuple[Path, d
     assert {n: figures(o) for n, o in again.items()} == {n: figures(o) for n, o in outcomes.items()}
 
 
+@pytest.mark.long
 def test_a_pack_whose_worker_is_killed_is_trained_again_to_the_same_numbers(
     undisturbed: tuple[Path, dict[str, Outcome]],
 ) -> None:

@@ -8,8 +8,6 @@ from support.by_hand import assert_means_of_steps
 from support.helpers import (
     DIGITS,
     TIGHT,
-    client_net,
-    play,
     randn,
     random_federation,
     simulate,
@@ -62,13 +60,3 @@ def test_two_rounds_by_hand(scale: str, penalty, executor: str) -> None:
         return nn.functional.cross_entropy(net.head(z), y) + beta * penalty(z)
 
     assert_means_of_steps(sim, 2, loss)
-
-
-def test_features_are_less_correlated_than_fedavgs() -> None:
-    left = []
-    for beta in (0.0, 10.0):
-        sim = simulate("feddecorr", DIGITS, random_federation([12, 12], [[0, 1], [2, 3]]), beta=beta, lr=0.1)
-        play(sim, 5)
-        x = sim.setup.federation.x
-        left.append(float(correlations(client_net(sim, 0).get_submodule("body")(x).detach()).square().mean()))
-    assert left[1] < 0.8 * left[0]

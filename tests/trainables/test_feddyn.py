@@ -82,6 +82,7 @@ def test_clients_gradients_and_the_servers_moves_are_one() -> None:
     assert not [n for n in sim.state.server["moves"] if "running" in n or "num_batches" in n]
 
 
+@pytest.mark.long
 def test_it_rests_where_the_mean_loss_does_and_fedavg_does_not() -> None:
     dynamic, plain = slope_at_rest("feddyn", alpha_dyn=0.5), slope_at_rest("fedavg")
     assert dynamic < 1e-5 < 1e-2 < plain, (dynamic, plain)

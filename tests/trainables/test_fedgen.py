@@ -30,6 +30,7 @@ from support.helpers import (
     record_uploads,
     simulate,
 )
+from support.rows import first
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -301,7 +302,7 @@ def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset:
         ) == plain | values | {n: old}
 
 
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
+@pytest.mark.parametrize(("name", "preset"), first(PRESETS, 6))
 def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
     scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), two_clients()
     small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}

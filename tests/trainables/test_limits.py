@@ -5,7 +5,7 @@ What a limit needs besides, as a start of its own, is with the algorithm's other
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -237,19 +237,19 @@ LIMITS = [
 ]  # fmt: skip
 
 
-def is_long(only: tuple[str, ...], scenario: str, executor: str) -> bool:
-    """Of a row with both scenarios: each executor is tested once, and each scenario."""
-    return len(only) > 1 and (scenario, executor) not in {(*FEW, "loop"), (*NORM, "stack")}
+def ways(limit: Limit, number: int) -> list[Any]:
+    """A row on its scenarios, stacked and looped.  README's command has one of them, in turn."""
+    every = [(limit, name, how) for name in limit.only for how in ("stack", "loop")]
+    kept = number % 2 + (len(every) == 4)  # few rows looped, or batch norm stacked
+    return [
+        pytest.param(*way, id="-".join(map(str, way)), marks=[pytest.mark.long] * (i != kept))
+        for i, way in enumerate(every)
+    ]
 
 
 @pytest.mark.parametrize(
     ("limit", "scenario", "executor"),
-    [
-        pytest.param(x, name, how, id=f"{x}-{name}-{how}", marks=[pytest.mark.long] * is_long(x.only, name, how))
-        for x in LIMITS
-        for name in x.only
-        for how in ("stack", "loop")
-    ],
+    [way for number, limit in enumerate(LIMITS) for way in ways(limit, number)],
 )
 def test_at_its_limit_it_is_the_other_algorithm(limit: Limit, scenario: str, executor: str) -> None:
     limit.check(scenario, executor)

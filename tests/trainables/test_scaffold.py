@@ -95,6 +95,7 @@ def test_what_is_sent_is_the_model_and_as_much_again() -> None:
     assert rows[0]["up_floats"] == 2 * rows[1]["up_floats"] and rows[0]["down_floats"] == 2 * rows[1]["down_floats"]
 
 
+@pytest.mark.long
 def test_it_rests_where_the_mean_loss_does_and_fedavg_does_not() -> None:
     corrected, plain = slope_at_rest("scaffold"), slope_at_rest("fedavg")
     assert corrected < 1e-5 < 1e-2 < plain, (corrected, plain)

@@ -86,6 +86,7 @@ def test_the_new_study_holds_the_short_ones_as_pruned(before, longer) -> None:
         assert told[trial.trial].value == trial.last_val_acc
 
 
+@pytest.mark.long  # a search of Ray's
 def test_an_extended_search_is_extended_again(longer) -> None:
     folder, trials, _ = longer
     assert extend.main([str(folder), "--rounds", "1", "--top", "1", "--name", "third", "--no-dashboard"]) == 0
@@ -93,12 +94,6 @@ def test_an_extended_search_is_extended_again(longer) -> None:
     best = results.best_trial(trials)
     assert third["continues"].dropna().tolist()[-1] == best["trial"] and results.best_trial(third)["rounds"] == 8
     assert json.loads((folder.with_name("third") / "run.json").read_text())["extends"] == "run+3rounds"
-
-
-def test_a_replay_gives_every_number_again(before, capsys: pytest.CaptureFixture) -> None:
-    assert replay.main([str(before.folder), "--no-dashboard"]) == 0
-    out = capsys.readouterr().out
-    assert f"all {len(before.trials)} trials, {len(before.rounds)} rounds, are the same bit for bit" in out
 
 
 def test_a_replay_tells_what_is_not_the_same(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -22,6 +22,7 @@ import torch
 from ray import tune
 from support import actors
 from support.actors import MIXED_TRIALS, LocalActor, play
+from support.rows import first
 from support.searches import (
     ROUNDS,
     TRIALS,
@@ -78,19 +79,19 @@ def other_shapes(file: Path) -> None:
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "cut off": lambda f: f.write_bytes(f.read_bytes()[: f.stat().st_size // 2]),
-    "random bytes": lambda f: f.write_bytes(random.Random(0).randbytes(5000)),
     "some bytes changed": lambda f: f.write_bytes(f.read_bytes().replace(f.read_bytes()[20_000:20_040], bytes(40))),
+    "other shapes": other_shapes,
+    "bare code": lambda f: f.write_bytes(pickle.dumps(Bomb(f.parents[2] / "ran"))),
+    "random bytes": lambda f: f.write_bytes(random.Random(0).randbytes(5000)),
     "empty": lambda f: f.write_bytes(b""),
     "gone": lambda f: f.unlink(),
     "folder gone": lambda f: shutil.rmtree(f.parents[1]),
-    "other shapes": other_shapes,
     "something else": lambda f: torch.save({"a": 1}, f),
     "code": lambda f: torch.save(Bomb(f.parents[2] / "ran"), f),
-    "bare code": lambda f: f.write_bytes(pickle.dumps(Bomb(f.parents[2] / "ran"))),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", first(DAMAGE, 4))
 def test_a_trial_whose_checkpoint_is_damaged_begins_again_to_the_same_numbers(damage: str, tmp_path: Path) -> None:
     saved = checkpoint(tmp_path / "checkpoint")
     undamaged = play(LocalActor(config={"lam": 2.0}))
@@ -173,6 +174,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
 def test_memory_returns_to_the_same_level_after_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial of this size holds some 15 MB; each that were kept would be added to the level."""
@@ -403,6 +405,7 @@ def test_what_ray_was_about_to_do_with_a_trial_is_forgotten(killed: Path, tmp_pa
     assert set(pd.read_parquet(run / "trials.parquet")["status"]) == {"finished"}
 
 
+@pytest.mark.long  # a search of Ray's
 def test_state_that_ray_alone_cannot_read_does_not_begin_the_search_anew(
     killed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -460,6 +463,7 @@ def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> 
     assert [f.parent.name for f in tmp_path.glob("*/checkpoint_*")] == ["local-a"]
 
 
+@pytest.mark.long  # a search of Ray's
 def test_trials_whose_folders_are_gone_are_named(
     undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -260,6 +260,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> SimpleName
     )
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNamespace) -> None:
     ended = found.trials[found.trials["status"] == "finished"]
     kept = ended[(ended["last_val_acc"] >= 0.3) & (ended["comm_mb"] <= 9)]
@@ -272,6 +273,7 @@ def test_a_search_for_the_lowest_loss_under_constraints_finds_it(found: SimpleNa
     assert (judged[fine] == found.rounds["val_loss"][fine]).all() and (judged[~fine] > 1e11).all()
 
 
+@pytest.mark.long  # a search of Ray's
 def test_its_study_minimises_and_holds_what_each_trial_broke(found: SimpleNamespace) -> None:
     study = StudyFolder(found.folder).study
     assert study is not None and study.direction.name == "MINIMIZE"
@@ -280,6 +282,7 @@ def test_its_study_minimises_and_holds_what_each_trial_broke(found: SimpleNamesp
     assert study.best_trial.user_attrs["trial"] == StudyFolder(found.folder).best["found"]["trial"]
 
 
+@pytest.mark.long  # a search of Ray's
 def test_its_final_check_keeps_the_objective_its_test_twin_and_the_clients(found: SimpleNamespace) -> None:
     checked = pd.DataFrame(found.record["final"])
     assert {"val_loss", "test_loss", "test_acc_lowest", "comm_mb", "test_acc"} <= set(checked)
@@ -309,6 +312,7 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
     assert "test_acc" in lines[2] and "0.9" in best.split("0.5300")[1]
 
 
+@pytest.mark.long  # a search of Ray's
 def test_status_and_frames_read_it_by_its_objective(found: SimpleNamespace, capsys: Any) -> None:
     from fedtune.commands import status
 

@@ -20,6 +20,7 @@ from fedtune.studies import final_check
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
+@pytest.mark.long
 def test_a_killed_driver_is_resumed_where_it_was(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_killed_workers_trial_goes_on_from_its_checkpoint(undisturbed: Path, t
     assert_as_undisturbed(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.long
 def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -84,6 +86,7 @@ def test_what_is_interrupted_in_its_final_check_says_so_and_is_resumed(
     assert record["state"] == "finished" and record["final"]
 
 
+@pytest.mark.long
 def test_what_is_interrupted_before_its_first_trial_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -357,6 +357,7 @@ def test_loggers_are_options_of_a_search_and_of_its_record() -> None:
     assert SearchOptions.from_record(json.loads(json.dumps({"options": options.to_record()}))) == options
 
 
+@pytest.mark.long  # a search of Ray's
 @needs["mlflow"]
 @needs["wandb"]
 @pytest.mark.usefixtures("one_ray")

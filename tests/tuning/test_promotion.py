@@ -433,13 +433,6 @@ def assert_as_whole(got: SimpleNamespace, whole: Whole) -> None:
     assert sorted(r.metrics["training_iteration"] for r in got.grid) == sorted(last.values())
 
 
-@pytest.mark.long  # the next one does, and loses workers
-def test_a_search_with_one_slot_plays_what_the_paper_says(ray_here: Path, whole: Whole) -> None:
-    got = searched(ray_here / "one", 30)
-    assert got.log.played() == jobs(30, whole)[0]
-    assert_as_whole(got, whole)
-
-
 def test_dead_workers_change_no_number(ray_here: Path, whole: Whole) -> None:
     """One dies in the middle, one while its trial is to pause."""
     (ray_here / "dead").mkdir()
@@ -490,6 +483,7 @@ def promoting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> None:
     undisturbed = promoting / "run"
     trials = pd.read_parquet(undisturbed / "trials.parquet")
@@ -513,7 +507,8 @@ def test_a_promoting_search_ends_with_what_the_rule_lets_on(promoting: Path) -> 
 
 
 @pytest.mark.usefixtures("one_ray")
-@pytest.mark.parametrize("moment", [pytest.param(2, marks=pytest.mark.long), 12])
+@pytest.mark.long  # searches of Ray's
+@pytest.mark.parametrize("moment", [2, 12])
 def test_a_promoting_search_is_resumed_from_what_a_kill_left(moment: int, promoting: Path, tmp_path: Path) -> None:
     """What was paused stays paused, and goes on as it would have.
 

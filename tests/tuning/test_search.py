@@ -111,6 +111,7 @@ def honest(tmp_path_factory):
     return searched(tmp_path_factory.mktemp("honest"), ONE_BY_ONE)
 
 
+@pytest.mark.long  # a search of Ray's
 def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
     deal = partitioning.partition
@@ -131,6 +132,7 @@ def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypa
     assert not (honest.trials["last_test_acc"] == blind.trials["last_test_acc"]).all()
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
     space = tmp_path / "space.py"
     space.write_text("SPACE = [{'lr': 1.0, 'momentum': 0.99, 'lam': 50.0}, {'lr': 0.01, 'momentum': 0.5, 'lam': 1.0}]")
@@ -141,6 +143,7 @@ def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
     assert yaml.safe_load((got.folder / "best.yaml").read_text())["hyperparameters"]["lr"] == 0.01
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
     space = tmp_path / "space.py"
     space.write_text("SPACE = [{'lam': 50.0}]")
@@ -154,11 +157,13 @@ def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
     assert "no trial reported a finite result: diverged in round" in capsys.readouterr().out
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
     got = searched(tmp_path, "--algo fedrep --space paper --rounds 2 --scheduler none --max-concurrent 1 " + QUICK)
     assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_time_budget_ends_the_search(tmp_path, capsys):
     arguments = f"--algo local --trials 500 --rounds 40 --time-budget 2 --name run --storage-path {tmp_path} " + QUICK
     status = search.main(arguments.split())
@@ -169,6 +174,7 @@ def test_a_time_budget_ends_the_search(tmp_path, capsys):
     assert "time budget reached: " in capsys.readouterr().out
 
 
+@pytest.mark.long  # a search of Ray's
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -185,6 +191,7 @@ def test_every_scheduler_and_searcher_ends_with_a_best_configuration(arguments, 
     assert (got.folder / "best.yaml").exists() and got.trials["config/lam"].iloc[0] == 1.0
 
 
+@pytest.mark.long  # a search of Ray's
 def test_the_same_seed_searches_the_same(honest, tmp_path):
     again = searched(tmp_path / "again", ONE_BY_ONE)
     same = [c for c in honest.trials if c not in ("trial", "seconds")]

@@ -37,8 +37,7 @@ BEGUN = f'{{"format": {FORMAT}, "options": {{}}, "scenario": {{}}, "defaults": {
 pytestmark = pytest.mark.usefixtures("one_ray")
 
 
-@pytest.mark.long  # at 20 test_killed.py has a true kill
-@pytest.mark.parametrize("moment", sorted({*MOMENTS} - {20}))
+@pytest.mark.parametrize("moment", [pytest.param(m, marks=[pytest.mark.long] * (m != 20)) for m in MOMENTS])
 def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
     moment: int, undisturbed: Path, interrupted: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -65,6 +64,7 @@ def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undis
         assert len(trial.intermediate_values) >= ROUNDS - 1
 
 
+@pytest.mark.long  # a search of Ray's
 def test_a_finished_search_is_extended_by_what_it_has_not_tried(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

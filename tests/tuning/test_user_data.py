@@ -21,6 +21,7 @@ from fedtune.tuning import driver
 QUICK = "--algo fedavg --rounds 2 --trials 1 --scheduler none --max-concurrent 1 --final-seeds 0 --no-dashboard"
 
 
+@pytest.mark.long  # a search of Ray's
 @pytest.mark.usefixtures("one_ray")
 def test_workers_and_a_replay_need_no_file_and_a_changed_one_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ def test_trials_that_fail_are_tried_once_and_said_once(tmp_path, capsys):
     assert sorted(map(len, logged.values())) == [4, 4, 4] and not [*run.glob("*/error.txt")]
 
 
+@pytest.mark.long  # a search of Ray's
 @pytest.mark.usefixtures("one_ray")
 def test_a_search_of_which_every_trial_fails_ends_with_a_line_and_status_2(tmp_path, capsys):
     status, run = searched(tmp_path, 0.5, 1)
@@ -82,6 +83,7 @@ SPACES = {"default": [{"lam": 0.1}, {"lam": 0.2}]}
 '''
 
 
+@pytest.mark.long  # a search of Ray's
 @pytest.mark.usefixtures("one_ray")
 def test_nothing_in_a_module_outlives_a_trial_or_a_run_on_a_fresh_seed(tmp_path):
     (tmp_path / "counting.py").write_text(COUNTING)
