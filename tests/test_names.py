@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -10,17 +10,16 @@ PACKAGES = ("fedtune", "trainables", "search_spaces", "analysis")
 MOST = 6  # values by position
 
 
-def trees(*packages: str) -> Iterator[tuple[str, ast.Module]]:
+@cache
+def trees(package: str) -> dict[str, ast.Module]:
     """Every file with its syntax; what is reached by a symbolic link once, under its own folder."""
-    for package in packages:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            if file.resolve() == file:
-                yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+    files = [file for file in sorted((ROOT / package).rglob("*.py")) if file.resolve() == file]
+    return {str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in files}
 
 
 def test_no_public_class_name_stands_twice() -> None:
     where = defaultdict(set)
-    for file, tree in trees(*PACKAGES):
+    for file, tree in ((file, tree) for package in PACKAGES for file, tree in trees(package).items()):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].add(file)
@@ -32,7 +31,7 @@ def test_no_call_passes_more_than_six_values_by_position() -> None:
     """But for layers of a net in their order."""
     wrong = [
         f"{file}:{node.lineno}: {ast.unparse(node.func)}, {len(node.args)}"
-        for file, tree in trees("fedtune")
+        for file, tree in trees("fedtune").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and len(node.args) > MOST and not ast.unparse(node.func).endswith("Sequential")
     ]
@@ -43,7 +42,7 @@ def test_constructors_of_more_than_four_values_take_them_by_name() -> None:
     """But for `DatasetSource`, whose table of data sets is read by columns."""
     wrong = [
         f"{file}:{node.lineno}: {node.name}"
-        for file, tree in trees("fedtune")
+        for file, tree in trees("fedtune").items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and node.name != "DatasetSource" and _by_position(node) > 4
     ]

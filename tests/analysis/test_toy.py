@@ -49,6 +49,7 @@ def test_accuracy_is_of_the_margin_that_is_drawn(monkeypatch):
     assert shot.accuracy > 0.6 and (guessed == y).mean() == pytest.approx(shot.accuracy, abs=0.02)
 
 
+@pytest.mark.long
 def test_command_draws_and_prints(tmp_path, capsys):
     path = tmp_path / "toy.png"
     assert toy.main(["--rounds", "1,2", "--seeds", "2", "--write", str(tmp_path), "--output", str(path)]) == 0

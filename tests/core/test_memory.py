@@ -13,6 +13,7 @@ def test_keeping_memory_can_be_asked_for_twice():
     assert keep_freed_memory() == keep_freed_memory()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_kept_memory_can_be_given_back() -> None:
     """In a process of its own: what a run freed is gone from the process after it."""

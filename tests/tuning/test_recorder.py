@@ -8,7 +8,7 @@ from ray.tune.trainable.metadata import _TrainingRunMetadata
 from fedtune.core.metrics import METRICS
 from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
 
-ROUNDS, TRIALS = 30, 20
+ROUNDS, TRIALS = 30, 8
 
 
 def rows(first: int = 1, last: int = 3) -> list[dict]:
