@@ -155,7 +155,7 @@ def paints(base: str) -> dict[str, float]:
     chromium = importlib.import_module("support.chromium").chromium
     times = {}
     with chromium() as browser:
-        browser.do("url", url=f"{base}/static/watch.css?token={TOKEN}")  # for the cookie alone
+        browser.do("url", url=f"{base}/static/report.css?token={TOKEN}")  # for the cookie alone
         for name, path in {"the history": "/", "a search that goes on": "/run/search-00"}.items():
             browser.do("url", url=base + path)
             look = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
@@ -209,15 +209,14 @@ def what_it_takes(seen: Path, unseen: Path, turns: int) -> None:
 
 
 def follow(base: str, path: str, over: threading.Event) -> None:
-    """A browser's part: it listens for changes and fetches what is drawn."""
-    cookies = {f"fedtune-watch-{base.rpartition(':')[2]}": TOKEN}
-    listening = requests.get(f"{base}/events{path}", cookies=cookies, stream=True, timeout=600)
-    with suppress(requests.RequestException), listening as events:  # until the server ends
-        for heard in events.iter_lines():
-            if over.is_set():
-                return
-            if heard == b"event: drawn":
-                requests.get(f"{base}/drawn{path}", cookies=cookies, timeout=600)
+    """A browser's part: it asks again and again for a page's top and for its report."""
+    known = dict.fromkeys(("top", "drawn"), "")
+    with requests.Session() as browser, suppress(requests.RequestException):  # until the server ends
+        browser.cookies.set(f"fedtune-watch-{base.rpartition(':')[2]}", TOKEN)
+        while not over.wait(1):
+            for part, version in known.items():
+                answer = browser.get(f"{base}/{part}{path}", headers={"If-None-Match": version}, timeout=600)
+                known[part] = answer.headers["ETag"]
 
 
 def main() -> int:

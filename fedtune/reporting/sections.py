@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -24,7 +24,7 @@ from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
-from fedtune.reporting.templates import embedded_json
+from fedtune.reporting.templates import TextTable, embedded_json, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
@@ -38,23 +38,6 @@ from fedtune.user_code import user_files
 METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
 
 
-class TextColumn(NamedTuple):
-    """A column of a table of text."""
-
-    name: str
-    numeric: bool
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of a page: its caption, columns and rows of text."""
-
-    caption: str
-    columns: list[TextColumn]
-    rows: list[list[str]]
-    anchors: Sequence[str] = ()  # where each row's first cell leads to
-
-
 @dataclass(frozen=True, kw_only=True)
 class SearchSection:
     """A search's part of the page."""
@@ -62,7 +45,7 @@ class SearchSection:
     anchor: str
     findings: Findings
     figures: list[Shown]
-    table: str  # JSON of its trials
+    trials: str  # JSON of the table of its trials
     provenance: Provenance
     mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
@@ -82,6 +65,14 @@ class SearchSection:
         )
 
     @property
+    def tables(self) -> list[TextTable]:
+        """The best configuration, and its check on fresh seeds."""
+        f = self.findings
+        if f.best is None:
+            return []
+        return [f.answer(), *([f.check.table(), f.check.spread()] if f.check else [])]
+
+    @property
     def choice(self) -> TextTable | None:
         """The trials that were trained on more seeds before one was named; None without any."""
         rows = self.findings.record.get("choice") or []
@@ -92,8 +83,8 @@ class SearchSection:
         figures = [OWN, *each, first]
         names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
         text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
-        columns = [TextColumn(n, 0 < i <= len(figures)) for i, n in enumerate(names)]
-        return TextTable(f"The best finished trials on more seeds: {self.findings.in_words}, last round", columns, text)
+        caption = f"The best finished trials on more seeds: {self.findings.in_words}, last round"
+        return TextTable(caption, names, text, (names[0], names[-1]))
 
     @property
     def name(self) -> str:
@@ -132,20 +123,17 @@ class Comparison:
     is_comparison: bool = True
 
 
-Mattered = Callable[[Any], plots.Importance | None]  # the importance of a study's hyperparameters
-
-
 def read(
-    run: Path, anchor: str, with_searches: bool = True, mattered: Mattered = plots.mattered
+    run: Path, anchor: str, with_searches: bool = True, logs: Mapping[str, str] | None = None
 ) -> SearchSection | Comparison:
     """The part of a study's folder; UserError if it is none.  anchor: the name that links lead to.
 
     with_searches: whether a comparison's part has those of its searches.
-    mattered: which hyperparameters of a search did, for a caller that knows it already.
+    logs: where a search's trials have pages of their own.
     """
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
-    return _search(read_findings(run), anchor, mattered)
+    return _search(read_findings(run), anchor, logs)
 
 
 def read_findings(run: Path) -> Findings:
@@ -155,22 +143,25 @@ def read_findings(run: Path) -> Findings:
     return findings.read(run, _check(evaluations, *search_of(run.absolute())))
 
 
-def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> SearchSection:
+def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
     study = plots.study(f.run)
-    importance = mattered(study)
+    importance = plots.mattered(study)
     return SearchSection(
         anchor=anchor,
         findings=f,
         figures=report_figures.of_search(f, study, importance),
-        table=_trials(f),
+        trials=_trials(f, logs),
         provenance=provenance.of(f.record, f),
         mattered=words.mattered(importance),
         advice=advice.of_search(f, importance),
     )
 
 
-def _trials(f: Findings) -> Markup:
-    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by."""
+def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> Markup:
+    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by.
+
+    logs: where rows lead to, by trial.
+    """
     first = f.goal.first
     of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
     objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
@@ -200,13 +191,15 @@ def _trials(f: Findings) -> Markup:
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
         columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
         cells.append(values)
-    content = {
+    content: dict[str, Any] = {
         "columns": columns,
         "rows": list(zip(*cells, strict=True)),
         "sort": 3,
         "rising": f.goal.first.sign < 0,
         "best": None if f.best is None else f.best["trial"],
     }
+    if logs:
+        content["links"] = [logs.get(row[0]) for row in content["rows"]]
     return embedded_json(content)
 
 
@@ -218,12 +211,12 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
-    """The table that opens a page on several runs, a row per run."""
-    names = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
+def overview(parts: Sequence[SearchSection | Comparison], address: Callable[[str], str] = "#{}".format) -> TextTable:
+    """The table that opens a page on several runs, a row per run.  address: where an anchor leads."""
+    columns = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
     rows = []
     for part in parts:
-        row = [part.name, part.title, part.state]
+        row = [link(part.name, address(part.anchor)), part.title, part.state]
         if isinstance(part, SearchSection):
             f = part.findings
             best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
@@ -231,9 +224,8 @@ def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
             row += [str(len(f.trials)), best, *fresh]
         else:
             row += ["", "", *part.best]
-        rows.append(row + [""] * (len(names) - len(row)))
-    columns = [TextColumn(n, i > 2) for i, n in enumerate(names)]
-    return TextTable("All runs", columns, rows, [part.anchor for part in parts])
+        rows.append(row)
+    return TextTable("All runs", columns, rows, columns[:3])
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
@@ -400,10 +392,9 @@ def _winner(run: Path, control: Sequence[str]) -> tuple[str, str]:
 
 def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
     """A table of text; columns without any are left out."""
-    of_text = {"algorithm", "pair", "published %", "tuned hyperparameters", "verdict"}
     frame = frame.dropna(axis=1, how="all").astype(object)
     rows = frame.where(frame.notna(), "").astype(str).values.tolist()
-    return TextTable(caption, [TextColumn(str(c), c not in of_text) for c in frame], rows)
+    return TextTable(caption, [*map(str, frame)], rows, comparison_text.WORDS)
 
 
 def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:

@@ -21,6 +21,7 @@ from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names
+WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
