@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
@@ -18,6 +17,7 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
+from fedtune.studies.comparison.results import Results
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -153,23 +153,21 @@ def _clients(f: Findings) -> list[Shown]:
     return [drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
-def of_comparison(
-    evaluations: pd.DataFrame,
-    objective: Objective = ACCURACY,
-    by_budget: pd.DataFrame | None = None,
-    margin: float = 0.0,
-) -> list[Shown]:
+def of_comparison(found: Results) -> list[Shown]:
     """The figures of a comparison: the test metric on fresh seeds by algorithm, and what searches saw by trials."""
+    if found.evaluations.empty:
+        return []
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
-    figures = [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
-    if by_budget is not None:
+    figures = [drawn("Comparison", lambda: plots.comparison(found.compared, found.objective), sentence)]
+    if len(found.by_budget):
         sentence = (
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
             "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
         )
-        figures.append(drawn("Against budget", lambda: plots.by_budget(by_budget, objective, margin), sentence))
+        by_budget = partial(plots.by_budget, found.by_budget, found.objective, found.margin)
+        figures.append(drawn("Against budget", by_budget, sentence))
     return figures
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedtune.analysis import frames, plots
-from fedtune.core.metrics import limits
-from fedtune.core.objectives import ACCURACY, Goal, Objective
-from fedtune.core.statistics import interval, number
+from fedtune.core.objectives import ACCURACY
+from fedtune.core.statistics import number
 from fedtune.core.terminal import several
-from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import advice, findings, provenance, sampling, words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting.advice import Advice
@@ -29,10 +26,8 @@ from fedtune.runs import reading
 from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
-from fedtune.studies.comparison import files as comparison_files
-from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.comparison.text import shown_pairs
+from fedtune.studies.comparison.results import Results
 from fedtune.user_code import user_files
 
 METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
@@ -139,8 +134,10 @@ def read(
 def read_findings(run: Path) -> Findings:
     """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
-    return findings.read(run, _check(evaluations, *search_of(run.absolute())))
+    checked = (
+        _check(Results.read(around).evaluations, *search_of(run.absolute())) if RunFiles(around).is_comparison else None
+    )
+    return findings.read(run, checked)
 
 
 def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
@@ -230,171 +227,60 @@ def overview(parts: Sequence[SearchSection | Comparison], address: Callable[[str
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
-    files = RunFiles(run, COMPARISON)
-    record = files.record_with("algorithms")
-    try:
-        algorithms, scenario = [str(a) for a in record["algorithms"]], record.get("scenario")
-        place = "their own data"
-        if scenario:
-            place = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
-        searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise files.damaged(error) from error
-    state, evaluations = findings.state(run, record), _evaluations(run)
-    first, budget = Goal.from_record(record).first, _by_budget(run)
-    leading = "" if budget is None else comparison_text.by_budget(budget, first, margin)
-    twice = list(record.get("control", []))
-    first_lines = [_outcome(run, twice), leading] if state == "finished" else []
-    lead = " ".join(filter(None, [*first_lines, _lead(record, state, evaluations is not None)]))
-    numbers = range(searches)
-    begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
-    folders = {search: of[-1] for search, of in begun.items() if of}
-    searched = {a for a, _ in folders}
-    of_searches = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
-    own = [f for f, (a, _) in zip(of_searches, folders, strict=True) if a not in twice[1:]]
+    found, files = Results.read(run), RunFiles(run, COMPARISON)
+    record = dict(found.record)
+    state = findings.state(run, record)
+    over, algorithms = state == "finished", [str(a) for a in record["algorithms"]]
+    begun = {
+        (a, k): of[-1]
+        for a in algorithms
+        for k in range(found.searches)
+        if (of := searches_of(run, search_name(user_files.plain_name(a), k)))
+    }
+    of_searches = {
+        search: findings.read(folder, _check(found.evaluations, *search)) for search, folder in begun.items()
+    }
+    own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    compared, pair = _without_control(evaluations, twice, first, margin)
-    if compared is not None and of_searches:
-        records: dict[str, Any] = {}
-        for f in of_searches:
-            records.setdefault(f.record["algorithm"], f.record)
-        lines = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        lines += comparison_text.unlike(record.get("unlike") or [], (record.get("options") or {}).get("preset"))
-        lines += comparison_text.control(pair)
-        lines += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
-        warnings += [findings.sentence(line, algorithms) for line in lines]
-    if lacking := [a for a in algorithms if a not in searched]:
+    records = {f.record["algorithm"]: f.record for (_, number), f in of_searches.items() if number == 0}
+    if records and len(found.evaluations):
+        warnings += [findings.sentence(line, algorithms) for line in found.caveats(records)]
+    if lacking := [a for a in algorithms if a not in {a for a, _ in begun}]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
-        title=f"{comparison_text.who(reading.compared_in(record))} on {place}",
+        title=found.title,
         state=state,
-        lead=lead,
+        lead=" ".join([*found.sentences * over, _lead(record, state, len(found.evaluations) > 0)]),
         command=provenance.command_again(record),
         warnings=warnings,
-        tables=[*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
-        best=_winner(run, twice),
-        figures=[] if compared is None else report_figures.of_comparison(compared, first, budget, margin),
-        searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
+        tables=[_table(title, frame) for title, frame in found.titled()],
+        best=found.best,
+        figures=report_figures.of_comparison(found),
+        searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],
         provenance=provenance.of(record),
-        advice=advice.of_comparison(record, _pairs(run), own) if state == "finished" else [],
-        method=reading.text(files.method_file) if state == "finished" else "",
+        advice=advice.of_comparison(record, found.pairs, own) if over else [],
+        method=reading.text(files.method_file) if over else "",
     )
 
 
-def _evaluations(run: Path) -> pd.DataFrame | None:
-    """The runs on fresh seeds; None if they have not all ended."""
-    file = RunFiles(run).evaluations_file
-    return reading.table(file, ("algorithm", "configuration", "seed")) if file.exists() else None
+def _table(title: str, frame: pd.DataFrame) -> TextTable:
+    """A comparison's table."""
+    return TextTable(f"{title[0].upper()}{title[1:]}", [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
 
 
-def _without_control(
-    evaluations: pd.DataFrame | None, control: Sequence[str], objective: Objective, margin: float
-) -> tuple[pd.DataFrame | None, pd.DataFrame]:
-    """The runs on fresh seeds of all but the control; and how far it is from the algorithm that it is."""
-    if evaluations is None:
-        return None, pd.DataFrame()
-    compared = evaluations[~evaluations["algorithm"].isin(control[1:])]
-    return compared, comparison_tables.control(evaluations, control, objective, margin)
-
-
-def _of_control(pair: pd.DataFrame) -> list[TextTable]:
-    """The control's table; none without.  pair: `tables.control`."""
-    title = comparison_text.OF_CONTROL
-    return [] if pair.empty else [_plain(title[0].upper() + title[1:], comparison_text.of_control(pair))]
-
-
-def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> list[dict[str, Any]]:
+def _check(evaluations: pd.DataFrame, algorithm: str, number: int) -> list[dict[str, Any]]:
     """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
 
     The comparison may have chosen another of the search's best ones since; its own tables say.
     """
-    if evaluations is None:
+    if evaluations.empty:
         return []
     names = {"top 1": "best", DEFAULT: "default"}
     rows = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
     rows = rows[rows[SEARCH] == number + 1] if SEARCH in rows else rows
     return rows.assign(configuration=rows["configuration"].map(names)).to_dict("records")
-
-
-def _tables(
-    run: Path, budget: pd.DataFrame | None, control: Sequence[str], searches: int, margin: float
-) -> list[TextTable]:
-    """A comparison's tables for readers, as far as they exist.  budget: what its searches had found by trials."""
-    files, shown, pairs = RunFiles(run), [], _pairs(run)
-    paired = "" if pairs is None else comparison_text.paired(pairs, searches, margin)
-    for caption, file, readable in (
-        ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
-        (f"Differences between tuned algorithms, {paired}", files.pairs_file, shown_pairs),
-        (
-            "Against the baselines, p corrected for these tests alone",
-            files.against_file,
-            partial(shown_pairs, every=True),
-        ),
-        ("Cost of the tuned configurations, and of each search", files.table_file, comparison_text.costs),
-        ("What each search found", files.table_file, comparison_text.searched),
-    ):
-        if file.exists():
-            of_pairs = file in (files.pairs_file, files.against_file)
-            frame = comparison_files.pairs(file) if of_pairs else _table(file, control)
-            part = readable(frame)
-            some = f" (those with {frame['algorithm'].iloc[0]}, of {len(frame)})" if len(part) < len(frame) else ""
-            if "metric" in frame and len(frame):
-                caption = caption.replace("Test accuracy", frame["metric"].iloc[0])
-                caption = caption if comparison_text.in_percent(frame) else caption.replace(" in %", "")
-            shown.append(_plain(caption + some, part))
-    if budget is not None:
-        of = comparison_text.of_budget(budget)
-        shown.append(_plain(of[0].upper() + of[1:], comparison_text.against_budget(budget)))
-    return shown
-
-
-def _table(file: Path, control: Sequence[str]) -> pd.DataFrame:
-    """A comparison's table, the best algorithm first."""
-    return comparison_tables.control_last(comparison_files.table(file), control)
-
-
-def _by_budget(run: Path) -> pd.DataFrame | None:
-    """What a comparison's searches had found after so many trials; None if that is not known."""
-    return comparison_files.by_budget(run) if RunFiles(run).budget_file.exists() else None
-
-
-def _pairs(run: Path) -> pd.DataFrame | None:
-    """A comparison's pairs; None if they do not exist yet."""
-    file = RunFiles(run).pairs_file
-    return comparison_files.pairs(file) if file.exists() else None
-
-
-def _outcome(run: Path, control: Sequence[str]) -> str:
-    """A comparison's results as further sentences; "" if some of its tables do not exist yet."""
-    files = RunFiles(run)
-    if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
-        return ""
-    pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
-    return comparison_text.outcome(_table(files.table_file, control), pairs, against)
-
-
-def _winner(run: Path, control: Sequence[str]) -> tuple[str, str]:
-    """The best algorithm with its tuned figure, and that of its default, as a search's are written."""
-    file = RunFiles(run).table_file
-    if not file.exists():
-        return "", ""
-    table = comparison_files.table(file)
-    table = table[~table["algorithm"].isin(control[1:])]
-    if table["tuned"].isna().all():
-        return "", ""
-    row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first
-    within = limits(row["metric"] if "metric" in table else "test_acc")
-    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
-    return f"{row['algorithm']} {tuned}", default
-
-
-def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
-    """A table of text; columns without any are left out."""
-    frame = frame.dropna(axis=1, how="all").astype(object)
-    rows = frame.where(frame.notna(), "").astype(str).values.tolist()
-    return TextTable(caption, [*map(str, frame)], rows, comparison_text.WORDS)
 
 
 def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:

@@ -282,7 +282,7 @@ def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp
     begun = (
         "With 14 trials tpe has hardly begun to learn (its first 10 are random): read these as random searches, or give"
     )
-    assert text.index("Caveats") < text.index(begun) < text.index("Test accuracy on fresh seeds")
+    assert text.index("Caveats") < text.index(begun) < text.index("Test accuracy on digits-w4")
 
 
 @pytest.mark.parametrize(
@@ -514,6 +514,7 @@ def compared(folder: Path) -> Path:
         "trials": 14,
         "format": FORMAT,
         "seeds": 2,
+        "budget": {"unit": "rounds", "limit": ROUNDS, "since": 1},
         "state": "finished",
         "unequal": ["local started 3 of 14 trials"],
         "command": ["python", "-m", "fedtune", "compare", "--name", "both", "--algos", "fedproto,local,fedavg"],
@@ -539,8 +540,8 @@ def test_a_comparison_shows_its_tables_and_each_search_folded(comparison: Path) 
     html = (comparison / "report.html").read_text()
     text = told(html)
     assert html.count('<details class="search"') == 2 and "<script>window" not in html
-    order = ["3 algorithms, each tuned", "Test accuracy on fresh seeds", "Differences between", "Cost of the tuned"]
-    order += ["What each search found", "The searches", "fedproto on digits-w4", "Best configuration"]
+    order = ["3 algorithms, each tuned", "Test accuracy on digits-w4", "Tuned, paired by seed", "Cost; each search had"]
+    order += ["What the searches found", "The searches fedproto on digits-w4", "Best configuration"]
     places = [text.index(word) for word in order]
     assert places == sorted(places)
     assert "local started 3 of 14 trials" in text and "The folder has no search for fedavg." in text
@@ -589,7 +590,7 @@ def test_of_many_pairs_it_says_which_it_shows(comparison: Path, tmp_path: Path) 
     more = [pair.assign(algorithm=f"a{i % 2}") for i in range(20)]
     pd.concat(more).to_csv(run / "pairs.csv", index=False)
     text = words(run, tmp_path / "x.html")
-    assert "paired by seed (those with a0, of 20)" in text and text.count("a0 − local") == 10 and "a1 − " not in text
+    assert "paired by seed; those with a0 of 20: " in text and text.count("a0 − local") == 10 and "a1 − " not in text
 
 
 def test_a_control_is_neither_the_best_nor_counted(comparison: Path, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def tex(source: str) -> list[str]:
 
 def test_tables_are_whole_in_latex_whatever_names_are() -> None:
     frame = pd.DataFrame({"pair": [HOSTILE, "[a]", "*"], "verdict": ["larger", HOSTILE, ""], "p": ["1", "2", "3"]})
-    made = text.latex_float(f"tuned\nof {HOSTILE}", frame, "tab:x-1")
+    made = text.latex(f"tuned\nof {HOSTILE}", frame, "tab:x-1")
     assert tex(made) == []
     assert made.count(r"\begin{table}") == made.count(r"\end{table}") == made.count(r"\label{tab:x-1}") == 1
     assert r"\begin{tabular}{llr}" in made and r"\toprule" in made and r"\bottomrule" in made
