@@ -20,9 +20,18 @@ from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison.results import Results
 
 if TYPE_CHECKING:
+    import pandas as pd
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
+COSTS = {  # what the best so far is shown against, and how to read that
+    "rounds": ("rounds", "If the line has been flat for long, more trials would hardly improve the result."),
+    "mb": (
+        "megabytes",
+        "The same against what all clients sent and received: the communication that the search would cost in reality.",
+    ),
+    "seconds": ("seconds", "The same against computing time."),
+}
 TOP = 24  # pixels above the axes, where the figure's title was
 
 
@@ -64,29 +73,29 @@ def _progress(f: Findings) -> list[Shown]:
         "Short lines are stopped trials. If lines still rise at the end, more rounds would help. If lines cross, early "
         "stopping can drop good trials.",
     )
-    by_megabytes = drawn(
-        "Best so far against megabytes",
-        lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
-        "The same against what all clients sent and received: the communication that the search would cost in reality.",
-    )
     return [
         _sampled(curves, f),
-        drawn(
-            "Best so far against rounds",
-            lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
-            "If the line has been flat for long, more trials would hardly improve the result.",
-        ),
-        *[by_megabytes] * f.sends,
-        drawn(
-            "Best so far against seconds",
-            lambda: plots.best_so_far(f.rounds, "seconds", f.trials, first),
-            "The same against computing time.",
-        ),
+        *best_so_far(f.rounds, f.trials, first, f.sends),
         drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
             "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
         ),
+    ]
+
+
+def best_so_far(
+    rounds: pd.DataFrame, trials: pd.DataFrame, objective: Objective, sends: bool, sentence: str = ""
+) -> list[Shown]:
+    """The best result over time, by each cost.  sends: whether it is known what is sent.  sentence: if not its own."""
+    return [
+        drawn(
+            f"Best so far against {word}",
+            partial(plots.best_so_far, rounds, unit, trials, objective),
+            sentence or how_to_read,
+        )
+        for unit, (word, how_to_read) in COSTS.items()
+        if unit != "mb" or sends
     ]
 
 

@@ -172,7 +172,8 @@ const report = (() => { // what a page shows; a live page shows it again and aga
         if (picks) pick(tr, line.row[0], picked);
         line.cells.forEach((cell, i) => {
           const td = tr.appendChild(document.createElement("td"));
-          cellOf(td, line, i).append(cell);
+          if (i === 0 && line.link) td.append(Object.assign(document.createElement("a"), { href: line.link, textContent: cell }));
+          else td.append(cell);
           td.className = columns[i].numeric ? "n" : columns[i].name === "reason" ? "wide" : "";
         });
         return tr;
@@ -200,13 +201,6 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     const box = td.appendChild(document.createElement("input"));
     Object.assign(box, { type: "checkbox", name: "run", value: name, checked: picked.has(name), ariaLabel: `choose ${name}` });
     box.addEventListener("change", () => picked[box.checked ? "add" : "delete"](name));
-  }
-
-  function cellOf(td, line, i) { // where a cell's text goes: into a link, if the row leads somewhere
-    if (i !== 0 || !line.link) return td;
-    const a = td.appendChild(document.createElement("a"));
-    a.href = line.link;
-    return a;
   }
 
   function copied(button) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,21 +208,20 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def overview(parts: Sequence[SearchSection | Comparison], address: Callable[[str], str] = "#{}".format) -> TextTable:
-    """The table that opens a page on several runs, a row per run.  address: where an anchor leads."""
+def glance(part: Findings | Comparison) -> list[str]:
+    """A run's row in a table of several."""
+    if isinstance(part, Comparison):
+        return [part.name, part.title, part.state, "", "", *part.best]
+    best = "" if part.best is None else f"{part.goal.first.name} {part.score:.4f}"
+    fresh = [part.check.text(n) if part.check and n in part.check.names else "" for n in ("best", "default")]
+    return [part.name, part.title, part.state, str(len(part.trials)), best, *fresh]
+
+
+def overview(rows: Mapping[str, Sequence[str]]) -> TextTable:
+    """The table that opens a page on several runs.  rows: each run's `glance`, by where its name leads."""
     columns = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
-    rows = []
-    for part in parts:
-        row = [link(part.name, address(part.anchor)), part.title, part.state]
-        if isinstance(part, SearchSection):
-            f = part.findings
-            best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
-            fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
-            row += [str(len(f.trials)), best, *fresh]
-        else:
-            row += ["", "", *part.best]
-        rows.append(row)
-    return TextTable("All runs", columns, rows, columns[:3])
+    linked = [[link(name, address), *rest] for address, (name, *rest) in rows.items()]
+    return TextTable("All runs", columns, linked, columns[:3])
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:

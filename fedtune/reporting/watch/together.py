@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedtune.analysis import plots
 from fedtune.core.terminal import short
 from fedtune.reporting import figures, provenance, sections, templates
 from fedtune.reporting.findings import Findings
-from fedtune.reporting.sections import SearchSection
 from fedtune.reporting.templates import TextTable
 from fedtune.reporting.watch import history, pages
 from fedtune.runs.files import COMPARISON, kind_of
@@ -31,7 +28,7 @@ def html_of_one(name: str, run: Path) -> str:
 def html(runs: Mapping[str, Path]) -> str:
     """Several runs beside one another; of a comparison, its searches.  UserError for what cannot be read."""
     by_run = {name: sections.read_findings(run) for name, run in _searches(runs).items()}
-    glances = sections.overview([_glance(f, name) for name, f in by_run.items()], pages.run_address)
+    glances = sections.overview({pages.run_address(name): sections.glance(f) for name, f in by_run.items()})
     return templates.part("together", [glances, _configurations(by_run), _settings(by_run)], _figures(by_run))
 
 
@@ -43,19 +40,6 @@ def _searches(runs: Mapping[str, Path]) -> dict[str, Path]:
     return each
 
 
-def _glance(f: Findings, name: str) -> SearchSection:
-    """A search's part without its figures and tables."""
-    return SearchSection(
-        anchor=name,
-        findings=f,
-        figures=[],
-        trials="",
-        provenance=provenance.of(f.record, f),
-        mattered="",
-        advice=[],
-    )
-
-
 def _figures(by_run: dict[str, Findings]) -> list[figures.Shown]:
     """The best so far, a line for each run; runs with different objectives have no such figure."""
     goals = {f.goal.first for f in by_run.values()}
@@ -65,15 +49,8 @@ def _figures(by_run: dict[str, Findings]) -> list[figures.Shown]:
     rounds = pd.concat([f.rounds.assign(run=name) for name, f in by_run.items()], ignore_index=True)
     trials = pd.concat([f.trials.assign(run=name) for name, f in by_run.items()], ignore_index=True)
     sends = any(f.sends for f in by_run.values())
-    return [
-        figures.drawn(
-            f"Best so far against {word}",
-            partial(plots.best_so_far, rounds, unit, trials, first),
-            "The run whose line is on top has found the most for what it used.",
-        )
-        for unit, word in (("rounds", "rounds"), ("mb", "megabytes"), ("seconds", "seconds"))
-        if unit != "mb" or sends
-    ]
+    sentence = "The run whose line is on top has found the most for what it used."
+    return figures.best_so_far(rounds, trials, first, sends, sentence)
 
 
 def _configurations(by_run: dict[str, Findings]) -> TextTable:

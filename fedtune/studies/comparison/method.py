@@ -6,11 +6,9 @@ Every sentence is made from the plan, the tables and the record, so that none sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedtune.core.metrics import METRICS
@@ -23,6 +21,7 @@ from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
+from fedtune.studies.comparison.results import Results
 from fedtune.studies.comparison.text import listed
 from fedtune.tuning import caveats, schedulers, searchers
 
@@ -46,34 +45,20 @@ ENVIRONMENT = Environment(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tested:
-    """What a comparison found, as far as its method depends on it.
+class Ran(NamedTuple):
+    """What is known of the searches that ran."""
 
-    pairs, against  the tests of all pairs, and of those against the baselines
-    control         the test of an algorithm that took part twice; empty if none did
-    reported        the metric of runs on fresh seeds that is compared
-    unequal         where budgets were not equal, in words
-    record          the comparison's record: versions, commits
-    records         the records of its searches
-    rungs           for each rung how many trials of all searches reached it and went on
-    """
-
-    pairs: pd.DataFrame
-    against: pd.DataFrame
-    control: pd.DataFrame
-    reported: str
-    unequal: Sequence[str]
-    record: Mapping[str, Any]
+    unequal: Sequence[str]  # where budgets were not equal, in words
     records: Sequence[Mapping[str, Any]]
-    rungs: Sequence[RungCount] = ()
+    rungs: Sequence[RungCount] = ()  # how many trials of all searches reached each rung and went on
 
 
-def sentences(c: ComparisonPlan, tested: Tested) -> list[str]:
+def sentences(c: ComparisonPlan, found: Results, ran: Ran) -> list[str]:
     """The method, sentence by sentence, with marked citations."""
-    facts = _of_plan(c) | _of_searches(c, tested) | _of_results(c, tested)
+    facts = _of_plan(c) | _of_searches(c, ran) | _of_results(c, found)
     words = {"plain": _plain, "listed": listed, "cite": cite, "several": several, "all": all, "any": any}
-    made = ENVIRONMENT.get_template("method.j2").render(c=c, p=c.first, o=c.options, tested=tested, **facts, **words)
+    template = ENVIRONMENT.get_template("method.j2")
+    made = template.render(c=c, p=c.first, o=c.options, found=found, ran=ran, **facts, **words)
     return [line for line in made.splitlines() if line]
 
 
@@ -98,7 +83,7 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
     }
 
 
-def _of_searches(c: ComparisonPlan, tested: Tested) -> dict[str, Any]:
+def _of_searches(c: ComparisonPlan, ran: Ran) -> dict[str, Any]:
     """How long trials last, what suggests them, what stops them early, what is chosen by, which ranges are the same."""
     p, (suggests, suggests_cites) = c.first, SEARCHERS[c.first.searcher]
     stops_by, stops_cites = SCHEDULERS.get(p.scheduler, ("", "")) if not p.unjudged else ("", "")
@@ -106,7 +91,7 @@ def _of_searches(c: ComparisonPlan, tested: Tested) -> dict[str, Any]:
     spaces = [q.space.text() for q in c.compared.values()]
     common = [n for n in spaces[0] if len(spaces) > 1 and all(n in of for of in spaces)]
     same = [n for n in common if len({of[n] for of in spaces}) == 1]
-    on_test = dict.fromkeys(line for record in tested.records for line in caveats.on_test_rows(record))
+    on_test = dict.fromkeys(line for record in ran.records for line in caveats.on_test_rows(record))
     validated = all(n.startswith("val_") or n in METRICS for n in p.goal.names)
     return {
         "kind": searchers.find(p.searcher),
@@ -119,9 +104,7 @@ def _of_searches(c: ComparisonPlan, tested: Tested) -> dict[str, Any]:
         "stops": [f"{stop:g}" for stop in schedulers.rungs(p.scheduler, limit, p.grace)] if stops_by else [],
         "in_brackets": p.scheduler == "hyperband",
         "reduction": schedulers.REDUCTION,
-        "counts": [
-            f"{r.went_on} of {r.reached}{' went on' * (not i)} from {r.where}" for i, r in enumerate(tested.rungs)
-        ],
+        "counts": [f"{r.went_on} of {r.reached}{' went on' * (not i)} from {r.where}" for i, r in enumerate(ran.rungs)],
         "same_ranges": same,
         "other_ranges": [n for n in common if n not in same],
         "goal": _plain(p.goal.in_words),
@@ -130,14 +113,14 @@ def _of_searches(c: ComparisonPlan, tested: Tested) -> dict[str, Any]:
     }
 
 
-def _of_results(c: ComparisonPlan, tested: Tested) -> dict[str, Any]:
+def _of_results(c: ComparisonPlan, found: Results) -> dict[str, Any]:
     """The tests, the estimate against the number of trials, versions and commits."""
-    percent, of_versions = comparison_text.in_percent(tested.pairs), tested.record.get("versions") or {}
-    commits = [n for n in commits_of(tested.record) if n]
+    percent, of_versions = comparison_text.in_percent(found.pairs), found.record.get("versions") or {}
+    commits = [n for n in commits_of(found.record) if n]
     return {
-        "pairs": len(tested.pairs),
+        "pairs": len(found.pairs),
         "margin": f"{100 * c.options.margin:g} points" if percent else f"{c.options.margin:g}",
-        "differs": "" if tested.control.empty else comparison_text.from_itself(tested.control),
+        "differs": "" if found.twice.empty else comparison_text.from_itself(found.twice),
         "means": [budgets.averaged(p) for of in c.searches for n, p in of.items() if n in c.compared],
         "version": lambda name: f" {of_versions[name]}" if name in of_versions else "",
         "versions": [_plain(f"{name} {version}") for name, version in of_versions.items()],

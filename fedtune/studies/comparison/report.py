@@ -48,6 +48,7 @@ def report(
         table=comparison_tables.control_last(table, c.control),
         pairs=comparison_tables.pairs(compared, objective, c.options.margin),
         against=comparison_tables.against(compared, c.baselines, objective, c.options.margin),
+        twice=comparison_tables.control(evaluations, c.control, objective, c.options.margin),
         by_budget=budgets.table([{n: of[n] for n in c.compared} for of in c.searches]),
     )
     files, by_budget = RunFiles(c.folder), found.by_budget
@@ -68,17 +69,12 @@ def report(
     _show(found.titled(), {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, folders.values(), outcomes, table["search_seconds"].sum())
     _write(files, found, [*warnings, *notes, *caveats], made)
-    tested = method.Tested(
-        pairs=found.pairs,
-        against=found.against,
-        control=found.twice,
-        reported=objective.reported(evaluations),
+    ran = method.Ran(
         unequal=unequal,
-        record=record,
         records=[RunFiles(run).record for run in folders.values()],
         rungs=overview.rungs(folders.values()),
     )
-    _write_method(files, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
+    _write_method(files, method.sentences(c, found, ran), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)
     say(f"folder: {near(c.folder)}")

@@ -33,6 +33,7 @@ class Results:
 
     record       its compare.json
     evaluations  the runs on fresh seeds
+    twice        how far the control is from the algorithm that it is
     """
 
     record: Mapping[str, Any]
@@ -40,6 +41,7 @@ class Results:
     table: pd.DataFrame
     pairs: pd.DataFrame
     against: pd.DataFrame
+    twice: pd.DataFrame
     by_budget: pd.DataFrame
 
     @classmethod
@@ -51,13 +53,18 @@ class Results:
             _, control = scenario_words(record), record.get("control", [])
         except (KeyError, ValueError, TypeError) as error:
             raise files.damaged(error) from error
-        none, runs = pd.DataFrame(), files.evaluations_file
+        none, objective = pd.DataFrame(), Goal.from_record(record).first
+        evaluations = none
+        if (runs := files.evaluations_file).exists():
+            evaluations = reading.table(runs, ("algorithm", "configuration", "seed"))
+        has = len(evaluations) > 0
         return cls(
             record=record,
-            evaluations=reading.table(runs, ("algorithm", "configuration", "seed")) if runs.exists() else none,
+            evaluations=evaluations,
             table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
             pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
             against=pairs(files.against_file) if files.against_file.exists() else none,
+            twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,
             by_budget=by_budget(run) if files.budget_file.exists() else none,
         )
 
@@ -70,6 +77,11 @@ class Results:
     def objective(self) -> Objective:
         """The first objective."""
         return self.goal.first
+
+    @property
+    def reported(self) -> str:
+        """The metric of runs on fresh seeds that is compared."""
+        return self.objective.reported(self.evaluations)
 
     @property
     def searches(self) -> int:
@@ -91,13 +103,6 @@ class Results:
         """The runs on fresh seeds of all but the control."""
         runs = self.evaluations
         return runs if runs.empty else runs[~runs["algorithm"].isin(self.control[1:])]
-
-    @property
-    def twice(self) -> pd.DataFrame:
-        """How far the control is from the algorithm that it is; without rows if there is none."""
-        if self.evaluations.empty:
-            return self.evaluations
-        return tables.control(self.evaluations, self.control, self.objective, self.margin)
 
     @property
     def title(self) -> str:
