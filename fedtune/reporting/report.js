@@ -54,41 +54,15 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   }, { rootMargin: "100% 0px" });
   const boxes = () => [...document.querySelectorAll(".plot")];
 
-  // figures in tabs: without scripts, and on paper, they stand under one another
-  function tabbed(root, first = "") { // first: the tab that is open
-    const panels = [...root.querySelectorAll("section")];
-    const list = document.createElement("div");
-    list.setAttribute("role", "tablist");
-    const tabs = panels.map((panel, i) => {
-      const tab = list.appendChild(document.createElement("button"));
-      Object.assign(tab, { type: "button", textContent: panel.dataset.tab, id: `tab-${crypto.getRandomValues(new Uint32Array(1))[0]}` });
-      tab.setAttribute("role", "tab");
-      panel.setAttribute("role", "tabpanel");
-      panel.setAttribute("aria-labelledby", tab.id);
-      tab.addEventListener("click", () => choose(i));
-      return tab;
-    });
-    list.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const i = (tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length;
-      choose(i);
-      tabs[i].focus();
-    });
-    function choose(chosen) {
-      tabs.forEach((tab, i) => {
-        tab.setAttribute("aria-selected", i === chosen);
-        tab.tabIndex = i === chosen ? 0 : -1;
-        panels[i].classList.toggle("off", i !== chosen);
-      });
-      for (const box of panels[chosen].querySelectorAll(".plot")) if (specs.has(box)) Plotly.Plots.resize(box);
-    }
-    root.prepend(list);
-    choose(Math.max(0, panels.findIndex((panel) => panel.dataset.tab === first)));
-  }
+  document.addEventListener("toggle", ({ target }) => { // the page may have another width by now
+    for (const box of target.querySelectorAll(".plot")) if (specs.has(box)) Plotly.Plots.resize(box);
+  }, true);
 
-  // on paper every figure that is not folded away, at the paper's width, two on a page
+  // on paper every figure of a search that is not folded away, at the paper's width, two on a page
+  let folded = [];
   window.addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details.tab:not([open])")];
+    for (const tab of folded) tab.open = true;
     if (!window.Plotly) return; // not unpacked yet
     for (const box of boxes().filter((b) => !b.closest("details:not([open])"))) {
       draw(box); // by itself: a figure that never was of its own width cannot go back to it
@@ -97,6 +71,7 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     }
   });
   window.addEventListener("afterprint", () => {
+    for (const tab of folded) tab.open = false;
     for (const [box, { layout }] of specs) Plotly.relayout(box, { width: null, height: layout.height, autosize: true });
   });
 
@@ -219,15 +194,12 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     });
   }
 
-  // what is in this element now; earlier: of tabs the one that was open, of tables those that they replace
+  // what is in this element now; earlier: of tables those that they replace
   function show(root, earlier = new Map()) {
     root.querySelectorAll(".plot").forEach((box) => near.observe(box));
-    root.querySelectorAll(".tabs").forEach((box) => tabbed(box, earlier.get(box)));
     root.querySelectorAll(".trials-box").forEach((box) => states.has(box) || table(box, earlier.get(box)));
     root.querySelectorAll(".copy button").forEach(copied);
   }
-
-  const tabsOf = (tabs) => tabs.closest("details")?.dataset.key ?? "tabs";
 
   // another content for this element, which people may be reading: what is open, sorted, filtered or zoomed stays so
   function replace(root, next) {
@@ -244,7 +216,6 @@ const report = (() => { // what a page shows; a live page shows it again and aga
       if (specs.get(old).text !== text) kept.push([old, text]);
     });
     const earlier = new Map();
-    both(".tabs", tabsOf, (old, e) => earlier.set(e, old.querySelector("[aria-selected=true]")?.textContent));
     both(".trials-box", (e) => e.dataset.key, (old, e) => {
       if (old.querySelector("script").textContent === e.querySelector("script").textContent) e.replaceWith(old);
       else earlier.set(e, old);

@@ -690,8 +690,8 @@ def drawn(browser: Browser) -> list[dict[str, Any]]:
     found = []
     for i in range(number):
         look = (
-            f"const box = document.querySelectorAll('.plot')[{i}], panel = box.closest('[role=tabpanel]');"
-            "if (panel) document.getElementById(panel.getAttribute('aria-labelledby')).click();"
+            f"const box = document.querySelectorAll('.plot')[{i}], tab = box.closest('details.tab');"
+            "if (tab) tab.open = true;"
             "if (!box.checkVisibility()) return 'folded';"
             "box.scrollIntoView({block: 'center'});"
             "const marks = box.querySelectorAll('.scatterlayer path, .barlayer path').length;"
@@ -822,18 +822,15 @@ def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     assert opened.errors() == []
 
 
-def test_figures_stand_in_tabs_the_most_useful_first(opened: Browser) -> None:
-    names = "return [...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
+def test_figures_are_folded_but_the_most_useful(opened: Browser) -> None:
+    names = "return [...document.querySelectorAll('.tab > summary')].map(t => t.textContent)"
     assert opened.script(names) == ["Hyperparameters", "Progress", "Trade-offs"]
-    panels = "[...document.querySelectorAll('[role=tabpanel]')]"
-    shown = f"return {panels}.filter(p => p.checkVisibility()).map(p => p.dataset.tab)"
-    assert opened.script(shown) == ["Hyperparameters"]
-    titles = "return [...document.querySelectorAll('[role=tabpanel]:not(.off) figure h4')].map(h => h.textContent)"
+    shown = "return [...document.querySelectorAll('.plot')].filter(p => p.checkVisibility()).length"
+    assert opened.script(shown) == 3
+    titles = "return [...document.querySelectorAll('.tab[open] figure h4')].map(h => h.textContent)"
     assert opened.script(titles)[0].startswith("Share of accuracy's variance")
-    opened.press("//button[text()='Hyperparameters']", "\ue014")  # arrow to the right
-    assert opened.script(shown) == ["Progress"]
-    assert opened.script("return document.activeElement.textContent") == "Progress"
-    assert opened.script("return document.querySelectorAll('[role=tab][aria-selected=true]').length") == 1
+    opened.press("//summary[text()='Trade-offs']")
+    assert opened.script(shown) == 4
 
 
 def test_a_dark_screen_has_a_dark_page_and_paper_is_white(opened: Browser, run: Path) -> None:

@@ -574,11 +574,11 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             browser.press("//td/a")
             wait_for(lambda: "1 finished, 1 stopped, 1 running" in browser.text())
             wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 5"), 240)
-            browser.press("//button[@role='tab'][text()='Progress']")
-            look = "document.querySelector('[data-tab=Progress] .plot')"
+            browser.press("//summary[text()='Progress']")
+            look = "document.querySelector('details[data-key$=Progress] .plot')"
             browser.script(f"{look}.scrollIntoView()")
             wait_for(lambda: browser.script(f"return {look}.querySelectorAll('.scatterlayer path').length > 0"))
-            browser.script("window.first = document.querySelector('[data-tab=Progress] .plot')")
+            browser.script(f"window.first = {look}")
             browser.script("document.querySelector('#drawn details').open = true")
             browser.press("//section[@id='drawn']//input[@name='text']", "aa")
             before = browser.script("return first.querySelectorAll('.scatterlayer .trace').length")
@@ -589,7 +589,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             wait_for(lambda: browser.script(later), 240)  # the same figure, with the new trial's line
             kept = "document.querySelector('#drawn input[name=text]').value"
             assert browser.script(f"return document.querySelector('#drawn details').open && {kept} === 'aa'")
-            assert browser.script("return document.querySelector('[aria-selected=true]').textContent") == "Progress"
+            assert browser.script(f"return {look}.checkVisibility()")
         wait_for(lambda: "its driver is gone" in browser.text())
         files.write("finished", **RECORD)
         wait_for(lambda: browser.script("return document.querySelector('.badge').textContent") == "finished")
