@@ -25,7 +25,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.statistics import number
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenarios import find
-from fedtune.studies.comparison import files as comparison_files
+from fedtune.studies.comparison import results as comparison_results
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.user_code.command import Parser, guarded
 
@@ -99,7 +99,7 @@ def _across(both: pd.DataFrame, kind_of: Mapping[str, str]) -> float:
 
 def text(one: Path, other: Path) -> str:
     """The page; UserError for tables that have too few algorithms in common."""
-    tables = [_counted(comparison_files.table(file)) for file in (one, other)]
+    tables = [_counted(comparison_results.table(file)) for file in (one, other)]
     common = set(tables[0]["algorithm"]) & set(tables[1]["algorithm"])
     if len(common) < FEWEST:
         raise UserError(

@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 
 
 @contextmanager
@@ -27,16 +26,3 @@ def quick_imports() -> Iterator[None]:
             gc.freeze()
         if collecting:
             gc.enable()
-
-
-class Uninstalled(MetaPathFinder):
-    """First on `sys.meta_path`: these modules are as if they were not installed."""
-
-    def __init__(self, *names: str) -> None:
-        """names: of the modules."""
-        self.names = names
-
-    def find_spec(self, name: str, *_: object) -> None:
-        """Refuse these; the other finders find the rest."""
-        if name in self.names:
-            raise ModuleNotFoundError(f"{name} is not used here", name=name)

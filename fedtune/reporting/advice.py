@@ -180,9 +180,9 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
     return advice
 
 
-def of_comparison(record: Mapping[str, Any], pairs: pd.DataFrame | None, searches: Sequence[Findings]) -> list[Advice]:
+def of_comparison(record: Mapping[str, Any], pairs: pd.DataFrame, searches: Sequence[Findings]) -> list[Advice]:
     """What to try next after a comparison: wider ranges for all that share them, and more searches."""
-    return [*wider_for_all(record, searches), *([] if pairs is None else more_searches(record, pairs))]
+    return [*wider_for_all(record, searches), *more_searches(record, pairs)]
 
 
 def wider_for_all(record: Mapping[str, Any], searches: Sequence[Findings]) -> list[Advice]:

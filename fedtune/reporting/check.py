@@ -12,6 +12,7 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
+from fedtune.reporting.templates import TextTable
 from fedtune.runs import trial_states
 from fedtune.tuning import verdict
 
@@ -92,52 +93,38 @@ class FinalCheck:
         return verdict.sentence(self.runs, self.objective, self.repeatable)
 
     @property
-    def run_word(self) -> str:
-        """What tells runs of one configuration apart."""
-        return "seed" if self.repeatable else "repetition"
-
-    @property
     def where_text(self) -> str:
         """Where its figures were found, in words."""
         return "on fresh seeds" if self.repeatable else "when repeated"
 
-    @property
-    def on_all(self) -> str:
-        """The word with the number of runs."""
-        return (
-            f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
-        )
+    def spread(self) -> TextTable:
+        """Means over seeds of how test accuracy is spread over clients; without rows where that is not known."""
+        columns = {c: text for c, text in SPREAD.items() if c in self.runs and "test_acc_std" in self.runs}
+        rows = [[n, *(number(self.of(n, c).mean(), ".4f") for c in columns)] for n in self.names if columns]
+        caption = "Test accuracy over clients and classes, means of the same runs"
+        return TextTable(caption, ["configuration", *columns.values()], rows, ("configuration",))
 
-    def spread(self) -> list[tuple[str, list[str]]]:
-        """Name, and means over seeds of how test accuracy is spread over clients, where that is known."""
-        columns = [column for column in SPREAD if column in self.runs and "test_acc_std" in self.runs]
-        return [(n, [number(self.of(n, c).mean(), ".4f") for c in columns]) for n in self.names] if columns else []
-
-    @property
-    def spread_columns(self) -> list[str]:
-        """The headings of `spread`."""
-        return [text for column, text in SPREAD.items() if column in self.runs]
-
-    @property
-    def sends(self) -> bool:
-        """Whether it is known what runs send."""
-        return "comm_mb" in self.runs
-
-    def _megabytes(self, name: str) -> str:
-        return number(self.of(name, "comm_mb").mean(), ".2f") if self.sends else ""
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Name, mean with interval, each seed, megabytes a run: of each configuration, and of their difference."""
-        rows = [(n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)) for n in self.names]
+    def table(self) -> TextTable:
+        """Mean with interval, each seed, and megabytes a run: of each configuration, and of their difference."""
+        rows = [[n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)] for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
             rows += [
-                (f"{n}: test accuracy", self.text(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), "")
+                [f"{n}: test accuracy", self.text(n, "test_acc"), _listed(self.of(n, "test_acc"), self.ends(n)), ""]
                 for n in self.names
             ]
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
-            rows.append((how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""))
-        return rows
+            rows.append([how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""])
+        on_all = (
+            f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
+        )
+        columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
+        columns += ["MB a run"] * ("comm_mb" in self.runs)
+        rows = [row[: len(columns)] for row in rows]
+        return TextTable(f"{self.what} {on_all}, last round", columns, rows, columns[:1])
+
+    def _megabytes(self, name: str) -> str:
+        return number(self.of(name, "comm_mb").mean(), ".2f") if "comm_mb" in self.runs else ""
 
 
 def _listed(values: pd.Series, ends: pd.Series, sign: str = "") -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
@@ -18,11 +17,21 @@ from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
+from fedtune.studies.comparison.results import Results
 
 if TYPE_CHECKING:
+    import pandas as pd
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
+COSTS = {  # what the best so far is shown against, and how to read that
+    "rounds": ("rounds", "If the line has been flat for long, more trials would hardly improve the result."),
+    "mb": (
+        "megabytes",
+        "The same against what all clients sent and received: the communication that the search would cost in reality.",
+    ),
+    "seconds": ("seconds", "The same against computing time."),
+}
 TOP = 24  # pixels above the axes, where the figure's title was
 
 
@@ -64,29 +73,29 @@ def _progress(f: Findings) -> list[Shown]:
         "Short lines are stopped trials. If lines still rise at the end, more rounds would help. If lines cross, early "
         "stopping can drop good trials.",
     )
-    by_megabytes = drawn(
-        "Best so far against megabytes",
-        lambda: plots.best_so_far(f.rounds, "mb", f.trials, first),
-        "The same against what all clients sent and received: the communication that the search would cost in reality.",
-    )
     return [
         _sampled(curves, f),
-        drawn(
-            "Best so far against rounds",
-            lambda: plots.best_so_far(f.rounds, "rounds", f.trials, first),
-            "If the line has been flat for long, more trials would hardly improve the result.",
-        ),
-        *[by_megabytes] * f.sends,
-        drawn(
-            "Best so far against seconds",
-            lambda: plots.best_so_far(f.rounds, "seconds", f.trials, first),
-            "The same against computing time.",
-        ),
+        *best_so_far(f.rounds, f.trials, first, f.sends),
         drawn(
             "Rungs",
             lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
             "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
         ),
+    ]
+
+
+def best_so_far(
+    rounds: pd.DataFrame, trials: pd.DataFrame, objective: Objective, sends: bool, sentence: str = ""
+) -> list[Shown]:
+    """The best result over time, by each cost.  sends: whether it is known what is sent.  sentence: if not its own."""
+    return [
+        drawn(
+            f"Best so far against {word}",
+            partial(plots.best_so_far, rounds, unit, trials, objective),
+            sentence or how_to_read,
+        )
+        for unit, (word, how_to_read) in COSTS.items()
+        if unit != "mb" or sends
     ]
 
 
@@ -153,23 +162,21 @@ def _clients(f: Findings) -> list[Shown]:
     return [drawn("Clients", lambda: plots.per_client(last, by="configuration"), sentence)]
 
 
-def of_comparison(
-    evaluations: pd.DataFrame,
-    objective: Objective = ACCURACY,
-    by_budget: pd.DataFrame | None = None,
-    margin: float = 0.0,
-) -> list[Shown]:
+def of_comparison(found: Results) -> list[Shown]:
     """The figures of a comparison: the test metric on fresh seeds by algorithm, and what searches saw by trials."""
+    if found.evaluations.empty:
+        return []
     sentence = (
         "One point per seed. The tables above say which differences are significant; overlapping intervals do not."
     )
-    figures = [drawn("Comparison", lambda: plots.comparison(evaluations, objective), sentence)]
-    if by_budget is not None:
+    figures = [drawn("Comparison", lambda: plots.comparison(found.compared, found.objective), sentence)]
+    if len(found.by_budget):
         sentence = (
             "What a search of so many trials would have chosen, by the score that it sees. If lines cross late, the "
             "order needs that many trials. The verdicts above are of fresh seeds, and stand apart."
         )
-        figures.append(drawn("Against budget", lambda: plots.by_budget(by_budget, objective, margin), sentence))
+        by_budget = partial(plots.by_budget, found.by_budget, found.objective, found.margin)
+        figures.append(drawn("Against budget", by_budget, sentence))
     return figures
 
 

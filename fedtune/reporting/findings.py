@@ -1,7 +1,4 @@
-"""A search's results in words and small tables, from its folder: what was found, how sure it is, and the caveats.
-
-Nothing here knows of HTML: `fedtune report` shows it.
-"""
+"""A search's results in words and small tables, from its folder: what was found, how sure it is, and the caveats."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from fedtune.analysis import frames
 from fedtune.core import statistics
@@ -23,6 +21,7 @@ from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
 from fedtune.reporting.check import FinalCheck
+from fedtune.reporting.templates import TextTable
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import AGAIN, RunFiles, search_of
@@ -106,17 +105,19 @@ class Findings:
             trials = f"{len(self.trials)} of {several(planned, 'trial')}"
         return trials + (f": {by_status}" if by_status else "")
 
-    def answer(self) -> list[tuple[str, str, str, str, str]]:
+    def answer(self) -> TextTable:
         """Each searched hyperparameter: name with symbol, the best's value, the default, the range, what it is."""
+        assert self.best is not None
         space, declared = self.record.get("space") or {}, hyperparameters(self.record)
         rows = []
         for n in self.searched:
             hp = declared.get(n)
             symbol = f"{n} ({hp.symbol})" if hp and hp.symbol else n
             default = "?" if n not in self.default else "none" if self.default[n] is None else short(self.default[n])
-            best = short(self.config[n]) if n in self.config else "–"
+            best = Markup("<strong>{}</strong>").format(short(self.config[n]) if n in self.config else "–")
             rows.append((symbol, best, default, str(space.get(n, "")), hp.help if hp else ""))
-        return rows
+        columns = ("hyperparameter", "best", "default", "searched", "what it is")
+        return TextTable(f"Best configuration (trial {self.best['trial']})", columns, rows, (columns[0], *columns[3:]))
 
     @property
     def nothing(self) -> str:

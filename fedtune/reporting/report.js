@@ -9,85 +9,8 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   const STEP = 200; // rows of a table that are shown at once
 
   // Plotly, compressed in the page: the policy allows a script of this text, and of no other
-  async function unpacked(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    if (!window.DecompressionStream) return new TextDecoder().decode(inflated(bytes.subarray(2))); // browsers before 2023
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-  }
-
-  // DEFLATE (RFC 1951): blocks of Huffman codes for bytes and for copies of what went before
-  function inflated(bytes) {
-    let at = 0, out = new Uint8Array(1 << 23), size = 0;
-    const bit = () => (bytes[at >> 3] >> (at++ & 7)) & 1;
-    const bits = (n) => { let v = 0; for (let i = 0; i < n; i++) v |= bit() << i; return v; };
-    const put = (byte) => {
-      if (size === out.length) { const more = new Uint8Array(2 * size); more.set(out); out = more; }
-      out[size++] = byte;
-    };
-    function codes(lengths) { // how many codes there are of each length, and their symbols in the order of codes
-      const counts = new Uint16Array(16), starts = new Uint16Array(16), symbols = new Uint16Array(lengths.length);
-      for (const n of lengths) counts[n]++;
-      counts[0] = 0;
-      for (let n = 1; n < 16; n++) starts[n] = starts[n - 1] + counts[n - 1];
-      lengths.forEach((n, symbol) => { if (n) symbols[starts[n]++] = symbol; });
-      return { counts, symbols };
-    }
-    function symbol({ counts, symbols }) {
-      let code = 0, first = 0, index = 0;
-      for (let n = 1; n < 16; n++) {
-        code |= bit();
-        if (code - first < counts[n]) return symbols[index + code - first];
-        index += counts[n];
-        first = (first + counts[n]) << 1;
-        code <<= 1;
-      }
-      throw new Error("damaged");
-    }
-    const series = (count, step, start) => { // bases and extra bits of lengths (step 4) or distances (step 2)
-      const bases = [], extras = [];
-      for (let i = 0, base = start; i < count; i++) {
-        const extra = Math.max(0, Math.floor(i / step) - 1);
-        bases.push(base); extras.push(extra); base += 1 << extra;
-      }
-      return { bases, extras };
-    };
-    const far = series(30, 2, 1), long = series(28, 4, 3);
-    long.bases.push(258); long.extras.push(0);
-    const fixed = [
-      codes(Array.from({ length: 288 }, (_, i) => (i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8))), codes(Array(30).fill(5)),
-    ];
-    const ORDER = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
-    function dynamic() {
-      const literals = bits(5) + 257, distances = bits(5) + 1, count = bits(4) + 4, first = Array(19).fill(0);
-      for (let i = 0; i < count; i++) first[ORDER[i]] = bits(3);
-      const of = codes(first), lengths = [];
-      while (lengths.length < literals + distances) {
-        const s = symbol(of);
-        if (s < 16) { lengths.push(s); continue; }
-        const [value, times] = s === 16 ? [lengths.at(-1), 3 + bits(2)] : [0, s === 17 ? 3 + bits(3) : 11 + bits(7)];
-        for (let i = 0; i < times; i++) lengths.push(value);
-      }
-      return [codes(lengths.slice(0, literals)), codes(lengths.slice(literals))];
-    }
-    for (let last = 0; !last;) {
-      last = bit();
-      const kind = bits(2);
-      if (kind === 0) { // bytes as they are
-        at = (at + 7) & ~7;
-        const n = bits(16); bits(16);
-        for (let i = 0; i < n; i++) put(bits(8));
-        continue;
-      }
-      const [literal, distance] = kind === 1 ? fixed : dynamic();
-      for (let s; (s = symbol(literal)) !== 256;) {
-        if (s < 256) { put(s); continue; }
-        const n = long.bases[s - 257] + bits(long.extras[s - 257]), d = symbol(distance);
-        const back = far.bases[d] + bits(far.extras[d]);
-        for (let i = 0; i < n; i++) put(out[size - back]);
-      }
-    }
-    return out.subarray(0, size);
-  }
+  const unpacked = (text) => new Response(new Blob([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]).stream()
+    .pipeThrough(new DecompressionStream("deflate"))).text();
 
   const inside = document.getElementById("plotly"); // a live page fetches it, and tells when it has it
   const ready = inside ? unpacked(inside.textContent).then((text) => {
@@ -110,36 +33,6 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     for (const trace of data) if (trace.marker) trace.marker.showscale = false;
   }
 
-  // a dark page: the figures' own template in dark colours; on paper they are light
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  function coloured({ template, plot_bgcolor = null, paper_bgcolor = null }, isDark) {
-    if (!isDark || !template) return { template, plot_bgcolor, paper_bgcolor };
-    const changed = structuredClone(template), page = "#16181c";
-    Object.assign(changed.layout.font ??= {}, { color: "#e4e4e4" });
-    Object.assign(changed.layout.hoverlabel ??= {}, { bgcolor: "#2a2d33" });
-    for (const axis of ["xaxis", "yaxis"]) Object.assign(changed.layout[axis] ??= {}, { gridcolor: "#3a3d44", linecolor: "#8a8d94" });
-    return { template: changed, plot_bgcolor: page, paper_bgcolor: page };
-  }
-  dark.addEventListener("change", () => {
-    for (const [box, { layout }] of specs) Plotly.relayout(box, coloured(layout, dark.matches));
-  });
-
-  function lifted(colour, least = 70) { // a colour that is seen on a dark page: its lightness, of 255, is at least this
-    if (Array.isArray(colour)) return colour.map((one) => lifted(one, least));
-    if (/^#[0-9a-f]{3}$/i.test(colour)) return lifted(colour.replace(/[0-9a-f]/gi, "$&$&"), least);
-    const parts = /^#[0-9a-f]{6}$/i.test(colour) ? [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16))
-      : /^rgb\(/.test(colour) ? colour.match(/[\d.]+/g).map(Number) : null;
-    if (!parts || 0.3 * parts[0] + 0.6 * parts[1] + 0.1 * parts[2] > least) return colour;
-    return `rgb(${parts.map((v) => Math.round(v + 0.5 * (255 - v))).join(",")})`;
-  }
-
-  function lift(data, layout) {
-    for (const note of layout.annotations ?? []) if (note.font?.color) note.font.color = lifted(note.font.color, 140);
-    for (const trace of data) {
-      for (const part of [trace.line, trace.marker, trace.marker?.line]) if (part?.color) part.color = lifted(part.color);
-    }
-  }
-
   function draw(box) {
     if (specs.has(box)) return;
     const text = box.nextElementSibling.textContent;
@@ -150,10 +43,8 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   function paint(box, how) {
     const { data, layout } = structuredClone(specs.get(box));
     const narrow = box.clientWidth < 560;
-    const asked = { ...layout, autosize: true, ...coloured(layout, dark.matches) };
-    asked.uirevision = "same"; // a zoom stays where a figure is updated
+    const asked = { ...layout, autosize: true, uirevision: "same" }; // a zoom stays where a figure is updated
     if (narrow) lessRoom(data, asked);
-    if (dark.matches) lift(data, asked);
     box.style.minHeight = asked.height + "px";
     how(box, data, asked, { ...CONFIG, displayModeBar: narrow ? false : "hover" });
   }
@@ -163,52 +54,25 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   }, { rootMargin: "100% 0px" });
   const boxes = () => [...document.querySelectorAll(".plot")];
 
-  // figures in tabs: without scripts, and on paper, they stand under one another
-  function tabbed(root, first = "") { // first: the tab that is open
-    const panels = [...root.querySelectorAll("section")];
-    const list = document.createElement("div");
-    list.setAttribute("role", "tablist");
-    const tabs = panels.map((panel, i) => {
-      const tab = list.appendChild(document.createElement("button"));
-      Object.assign(tab, { type: "button", textContent: panel.dataset.tab, id: `tab-${crypto.getRandomValues(new Uint32Array(1))[0]}` });
-      tab.setAttribute("role", "tab");
-      panel.setAttribute("role", "tabpanel");
-      panel.setAttribute("aria-labelledby", tab.id);
-      tab.addEventListener("click", () => choose(i));
-      return tab;
-    });
-    list.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const i = (tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length;
-      choose(i);
-      tabs[i].focus();
-    });
-    function choose(chosen) {
-      tabs.forEach((tab, i) => {
-        tab.setAttribute("aria-selected", i === chosen);
-        tab.tabIndex = i === chosen ? 0 : -1;
-        panels[i].classList.toggle("off", i !== chosen);
-      });
-      for (const box of panels[chosen].querySelectorAll(".plot")) if (specs.has(box)) Plotly.Plots.resize(box);
-    }
-    root.prepend(list);
-    choose(Math.max(0, panels.findIndex((panel) => panel.dataset.tab === first)));
-  }
+  document.addEventListener("toggle", ({ target }) => { // the page may have another width by now
+    for (const box of target.querySelectorAll(".plot")) if (specs.has(box)) Plotly.Plots.resize(box);
+  }, true);
 
-  // on paper every figure that is not folded away, at the paper's width, two on a page
+  // on paper every figure of a search that is not folded away, at the paper's width, two on a page
+  let folded = [];
   window.addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details.tab:not([open])")];
+    for (const tab of folded) tab.open = true;
     if (!window.Plotly) return; // not unpacked yet
     for (const box of boxes().filter((b) => !b.closest("details:not([open])"))) {
       draw(box); // by itself: a figure that never was of its own width cannot go back to it
       const { layout } = specs.get(box), { height } = layout;
-      Plotly.relayout(box, { ...coloured(layout, false), width: PAPER, height: height < 1.6 * HALF ? Math.min(height, HALF) : height, autosize: false });
+      Plotly.relayout(box, { width: PAPER, height: height < 1.6 * HALF ? Math.min(height, HALF) : height, autosize: false });
     }
   });
   window.addEventListener("afterprint", () => {
-    for (const [box, { layout }] of specs) {
-      Plotly.relayout(box, { ...coloured(layout, dark.matches), width: null, height: layout.height, autosize: true });
-    }
+    for (const tab of folded) tab.open = false;
+    for (const [box, { layout }] of specs) Plotly.relayout(box, { width: null, height: layout.height, autosize: true });
   });
 
   // tables of trials: rows come as JSON; a click on a heading sorts, twice the other way; what is missing stands last
@@ -283,7 +147,8 @@ const report = (() => { // what a page shows; a live page shows it again and aga
         if (picks) pick(tr, line.row[0], picked);
         line.cells.forEach((cell, i) => {
           const td = tr.appendChild(document.createElement("td"));
-          cellOf(td, line, i).append(cell);
+          if (i === 0 && line.link) td.append(Object.assign(document.createElement("a"), { href: line.link, textContent: cell }));
+          else td.append(cell);
           td.className = columns[i].numeric ? "n" : columns[i].name === "reason" ? "wide" : "";
         });
         return tr;
@@ -313,13 +178,6 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     box.addEventListener("change", () => picked[box.checked ? "add" : "delete"](name));
   }
 
-  function cellOf(td, line, i) { // where a cell's text goes: into a link, if the row leads somewhere
-    if (i !== 0 || !line.link) return td;
-    const a = td.appendChild(document.createElement("a"));
-    a.href = line.link;
-    return a;
-  }
-
   function copied(button) {
     const said = button.textContent;
     button.hidden = false;
@@ -336,15 +194,12 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     });
   }
 
-  // what is in this element now
-  function show(root) {
+  // what is in this element now; earlier: of tables those that they replace
+  function show(root, earlier = new Map()) {
     root.querySelectorAll(".plot").forEach((box) => near.observe(box));
-    root.querySelectorAll(".tabs").forEach((box) => tabbed(box));
-    root.querySelectorAll(".trials-box").forEach((box) => table(box));
+    root.querySelectorAll(".trials-box").forEach((box) => states.has(box) || table(box, earlier.get(box)));
     root.querySelectorAll(".copy button").forEach(copied);
   }
-
-  const tabsOf = (tabs) => tabs.closest("details")?.dataset.key ?? "tabs";
 
   // another content for this element, which people may be reading: what is open, sorted, filtered or zoomed stays so
   function replace(root, next) {
@@ -360,20 +215,15 @@ const report = (() => { // what a page shows; a live page shows it again and aga
       box.replaceWith(old); // by the figure that is drawn
       if (specs.get(old).text !== text) kept.push([old, text]);
     });
-    const tables = [], open = new Map();
-    both(".tabs", tabsOf, (old, e) => open.set(e, old.querySelector("[aria-selected=true]")?.textContent));
+    const earlier = new Map();
     both(".trials-box", (e) => e.dataset.key, (old, e) => {
       if (old.querySelector("script").textContent === e.querySelector("script").textContent) e.replaceWith(old);
-      else tables.push([e, old]);
+      else earlier.set(e, old);
     });
     const focused = root.contains(document.activeElement) && document.activeElement.name
       ? [document.activeElement.closest(".trials-box")?.dataset.key, document.activeElement.name] : null;
     root.replaceChildren(...next.childNodes);
-    const again = new Map(tables);
-    root.querySelectorAll(".tabs").forEach((box) => tabbed(box, open.get(box)));
-    root.querySelectorAll(".plot").forEach((box) => near.observe(box));
-    root.querySelectorAll(".trials-box").forEach((box) => states.has(box) || table(box, again.get(box)));
-    root.querySelectorAll(".copy button").forEach(copied);
+    show(root, earlier);
     for (const [box, text] of kept) {
       specs.set(box, { text, ...JSON.parse(text) });
       paint(box, Plotly.react);

@@ -3,56 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
 from fedtune.analysis import frames, plots
-from fedtune.core.metrics import limits
-from fedtune.core.objectives import ACCURACY, Goal, Objective
-from fedtune.core.statistics import interval, number
+from fedtune.core.objectives import ACCURACY
+from fedtune.core.statistics import number
 from fedtune.core.terminal import several
-from fedtune.experiment.scenarios import in_words
 from fedtune.reporting import advice, findings, provenance, sampling, words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
-from fedtune.reporting.templates import embedded_json
+from fedtune.reporting.templates import TextTable, embedded_json, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
 from fedtune.runs.tables import DEFAULT, SEARCH
-from fedtune.studies.comparison import files as comparison_files
-from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.comparison.text import shown_pairs
+from fedtune.studies.comparison.results import Results
 from fedtune.user_code import user_files
 
 METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # in the table of trials, if there are any
-
-
-class TextColumn(NamedTuple):
-    """A column of a table of text."""
-
-    name: str
-    numeric: bool
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A table of a page: its caption, columns and rows of text."""
-
-    caption: str
-    columns: list[TextColumn]
-    rows: list[list[str]]
-    anchors: Sequence[str] = ()  # where each row's first cell leads to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +40,7 @@ class SearchSection:
     anchor: str
     findings: Findings
     figures: list[Shown]
-    table: str  # JSON of its trials
+    trials: str  # JSON of the table of its trials
     provenance: Provenance
     mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
@@ -82,6 +60,14 @@ class SearchSection:
         )
 
     @property
+    def tables(self) -> list[TextTable]:
+        """The best configuration, and its check on fresh seeds."""
+        f = self.findings
+        if f.best is None:
+            return []
+        return [f.answer(), *([f.check.table(), f.check.spread()] if f.check else [])]
+
+    @property
     def choice(self) -> TextTable | None:
         """The trials that were trained on more seeds before one was named; None without any."""
         rows = self.findings.record.get("choice") or []
@@ -92,8 +78,8 @@ class SearchSection:
         figures = [OWN, *each, first]
         names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
         text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
-        columns = [TextColumn(n, 0 < i <= len(figures)) for i, n in enumerate(names)]
-        return TextTable(f"The best finished trials on more seeds: {self.findings.in_words}, last round", columns, text)
+        caption = f"The best finished trials on more seeds: {self.findings.in_words}, last round"
+        return TextTable(caption, names, text, (names[0], names[-1]))
 
     @property
     def name(self) -> str:
@@ -132,45 +118,47 @@ class Comparison:
     is_comparison: bool = True
 
 
-Mattered = Callable[[Any], plots.Importance | None]  # the importance of a study's hyperparameters
-
-
 def read(
-    run: Path, anchor: str, with_searches: bool = True, mattered: Mattered = plots.mattered
+    run: Path, anchor: str, with_searches: bool = True, logs: Mapping[str, str] | None = None
 ) -> SearchSection | Comparison:
     """The part of a study's folder; UserError if it is none.  anchor: the name that links lead to.
 
     with_searches: whether a comparison's part has those of its searches.
-    mattered: which hyperparameters of a search did, for a caller that knows it already.
+    logs: where a search's trials have pages of their own.
     """
     if RunFiles(run).is_comparison:
         return _comparison(run, anchor, with_searches)
-    return _search(read_findings(run), anchor, mattered)
+    return _search(read_findings(run), anchor, logs)
 
 
 def read_findings(run: Path) -> Findings:
     """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    evaluations = _evaluations(around) if RunFiles(around).is_comparison else None
-    return findings.read(run, _check(evaluations, *search_of(run.absolute())))
+    checked = (
+        _check(Results.read(around).evaluations, *search_of(run.absolute())) if RunFiles(around).is_comparison else None
+    )
+    return findings.read(run, checked)
 
 
-def _search(f: Findings, anchor: str, mattered: Mattered = plots.mattered) -> SearchSection:
+def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
     study = plots.study(f.run)
-    importance = mattered(study)
+    importance = plots.mattered(study)
     return SearchSection(
         anchor=anchor,
         findings=f,
         figures=report_figures.of_search(f, study, importance),
-        table=_trials(f),
+        trials=_trials(f, logs),
         provenance=provenance.of(f.record, f),
         mattered=words.mattered(importance),
         advice=advice.of_search(f, importance),
     )
 
 
-def _trials(f: Findings) -> Markup:
-    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by."""
+def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> Markup:
+    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by.
+
+    logs: where rows lead to, by trial.
+    """
     first = f.goal.first
     of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
     objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
@@ -200,13 +188,15 @@ def _trials(f: Findings) -> Markup:
         numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
         columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
         cells.append(values)
-    content = {
+    content: dict[str, Any] = {
         "columns": columns,
         "rows": list(zip(*cells, strict=True)),
         "sort": 3,
         "rising": f.goal.first.sign < 0,
         "best": None if f.best is None else f.best["trial"],
     }
+    if logs:
+        content["links"] = [logs.get(row[0]) for row in content["rows"]]
     return embedded_json(content)
 
 
@@ -218,192 +208,78 @@ def _value(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int) else str(value)
 
 
-def overview(parts: Sequence[SearchSection | Comparison]) -> TextTable:
-    """The table that opens a page on several runs, a row per run."""
-    names = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
-    rows = []
-    for part in parts:
-        row = [part.name, part.title, part.state]
-        if isinstance(part, SearchSection):
-            f = part.findings
-            best = "" if f.best is None else f"{f.goal.first.name} {f.score:.4f}"
-            fresh = [f.check.text(n) if f.check and n in f.check.names else "" for n in ("best", "default")]
-            row += [str(len(f.trials)), best, *fresh]
-        else:
-            row += ["", "", *part.best]
-        rows.append(row + [""] * (len(names) - len(row)))
-    columns = [TextColumn(n, i > 2) for i, n in enumerate(names)]
-    return TextTable("All runs", columns, rows, [part.anchor for part in parts])
+def glance(part: Findings | Comparison) -> list[str]:
+    """A run's row in a table of several."""
+    if isinstance(part, Comparison):
+        return [part.name, part.title, part.state, "", "", *part.best]
+    best = "" if part.best is None else f"{part.goal.first.name} {part.score:.4f}"
+    fresh = [part.check.text(n) if part.check and n in part.check.names else "" for n in ("best", "default")]
+    return [part.name, part.title, part.state, str(len(part.trials)), best, *fresh]
+
+
+def overview(rows: Mapping[str, Sequence[str]]) -> TextTable:
+    """The table that opens a page on several runs.  rows: each run's `glance`, by where its name leads."""
+    columns = ["run", "what", "state", "trials", "in the search", "best, fresh seeds", "default, fresh seeds"]
+    linked = [[link(name, address), *rest] for address, (name, *rest) in rows.items()]
+    return TextTable("All runs", columns, linked, columns[:3])
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
     """A comparison's folder; UserError if it cannot be read."""
-    files = RunFiles(run, COMPARISON)
-    record = files.record_with("algorithms")
-    try:
-        algorithms, scenario = [str(a) for a in record["algorithms"]], record.get("scenario")
-        place = "their own data"
-        if scenario:
-            place = in_words(record.get("scenario_name") or scenario["dataset"], scenario, findings.given(record))
-        searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise files.damaged(error) from error
-    state, evaluations = findings.state(run, record), _evaluations(run)
-    first, budget = Goal.from_record(record).first, _by_budget(run)
-    leading = "" if budget is None else comparison_text.by_budget(budget, first, margin)
-    twice = list(record.get("control", []))
-    first_lines = [_outcome(run, twice), leading] if state == "finished" else []
-    lead = " ".join(filter(None, [*first_lines, _lead(record, state, evaluations is not None)]))
-    numbers = range(searches)
-    begun = {(a, k): searches_of(run, search_name(user_files.plain_name(a), k)) for a in algorithms for k in numbers}
-    folders = {search: of[-1] for search, of in begun.items() if of}
-    searched = {a for a, _ in folders}
-    of_searches = [findings.read(folder, _check(evaluations, *search)) for search, folder in folders.items()]
-    own = [f for f, (a, _) in zip(of_searches, folders, strict=True) if a not in twice[1:]]
+    found, files = Results.read(run), RunFiles(run, COMPARISON)
+    record = dict(found.record)
+    state = findings.state(run, record)
+    over, algorithms = state == "finished", [str(a) for a in record["algorithms"]]
+    begun = {
+        (a, k): of[-1]
+        for a in algorithms
+        for k in range(found.searches)
+        if (of := searches_of(run, search_name(user_files.plain_name(a), k)))
+    }
+    of_searches = {
+        search: findings.read(folder, _check(found.evaluations, *search)) for search, folder in begun.items()
+    }
+    own = [f for (a, _), f in of_searches.items() if a not in found.control[1:]]
     warnings = [*findings.of_state(run, state, record), *map(str, record.get("unequal") or [])]
-    compared, pair = _without_control(evaluations, twice, first, margin)
-    if compared is not None and of_searches:
-        records: dict[str, Any] = {}
-        for f in of_searches:
-            records.setdefault(f.record["algorithm"], f.record)
-        lines = [f"Ranges were widened: {why}" for why in record.get("widened") or []]
-        lines += comparison_text.unlike(record.get("unlike") or [], (record.get("options") or {}).get("preset"))
-        lines += comparison_text.control(pair)
-        lines += comparison_text.caveats(records, int(record.get("trials") or 0), compared)
-        warnings += [findings.sentence(line, algorithms) for line in lines]
-    if lacking := [a for a in algorithms if a not in searched]:
+    records = {f.record["algorithm"]: f.record for (_, number), f in of_searches.items() if number == 0}
+    if records and len(found.evaluations):
+        warnings += [findings.sentence(line, algorithms) for line in found.caveats(records)]
+    if lacking := [a for a in algorithms if a not in {a for a, _ in begun}]:
         warnings.append(f"The folder has no search for {', '.join(lacking)}.")
     return Comparison(
         anchor=anchor,
         name=run.absolute().name,
-        title=f"{comparison_text.who(reading.compared_in(record))} on {place}",
+        title=found.title,
         state=state,
-        lead=lead,
+        lead=" ".join([*found.sentences * over, _lead(record, state, len(found.evaluations) > 0)]),
         command=provenance.command_again(record),
         warnings=warnings,
-        tables=[*_tables(run, budget, twice, searches, margin), *_of_control(pair)],
-        best=_winner(run, twice),
-        figures=[] if compared is None else report_figures.of_comparison(compared, first, budget, margin),
-        searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches, 1)] if with_searches else [],
+        tables=[_table(title, frame) for title, frame in found.titled()],
+        best=found.best,
+        figures=report_figures.of_comparison(found),
+        searches=[_search(f, f"{anchor}-{i}") for i, f in enumerate(of_searches.values(), 1)] if with_searches else [],
         provenance=provenance.of(record),
-        advice=advice.of_comparison(record, _pairs(run), own) if state == "finished" else [],
-        method=reading.text(files.method_file) if state == "finished" else "",
+        advice=advice.of_comparison(record, found.pairs, own) if over else [],
+        method=reading.text(files.method_file) if over else "",
     )
 
 
-def _evaluations(run: Path) -> pd.DataFrame | None:
-    """The runs on fresh seeds; None if they have not all ended."""
-    file = RunFiles(run).evaluations_file
-    return reading.table(file, ("algorithm", "configuration", "seed")) if file.exists() else None
+def _table(title: str, frame: pd.DataFrame) -> TextTable:
+    """A comparison's table."""
+    return TextTable(f"{title[0].upper()}{title[1:]}", [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
 
 
-def _without_control(
-    evaluations: pd.DataFrame | None, control: Sequence[str], objective: Objective, margin: float
-) -> tuple[pd.DataFrame | None, pd.DataFrame]:
-    """The runs on fresh seeds of all but the control; and how far it is from the algorithm that it is."""
-    if evaluations is None:
-        return None, pd.DataFrame()
-    compared = evaluations[~evaluations["algorithm"].isin(control[1:])]
-    return compared, comparison_tables.control(evaluations, control, objective, margin)
-
-
-def _of_control(pair: pd.DataFrame) -> list[TextTable]:
-    """The control's table; none without.  pair: `tables.control`."""
-    title = comparison_text.OF_CONTROL
-    return [] if pair.empty else [_plain(title[0].upper() + title[1:], comparison_text.of_control(pair))]
-
-
-def _check(evaluations: pd.DataFrame | None, algorithm: str, number: int) -> list[dict[str, Any]]:
+def _check(evaluations: pd.DataFrame, algorithm: str, number: int) -> list[dict[str, Any]]:
     """The rows of a comparison that are what a search's own final check would be: of its best trial, and the default.
 
     The comparison may have chosen another of the search's best ones since; its own tables say.
     """
-    if evaluations is None:
+    if evaluations.empty:
         return []
     names = {"top 1": "best", DEFAULT: "default"}
     rows = evaluations[(evaluations["algorithm"] == algorithm) & evaluations["configuration"].isin(list(names))]
     rows = rows[rows[SEARCH] == number + 1] if SEARCH in rows else rows
     return rows.assign(configuration=rows["configuration"].map(names)).to_dict("records")
-
-
-def _tables(
-    run: Path, budget: pd.DataFrame | None, control: Sequence[str], searches: int, margin: float
-) -> list[TextTable]:
-    """A comparison's tables for readers, as far as they exist.  budget: what its searches had found by trials."""
-    files, shown, pairs = RunFiles(run), [], _pairs(run)
-    paired = "" if pairs is None else comparison_text.paired(pairs, searches, margin)
-    for caption, file, readable in (
-        ("Test accuracy on fresh seeds in %, mean ± 95 % interval", files.table_file, comparison_text.shown),
-        (f"Differences between tuned algorithms, {paired}", files.pairs_file, shown_pairs),
-        (
-            "Against the baselines, p corrected for these tests alone",
-            files.against_file,
-            partial(shown_pairs, every=True),
-        ),
-        ("Cost of the tuned configurations, and of each search", files.table_file, comparison_text.costs),
-        ("What each search found", files.table_file, comparison_text.searched),
-    ):
-        if file.exists():
-            of_pairs = file in (files.pairs_file, files.against_file)
-            frame = comparison_files.pairs(file) if of_pairs else _table(file, control)
-            part = readable(frame)
-            some = f" (those with {frame['algorithm'].iloc[0]}, of {len(frame)})" if len(part) < len(frame) else ""
-            if "metric" in frame and len(frame):
-                caption = caption.replace("Test accuracy", frame["metric"].iloc[0])
-                caption = caption if comparison_text.in_percent(frame) else caption.replace(" in %", "")
-            shown.append(_plain(caption + some, part))
-    if budget is not None:
-        of = comparison_text.of_budget(budget)
-        shown.append(_plain(of[0].upper() + of[1:], comparison_text.against_budget(budget)))
-    return shown
-
-
-def _table(file: Path, control: Sequence[str]) -> pd.DataFrame:
-    """A comparison's table, the best algorithm first."""
-    return comparison_tables.control_last(comparison_files.table(file), control)
-
-
-def _by_budget(run: Path) -> pd.DataFrame | None:
-    """What a comparison's searches had found after so many trials; None if that is not known."""
-    return comparison_files.by_budget(run) if RunFiles(run).budget_file.exists() else None
-
-
-def _pairs(run: Path) -> pd.DataFrame | None:
-    """A comparison's pairs; None if they do not exist yet."""
-    file = RunFiles(run).pairs_file
-    return comparison_files.pairs(file) if file.exists() else None
-
-
-def _outcome(run: Path, control: Sequence[str]) -> str:
-    """A comparison's results as further sentences; "" if some of its tables do not exist yet."""
-    files = RunFiles(run)
-    if not all(file.exists() for file in (files.table_file, files.pairs_file, files.against_file)):
-        return ""
-    pairs, against = map(comparison_files.pairs, (files.pairs_file, files.against_file))
-    return comparison_text.outcome(_table(files.table_file, control), pairs, against)
-
-
-def _winner(run: Path, control: Sequence[str]) -> tuple[str, str]:
-    """The best algorithm with its tuned figure, and that of its default, as a search's are written."""
-    file = RunFiles(run).table_file
-    if not file.exists():
-        return "", ""
-    table = comparison_files.table(file)
-    table = table[~table["algorithm"].isin(control[1:])]
-    if table["tuned"].isna().all():
-        return "", ""
-    row = table.iloc[0] if "metric" in table else table.loc[table["tuned"].idxmax()]  # the best stands first
-    within = limits(row["metric"] if "metric" in table else "test_acc")
-    tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
-    return f"{row['algorithm']} {tuned}", default
-
-
-def _plain(caption: str, frame: pd.DataFrame) -> TextTable:
-    """A table of text; columns without any are left out."""
-    of_text = {"algorithm", "pair", "published %", "tuned hyperparameters", "verdict"}
-    frame = frame.dropna(axis=1, how="all").astype(object)
-    rows = frame.where(frame.notna(), "").astype(str).values.tolist()
-    return TextTable(caption, [TextColumn(str(c), c not in of_text) for c in frame], rows)
 
 
 def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,9 +19,29 @@ ENVIRONMENT = Environment(
 ENVIRONMENT.globals["several"] = several
 
 
+class TextTable(NamedTuple):
+    """A table of a page.  Its cells are text, or Markup where they hold more than that."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Collection[str] = ()  # the columns that hold words and stand left; the others hold numbers
+    best: int | None = None  # the row that is marked
+
+
 def text(name: str) -> str:
     """The text of a file beside the templates."""
     return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def part(name: str, *content: Any) -> Markup:
+    """A part of a page: the macro of this name in `parts.html`, filled in."""
+    return Markup(getattr(ENVIRONMENT.get_template("parts.html").module, name)(*content))
+
+
+def link(text: str, address: str | None) -> str:
+    """A text that leads to this address, if there is one."""
+    return Markup('<a href="{}">{}</a>').format(address, text) if address else text
 
 
 def embedded(text: str) -> Markup:

@@ -77,6 +77,12 @@ class Status:
     state: str
     over: bool
     left: float | None
+    about: str  # what it is: a search's algorithm, searcher and scheduler
+
+    @property
+    def counted(self) -> str:
+        """How much has begun or is done."""
+        return ""
 
     @property
     def lines(self) -> list[str]:
@@ -93,7 +99,6 @@ class Status:
 class SearchStatus(Status):
     """How a search stands."""
 
-    about: str  # algorithm, searcher and scheduler
     reason: str
     own: list[str]  # the user's files
     started: str
@@ -135,7 +140,6 @@ class SearchStatus(Status):
 class ComparisonStatus(Status):
     """How a comparison stands."""
 
-    algorithms: list[str]
     planned: int  # searches
     evaluated: int  # runs on fresh seeds that are done
     searches: list[SearchStatus]  # those that have begun
@@ -151,14 +155,13 @@ class ComparisonStatus(Status):
     @property
     def lines(self) -> list[str]:
         """All but the searches."""
-        return [f"comparison of {', '.join(self.algorithms)}: {self.state}; {self.counted}", *self.time_left]
+        return [f"{self.about}: {self.state}; {self.counted}", *self.time_left]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionStatus(Status):
     """How a reproduction stands."""
 
-    table: str  # its name
     reason: str
     done: int
     planned: int
@@ -174,8 +177,7 @@ class ReproductionStatus(Status):
     def lines(self) -> list[str]:
         """All there is."""
         return [
-            f"reproduction of {self.table}: {self.state}; {self.counted}"
-            + (f" ({self.reason})" if self.reason else ""),
+            f"{self.about}: {self.state}; {self.counted}" + (f" ({self.reason})" if self.reason else ""),
             *([f"{self.goes_on} continues it"] if self.goes_on else []),
             *self.time_left,
             *([f"tables: {near(self.tables)}"] if self.tables else []),
@@ -211,7 +213,7 @@ class Reader:
             state=state,
             over=over,
             left=left,
-            algorithms=compared_in(record),
+            about=f"comparison of {', '.join(compared_in(record))}",
             planned=planned,
             evaluated=evaluated,
             searches=searches,
@@ -301,7 +303,7 @@ def _reproduction(files: RunFiles) -> ReproductionStatus:
         state=GONE if running and over else str(record["state"]),
         over=over,
         left=None if over else time_left.of_reproduction(files, record),
-        table=str(record["grid"].get("table")),
+        about=f"reproduction of {record['grid'].get('table')}",
         reason=str(record.get("reason") or ""),
         done=len(list(files.runs_folder.glob("*.json"))),
         planned=record["runs"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -32,13 +33,10 @@ from support.chromium import Browser, chromium
 from support.processes import below
 from support.waiting import wait_for
 
-from fedtune.analysis import importances
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
-from fedtune.core.objectives import BY_ACCURACY
 from fedtune.reporting.watch import drawing, server, together, trial_log
 from fedtune.reporting.watch.history import History, StudyFolders
-from fedtune.runs import frames
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
 from fedtune.runs.overview import GONE, Reader
 
@@ -135,18 +133,17 @@ def served(storage: Path, *given: Path) -> Iterator[str]:
     """The pages, from a thread; the address of the first."""
     with server.listen("127.0.0.1", 0, True) as listening:
         port = listening.getsockname()[1]
-        made: list[uvicorn.Server] = []
-        watch = server.WatchPages(StudyFolders(storage, given), lambda: bool(made) and made[0].should_exit)
+        watch = server.WatchPages(StudyFolders(storage, given))
         app: Any = watch.app(TOKEN, port)
-        made.append(uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None)))
-        thread = threading.Thread(target=made[0].run, kwargs={"sockets": [listening]})
+        made = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
-            made[0].should_exit = True
-            thread.join(300)
             watch.close()
+            made.should_exit = True
+            thread.join(300)
 
 
 @pytest.fixture
@@ -169,7 +166,7 @@ def storage(tmp_path: Path) -> Path:
 def test_nothing_is_told_without_the_token(storage: Path, client: Any) -> None:
     someone = client(storage)
     pages = ("/", "/run/done", "/trial/done?trial=aa", "/together?run=done", "/static/report.js", "/nowhere")
-    for path in [path for page in pages for path in (page, f"/events{page}", f"/drawn{page}")]:
+    for path in [path for page in pages for path in (page, f"/top{page}", f"/drawn{page}")]:
         for cookie in ("", "wrong", TOKEN[:-1], f"{TOKEN}x"):
             answer = someone.get(path, cookie=cookie)
             assert answer.status == 401 and "done" not in answer.text
@@ -302,8 +299,8 @@ def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monk
     monkeypatch.setattr(Reader, "search", slow)
     someone = client(storage)
     with search(storage / "run").lock():
-        assert '["run","running",null,"val_acc",""' in someone.get("/").text
-        assert "The run is being read." in someone.get("/run/run").text
+        for path in ("/", "/run/run"):
+            assert "The run is being read." in someone.get(path).text
         reads.set()
         wait_for(lambda: '["run","running",0.6,"val_acc","3 of 5 trials"' in someone.get("/").text)
         wait_for(lambda: "3 of 5 trials" in someone.get("/run/run").text)
@@ -373,8 +370,8 @@ def test_of_a_long_log_the_last_rounds_are_shown(tmp_path: Path, monkeypatch: py
     assert found.rounds[0][0] == "500" and found.left_out == 500 - len(found.rounds) > 0
 
 
-def studied(run: Path) -> Path:
-    """A run with an Optuna study of twelve trials, whose score hangs on lr alone."""
+def studied(run: Path) -> None:
+    """Give a run an Optuna study of twelve trials, whose score hangs on lr alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = JournalStorage(JournalFileBackend(str(RunFiles(run).study_file)))
@@ -382,75 +379,65 @@ def studied(run: Path) -> Path:
     values = [{"lr": i / 12, "idle": i * 5 % 12 / 12} for i in range(12)]
     trials = [create_trial(params=v, distributions=ranges, value=v["lr"]) for v in values]
     optuna.create_study(storage=storage, study_name="s", direction="maximize").add_trials(trials)
-    return run
 
 
-def test_a_process_of_its_own_tells_which_hyperparameters_mattered(tmp_path: Path) -> None:
-    run, artist = studied(tmp_path), drawing.Artist()
-    process = artist._start(str(run))
-    told = artist._read(process)["mattered"]
-    assert process.wait(300) == 0
-    artist.close()
-    assert next(iter(told["shares"])) == "lr" and told["trials"] == 12
-    assert told == json.loads(json.dumps(importances.mattered(importances.study(run))._asdict()))
+def test_a_process_of_its_own_draws_a_report_or_says_why_not(tmp_path: Path) -> None:
+    search(tmp_path / "run")
+    studied(tmp_path / "run")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    artist = drawing.Artist()
+    html, seconds = asyncio.run(artist.draw({"a run": tmp_path / "run"}))
+    assert "fANOVA" in html and '"/trial/a%20run?trial=cc"' in html and seconds > 0.1
+    with pytest.raises(UserError, match="broken is not a study folder: run.json is missing or damaged"):
+        asyncio.run(artist.draw({"broken": tmp_path / "broken"}))
 
 
-@pytest.mark.long
-def test_tables_that_are_written_while_a_search_is_drawn_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FEDTUNE_FORKS", raising=False)  # a fork has PyArrow already
-    files, artist, begun = search(tmp_path), drawing.Artist(), []
-    studied(tmp_path)
-    start = artist._start
-    monkeypatch.setattr(artist, "_start", lambda *arguments: begun.append(arguments[-1:]) or start(*arguments))
-    request = {"links": {}, "together": False, "runs": {"r": str(tmp_path)}}
-    going = artist._answer(request)["html"]
-    assert "fANOVA" in going and begun == [(str(tmp_path),), (drawing.NO_TABLES,)]
+def test_nothing_is_drawn_once_the_page_ends(tmp_path: Path) -> None:
+    search(tmp_path)
 
-    trials, rounds = frames._logs(tmp_path, BY_ACCURACY)
-    trials.to_parquet(files.trials_file)
-    rounds.to_parquet(files.rounds_file)
-    files.write("finished", **RECORD)
-    whole = artist._answer(request)
-    assert begun[2:] == [(str(tmp_path),), ()]
-    monkeypatch.setattr(drawing, "_has_tables", lambda run: False)  # it looked before they were written
-    late = artist._answer(request)
-    assert begun[4:] == [(str(tmp_path),), (drawing.NO_TABLES,), ()]
-    artist.close()
-    assert "error" not in late and len(late["html"]) == len(whole["html"])
-
-
-@pytest.mark.parametrize("error", [UserError("damaged"), KeyError("lr"), TypeError("not a number")])
-def test_the_process_that_draws_says_why_nothing_is_known_to_have_mattered(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(study: optuna.Study | None) -> None:
-        raise error
-
-    monkeypatch.setattr(importances, "mattered", fails)
-    assert drawing._mattered(str(tmp_path)) == {}, "None would say that too few trials can be compared"
-
-
-def test_a_process_that_starts_while_the_page_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    artist, made = drawing.Artist(), []
-
-    def late(*words: Any, **settings: Any) -> subprocess.Popen[bytes]:
-        made.append(start(*words, **settings))
+    async def ends() -> None:
+        artist = drawing.Artist()
+        drawn = asyncio.ensure_future(artist.draw({"run": tmp_path}))
+        while not artist._drawing:
+            await asyncio.sleep(0.01)
         artist.close()
-        return made[0]
+        with pytest.raises(UserError, match="the process that draws has ended"):
+            await drawn
+        with pytest.raises(UserError, match="the page has ended"):
+            await artist.draw({"run": tmp_path})
 
-    start = subprocess.Popen
-    monkeypatch.setattr(drawing.subprocess, "Popen", late)
-    with pytest.raises(EOFError):
-        artist._start("run")
-    assert made[0].returncode is not None
+    asyncio.run(ends())
+
+
+def test_a_part_is_sent_once_and_a_report_is_drawn_anew_when_it_changes(
+    storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+
+    async def draw(self: drawing.Artist, runs: dict[str, Path]) -> tuple[str, float]:
+        drawn.append(runs)
+        return f"drawing {len(drawn)}", 0.0
+
+    monkeypatch.setattr(drawing.Artist, "draw", draw)
+    monkeypatch.setattr(server, "REDRAW", 0.0)
+    someone = client(storage)
+    for part in ("/top/run/done", "/drawn/run/done"):
+        first = someone.get(part)
+        again = someone.get(part, **{"If-None-Match": first.headers["etag"]})
+        assert (first.status, again.status, again.text) == (200, 304, "")
+        assert someone.get(part).text == first.text
+    assert drawn == [{"done": storage / "done"}]
+    log(storage / "done", "dd", 2)
+    assert someone.get("/drawn/run/done", **{"If-None-Match": first.headers["etag"]}).text == "drawing 2"
+    assert someone.get("/drawn/").text == "" and len(drawn) == 2  # the history has no report
 
 
 def test_runs_beside_one_another_tell_what_differs(storage: Path, client: Any) -> None:
     search(storage / "other", "finished", scheduler="none", scenario={"dataset": "digits", "rounds": 9}, rounds=9)
     runs = {name: storage / name for name in ("done", "other")}
     text = " ".join(re.sub("<[^>]*>", " ", together.html(runs)).split())
+    assert '<a href="/run/done">' in together.html(runs)
     assert "searched with up to 6 rounds, tpe, asha with rungs at 2 up to 9 rounds, tpe, none with rungs at 2" in text
     assert "rounds 6 9" in text and "dataset digits" not in text and "lr 0.02 0.02" in text
     assert "Best validation accuracy so far against rounds trained" in text
@@ -507,7 +494,7 @@ def test_a_port_that_is_taken_is_replaced_unless_it_was_asked_for() -> None:
             server.listen("127.0.0.1", port, True)
 
 
-def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storage: Path) -> None:
+def test_ctrl_c_ends_it_quietly_while_a_report_is_drawn(storage: Path) -> None:
     words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -518,14 +505,12 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
         someone = requests.Session()
         assert someone.get(address[0], timeout=300).ok
         base = address[0].partition("?")[0]
-        with someone.get(f"{base}events/", stream=True, timeout=300) as stream:
-            assert next(stream.iter_lines()) == b"event: top"
-            drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=300))
-            drawing.start()
-            wait_for(lambda: len(below(process.pid)) > 1)  # the process that draws
-            process.send_signal(signal.SIGINT)
-            assert process.wait(300) == 0
-            drawing.join(300)
+        drawing = threading.Thread(target=lambda: someone.get(f"{base}drawn/run/done", timeout=300))
+        drawing.start()
+        wait_for(lambda: len(below(process.pid)) > 1)  # the process that draws
+        process.send_signal(signal.SIGINT)
+        assert process.wait(300) == 0
+        drawing.join(300)
         assert process.stderr.read() == ""
     finally:
         process.kill()
@@ -534,7 +519,7 @@ def test_ctrl_c_ends_it_quietly_while_a_page_listens_and_another_is_drawn(storag
 
 @pytest.mark.long  # it waits for the limits of time
 def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(storage: Path) -> None:
-    """More than the process may open files, and one that sends a letter now and then; a page that listens stays."""
+    """More than the process may open files, and one that sends a letter now and then."""
     words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
     alone = os.environ | {"FEDTUNE_FORK": "no"}  # a fork has its server's limit
@@ -545,11 +530,6 @@ def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(stora
         address = process.stdout.readline().split()[-1]
         port = int(re.findall(r":(\d+)/", address)[0])
         with ExitStack() as held:
-            someone = held.enter_context(requests.Session())
-            base = address.partition("?")[0]
-            assert someone.get(address, timeout=60).ok
-            stream = held.enter_context(someone.get(f"{base}events/", stream=True, timeout=120)).iter_lines()
-            assert next(stream) == b"event: top"
             half = [held.enter_context(socket.create_connection(("127.0.0.1", port), 120)) for _ in range(300)]
             for each in half:
                 with suppress(OSError):  # it is given up already
@@ -565,8 +545,6 @@ def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(stora
                 with suppress(ConnectionResetError):
                     assert each.recv(1) == b""
             assert requests.get(address, timeout=120).ok
-            search(storage / "another")
-            assert any(b"another" in line for line in stream)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and process.stderr.read() == ""
     finally:
@@ -596,11 +574,11 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             browser.press("//td/a")
             wait_for(lambda: "1 finished, 1 stopped, 1 running" in browser.text())
             wait_for(lambda: browser.script("return document.querySelectorAll('#drawn .plot').length > 5"), 240)
-            browser.press("//button[@role='tab'][text()='Progress']")
-            look = "document.querySelector('[data-tab=Progress] .plot')"
+            browser.press("//summary[text()='Progress']")
+            look = "document.querySelector('details[data-key$=Progress] .plot')"
             browser.script(f"{look}.scrollIntoView()")
             wait_for(lambda: browser.script(f"return {look}.querySelectorAll('.scatterlayer path').length > 0"))
-            browser.script("window.first = document.querySelector('[data-tab=Progress] .plot')")
+            browser.script(f"window.first = {look}")
             browser.script("document.querySelector('#drawn details').open = true")
             browser.press("//section[@id='drawn']//input[@name='text']", "aa")
             before = browser.script("return first.querySelectorAll('.scatterlayer .trace').length")
@@ -611,7 +589,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
             wait_for(lambda: browser.script(later), 240)  # the same figure, with the new trial's line
             kept = "document.querySelector('#drawn input[name=text]').value"
             assert browser.script(f"return document.querySelector('#drawn details').open && {kept} === 'aa'")
-            assert browser.script("return document.querySelector('[aria-selected=true]').textContent") == "Progress"
+            assert browser.script(f"return {look}.checkVisibility()")
         wait_for(lambda: "its driver is gone" in browser.text())
         files.write("finished", **RECORD)
         wait_for(lambda: browser.script("return document.querySelector('.badge').textContent") == "finished")

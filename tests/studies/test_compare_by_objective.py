@@ -7,7 +7,7 @@ import pytest
 
 from fedtune.core.objectives import ACCURACY, Goal, Objective, constraints, parse
 from fedtune.studies import fresh_seeds
-from fedtune.studies.comparison import report
+from fedtune.studies.comparison import results
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 
@@ -93,12 +93,12 @@ def test_a_table_of_validation_figures_does_not_say_test_accuracy() -> None:
     """As of programs that report no test rows."""
     of = evaluations()
     validation = of.drop(columns=[name for name in of if name.startswith("test_acc")])
-    assert report.compared(comparison_tables.table(validation, SPENT, {}), Goal()) == "val_acc on"
-    assert report.compared(comparison_tables.table(of, SPENT, {}), Goal()) == "test accuracy on"
+    assert results.metric_on(comparison_tables.table(validation, SPENT, {}), Goal()) == "val_acc on"
+    assert results.metric_on(comparison_tables.table(of, SPENT, {}), Goal()) == "test accuracy on"
     loss = comparison_tables.table(validation, SPENT, {}, LOSS)
-    assert report.compared(loss, Goal((LOSS,))) == "test_loss, searched for val_loss, on"
+    assert results.metric_on(loss, Goal((LOSS,))) == "test_loss, searched for val_loss, on"
     loss = comparison_tables.table(validation.drop(columns="test_loss"), SPENT, {}, LOSS)
-    assert report.compared(loss, Goal((LOSS,))) == "val_loss, searched for val_loss, on"
+    assert results.metric_on(loss, Goal((LOSS,))) == "val_loss, searched for val_loss, on"
 
 
 def test_the_best_candidate_that_keeps_the_constraints_is_chosen() -> None:

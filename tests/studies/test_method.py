@@ -15,6 +15,7 @@ from fedtune.runs import overview
 from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison import citations, method, text
 from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison.results import Results
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options import arguments
 
@@ -47,18 +48,27 @@ def planned(folder: Path, words: str, status: str = "finished") -> comparison_pl
     return c
 
 
-def outcome_of(c: comparison_plan.ComparisonPlan, **more: Any) -> method.Tested:
+def outcome_of(c: comparison_plan.ComparisonPlan, metric: str = "test_acc", **more: Any) -> tuple[Results, method.Ran]:
+    """What was found and what ran.  metric: of the runs on fresh seeds.  more: of what ran."""
     pairs = pd.DataFrame({"algorithm": ["x"] * (len(c.compared) * (len(c.compared) - 1) // 2)})
     twice = {"algorithm": "again", "other": "x", "difference": 0.012, "half": 0.02, "p": 0.3, "p_holm": 0.3}
-    values = {"pairs": pairs, "against": pairs[: len(c.baselines)], "reported": "test_acc", "unequal": []}
-    control = pd.DataFrame([twice | {"verdict": "cannot be told"}])
-    return method.Tested(**{**values, "control": control, "record": RECORD, "records": [], **more})
+    none = pd.DataFrame()
+    found = Results(
+        record=RECORD | c.first.goal.to_record(),
+        evaluations=pd.DataFrame({metric: [0.5]}),
+        table=none,
+        pairs=pairs,
+        against=pairs[: len(c.baselines)],
+        twice=pd.DataFrame([twice | {"verdict": "cannot be told"}]),
+        by_budget=none,
+    )
+    return found, method.Ran(**{"unequal": [], "records": [], **more})
 
 
 def told(folder: Path, words: str, status: str = "finished", **more: Any) -> tuple[str, list[str]]:
     """The method as one text without citations, and the keys that it cites."""
     c = planned(folder, words, status)
-    found = method.sentences(c, outcome_of(c, **more))
+    found = method.sentences(c, *outcome_of(c, **more))
     return " ".join(re.sub(f" {citations.MARKS[0]}.*?{citations.MARKS[1]}", "", s) for s in found), citations.cited(
         found
     )
@@ -112,7 +122,7 @@ def test_how_many_went_on_is_counted_from_the_folder(scheduler: str, known: bool
             (folder / f"x-t{i}" / "result.json").write_text("".join(f"{json.dumps(row)}\n" for row in log))
     rungs = overview.rungs(p.folder for p in c.every)
     assert [tuple(rung) for rung in rungs] == [("round 3", 9, 8), ("round 9", 7, 6), ("round 27", 6, 5)]
-    said = " ".join(method.sentences(c, outcome_of(c, rungs=rungs)))
+    said = " ".join(method.sentences(c, *outcome_of(c, rungs=rungs)))
     counts = "8 of 9 went on from round 3, 6 of 7 from round 9 and 5 of 6 from round 27."
     assert (f"Of the trials of all searches, {counts}" in said) == known and "one trial in" not in said
 
@@ -183,7 +193,7 @@ def test_a_program_is_said_to_be_one(tmp_path: Path) -> None:
         "command = \"python own.py {lr} {seed} {rounds}\"\nrounds = 4\n[metrics]\nval_acc = {pattern = 'acc (\\S+)'}\n"
         '[space]\nlr = "0.01..1 log"\n[defaults]\nlr = 0.1\n'
     )
-    said, _ = told(tmp_path / "runs", f"--algos {tmp_path}/own.toml --baselines none", reported="val_acc")
+    said, _ = told(tmp_path / "runs", f"--algos {tmp_path}/own.toml --baselines none", metric="val_acc")
     assert said.startswith("We compare own on their own data. own is a program outside fedtune. ")
     assert "with its own partition" not in said and "We report val_acc after the last round." in said
 
@@ -214,7 +224,7 @@ def tex(source: str) -> list[str]:
 
 def test_tables_are_whole_in_latex_whatever_names_are() -> None:
     frame = pd.DataFrame({"pair": [HOSTILE, "[a]", "*"], "verdict": ["larger", HOSTILE, ""], "p": ["1", "2", "3"]})
-    made = text.latex_float(f"tuned\nof {HOSTILE}", frame, "tab:x-1")
+    made = text.latex(f"tuned\nof {HOSTILE}", frame, "tab:x-1")
     assert tex(made) == []
     assert made.count(r"\begin{table}") == made.count(r"\end{table}") == made.count(r"\label{tab:x-1}") == 1
     assert r"\begin{tabular}{llr}" in made and r"\toprule" in made and r"\bottomrule" in made
@@ -231,7 +241,7 @@ def test_tables_are_whole_in_latex_whatever_names_are() -> None:
 def test_the_method_is_whole_in_latex_and_markdown_whatever_names_are(tmp_path: Path) -> None:
     c = planned(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 2")
     hostile = f"{HOSTILE} {citations.MARKS[0]}holm1979{citations.MARKS[1]}"
-    found = method.sentences(c, outcome_of(c, unequal=[hostile], reported="test_own*"))
+    found = method.sentences(c, *outcome_of(c, unequal=[hostile]))
     made = citations.latex(found)
     assert tex(made) == [] and r"~\cite{li2020asha}" in made and made.startswith("% ")
     assert not re.search("|".join(citations.MARKS), made) and made.count("holm1979") == 2, "once cited, once in a name"
@@ -245,7 +255,7 @@ def test_the_method_is_whole_in_latex_and_markdown_whatever_names_are(tmp_path: 
 
 def test_the_bibliography_has_what_is_cited_and_nothing_else(tmp_path: Path) -> None:
     c = planned(tmp_path, f"{SETTING} --algos fedprox,fedavg --baselines none --searches 2")
-    found = method.sentences(c, outcome_of(c))
+    found = method.sentences(c, *outcome_of(c))
     bib = citations.bibtex(found, "0.3.0")
     assert re.findall(r"(?m)^@\w+\{(\w+),$", bib) == citations.cited(found)
     assert "note = {Version 0.3.0}" in bib and "tang2020" not in bib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -23,6 +24,7 @@ from fedtune.runs import logs
 from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison import comparison, method, tables, text
 from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison.results import Results
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options import arguments
 
@@ -264,7 +266,17 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert "Best validation accuracy in the searches, against their number of trials" in page
 
 
-def test_what_a_preset_makes_unlike_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def results(c: comparison_plan.ComparisonPlan) -> Results:
+    """Nothing that was found, but what was planned."""
+    none = pd.DataFrame()
+    tables = dict.fromkeys(("table", "pairs", "against", "twice", "by_budget"), none)
+    return Results(record=c.to_record(), evaluations=pd.DataFrame({"test_acc": [0.5]}), **tables)
+
+
+def test_what_a_preset_makes_unlike_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(method.budgets, "averaged", lambda p: False)  # nothing was searched
     words = "--algos ditto,fedbabu,fedavg --baselines none --scenario digits-w4 --searches 2".split()
     c = planned(*words, "--storage-path", str(tmp_path), "--preset", "as_published")
     (averaging,) = (line for line in c.unlike if line.startswith("averaging"))
@@ -272,7 +284,9 @@ def test_what_a_preset_makes_unlike_is_said(tmp_path: Path, capsys: pytest.Captu
     assert not any(line.startswith("momentum") for line in c.unlike), "what is searched is alike"
     assert f"note: not alike in all algorithms, by --preset as_published: {averaging}" in capsys.readouterr().err
     assert c.to_record()["unlike"] == c.unlike
-    assert f"Not alike, by the preset as_published: {averaging}." in method._compared(c)
+    assert f"Not alike, by the preset as_published: {averaging}." in " ".join(
+        method.sentences(c, results(c), method.Ran([], []))
+    )
     assert not planned(*words, "--storage-path", str(tmp_path)).unlike
 
 
@@ -301,16 +315,16 @@ def test_a_record_of_all_algorithms_names_those_that_are_compared() -> None:
     assert ComparisonOptions.from_record(record | {"control": ["fedavg", "fedavg-again"]}).algos == "local,fedavg"
 
 
-def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path) -> None:
+def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     c = planned(
         *"--algos fedavg --baselines none --scenario digits-w4 --searches 2 --storage-path".split(), str(tmp_path)
     )
     two = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.7, 0.01)})
     twice, none = tables.control(two, c.control), tables.pairs(two[:0])
-    tested = method.Tested(
-        pairs=none, against=none, control=twice, reported="test_acc", unequal=[], record={}, records=[]
-    )
-    assert text.from_itself(twice) in method._judged(c, tested)[-1]
+    found = dataclasses.replace(results(c), pairs=none, against=none, twice=twice)
+    monkeypatch.setattr(method.budgets, "averaged", lambda p: False)
+    said = method.sentences(c, found, method.Ran([], []))
+    assert any(line.startswith("As a control") and text.from_itself(twice) in line for line in said)
     lost = two.assign(test_acc=two["test_acc"].where(two["algorithm"] == "fedavg"))
     assert text.control(tables.control(lost, c.control))[0].endswith("fedavg-again − fedavg is unknown (not tested)")
 

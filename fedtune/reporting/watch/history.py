@@ -12,7 +12,7 @@ from fedtune.core.objectives import Goal
 from fedtune.core.terminal import few, near
 from fedtune.runs import overview, reading
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, kind_of
-from fedtune.runs.overview import GONE, ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status, state_of
+from fedtune.runs.overview import GONE, Reader, SearchStatus, state_of
 
 
 class HistoryRow(NamedTuple):
@@ -20,12 +20,12 @@ class HistoryRow(NamedTuple):
 
     name: str  # in addresses
     state: str  # in a few words
-    best: float | None
-    metric: str
-    done: str
-    what: str
-    started: str
-    minutes: float | None
+    best: float | None = None
+    metric: str = ""
+    done: str = ""
+    what: str = ""
+    started: str = ""
+    minutes: float | None = None
 
 
 class StudyFolders:
@@ -97,24 +97,15 @@ class History:
         self._runs, self._reader = runs, reader
         self._over: dict[str, tuple[Any, HistoryRow]] = {}
 
-    def rows(self, at_once: bool = False) -> Iterator[HistoryRow]:
-        """The rows, in the order of the folders' names.  at_once: without what stands only in trials' logs."""
+    def rows(self) -> Iterator[HistoryRow]:
+        """The rows, in the order of the folders' names."""
         for name, run in self._runs.all().items():
             try:
-                yield self._row(name, run, at_once)
+                yield self._row(name, run)
             except (UserError, OSError, KeyError, TypeError, ValueError) as error:  # a damaged folder hides no other
-                yield HistoryRow(
-                    name=name,
-                    state="damaged",
-                    best=None,
-                    metric="",
-                    done="",
-                    what=" ".join(str(error).split())[:200],
-                    started="",
-                    minutes=None,
-                )
+                yield HistoryRow(name, "damaged", what=" ".join(str(error).split())[:200])
 
-    def _row(self, name: str, run: Path, at_once: bool) -> HistoryRow:
+    def _row(self, name: str, run: Path) -> HistoryRow:
         files = RunFiles(run, kind_of(run) or COMPARISON)
         stat = files.record_file.stat()
         last_stat, row = self._over.get(name, (None, None))
@@ -122,80 +113,32 @@ class History:
         if row is not None and last_stat == stat_now and not (row.state == GONE and files.driven):
             return row
         record = files.record
-        row = _row(name, run, files, record, None if at_once else self._reader)
-        if state_of(files, record)[1] and not at_once:
+        row = _row(name, run, files, record, self._reader)
+        if state_of(files, record)[1]:
             self._over[name] = stat_now, row
         return row
 
 
-def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader | None) -> HistoryRow:
-    """A run's row; without a reader, one that goes on has no figures."""
-    state, over = state_of(files, record)
-    state = GONE if state.startswith(GONE) else state
-    seconds = record.get("seconds")
-    minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
+def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader) -> HistoryRow:
+    """A run's row.  Of a search that is over the record is enough, as its logs may be long or gone."""
+    (state, over), seconds, kind = state_of(files, record), record.get("seconds"), kind_of(run)
+    state, best, metric, done = (GONE if state.startswith(GONE) else state), None, "", ""
+    if kind == REPRODUCTION:
+        what = f"reproduction of {record['grid'].get('table')}"
+    elif kind == COMPARISON:
+        what = f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}"
+    else:
+        what, metric = f"{record['algorithm']}{_on_scenario(record)}", Goal.from_record(record).first.name
+    if metric and over and state != GONE:
+        done = f"{sum(record.get('status', {}).values())} of {record['trials']} trials" if "trials" in record else ""
+        best = _best_value(files, metric)
+    else:
+        status = reader.read(run)
+        done = status.counted.partition(":")[0]
+        best = _so_far(status, metric) if isinstance(status, SearchStatus) else None
     started = str(record.get("started", "")).replace("T", " ")[:16]
-    kind = kind_of(run)
-    if kind in (COMPARISON, REPRODUCTION):
-        what = f"reproduction of {record['grid'].get('table')}" if kind == REPRODUCTION else _compared(record)
-        status = reader.read(run) if reader else None
-        assert status is None or isinstance(status, ComparisonStatus | ReproductionStatus)
-        return HistoryRow(
-            name=name,
-            state=state,
-            best=None,
-            metric="",
-            done=status.counted if status else "",
-            what=what,
-            started=started,
-            minutes=minutes,
-        )
-    goal = Goal.from_record(record)
-    metric = goal.first.name
-    if over and state != GONE:
-        over_count = sum(record.get("status", {}).values())
-        done = f"{over_count} of {record['trials']} trials" if "trials" in record else ""
-        return HistoryRow(
-            name=name,
-            state=state,
-            best=_best_value(files, metric),
-            metric=metric,
-            done=done,
-            what=_searched(record),
-            started=started,
-            minutes=minutes,
-        )
-    if reader is None:
-        return HistoryRow(
-            name=name,
-            state=state,
-            best=None,
-            metric=metric,
-            done="",
-            what=_searched(record),
-            started=started,
-            minutes=minutes,
-        )
-    search = reader.search(run)
-    done = f"{search.begun} of {search.planned} trials"
-    return HistoryRow(
-        name=name,
-        state=state,
-        best=_so_far(search, metric),
-        metric=metric,
-        done=done,
-        what=_searched(record),
-        started=started,
-        minutes=minutes,
-    )
-
-
-def _compared(record: Mapping[str, Any]) -> str:
-    return f"comparison of {', '.join(reading.compared_in(record))}{_on_scenario(record)}"
-
-
-def _searched(record: Mapping[str, Any]) -> str:
-    return f"{record['algorithm']}{_on_scenario(record)}"
+    minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
+    return HistoryRow(name, state, best, metric, done, what, started, minutes)
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:
@@ -221,13 +164,3 @@ def _so_far(search: SearchStatus, metric: str) -> float | None:
         return None
     value = search.best.rows[0][search.best.columns.index(metric)]
     return float(value) if value else None
-
-
-def title(name: str, status: Status) -> str:
-    """What a run is, in a few words."""
-    if isinstance(status, SearchStatus):
-        return status.about
-    if isinstance(status, ComparisonStatus):
-        return f"comparison of {', '.join(status.algorithms)}"
-    assert isinstance(status, ReproductionStatus)
-    return f"reproduction of {status.table}"

@@ -1,28 +1,27 @@
 """The server of the live page: it reads runs' folders and answers on one address of this machine.
 
-What a page shows is read in one thread of its own, and each thing at most once in a while, whoever asks; the figures
-are drawn in another process (`drawing`).  A page is told of changes by server-sent events, and fetches them.
+What a page shows is read, and the reports are drawn in another process (`drawing`), each at most once in a while,
+whoever asks.  A browser asks again and again for what a page shows, and gets it if it has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
+import hashlib
 import importlib.util
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from fedtune.core.errors import UserError
@@ -30,235 +29,157 @@ from fedtune.reporting import templates
 from fedtune.reporting.watch import connection, pages
 from fedtune.reporting.watch.access import Access
 from fedtune.reporting.watch.drawing import Artist
-from fedtune.reporting.watch.history import StudyFolders
-from fedtune.reporting.watch.pages import HistoryPage, Page, RunPage, TogetherPage, TrialPage
+from fedtune.reporting.watch.history import History, StudyFolders
+from fedtune.reporting.watch.pages import Page
 from fedtune.runs.overview import Reader
 
-PERIOD = 1.0  # seconds between two looks at a run, at least
-SHARE = 0.05  # the largest share of the time that is spent on looking
-REDRAW, DRAWN_SHARE = 5.0, 0.1  # seconds between two drawings of a page, at least; share of a processor, at most
+READ, READ_SHARE = 0.9, 0.05  # seconds between two looks at a run, at least; the share of the time for it, at most
+REDRAW, DRAWN_SHARE = 5.0, 0.1  # the same for drawing a report; share of a processor
 PATIENCE = 0.3  # seconds that a page's first picture waits for its run to be read
-SLICE = 0.2  # seconds after which a stream sees that the server ends
-QUIET = 15.0  # seconds after which a stream says that it lives
-KEPT = 8  # drawn pages in memory
-SCRIPTS = {"report.js": "text/javascript", "watch.js": "text/javascript", "report.css": "text/css"}
-SCRIPTS |= {"watch.css": "text/css", "plotly.js": "text/javascript"}
-T = TypeVar("T")
+KEPT = 32  # parts of pages in memory
+FILES = {"report.js": "text/javascript", "watch.js": "text/javascript", "report.css": "text/css"}
+Part = tuple[str, str]  # a version and the HTML
 
 
-class Seen:
-    """Values that are found in a thread, each at most once in a while, however many ask."""
+class Looks:
+    """What was last seen of parts of pages.  It is looked for anew, one at a time, but leaves time for other work."""
 
-    def __init__(self) -> None:
-        """One thread: what is read of runs is kept between two looks, and no two look at once."""
-        self._thread = ThreadPoolExecutor(1, "watch")
-        self._values: OrderedDict[str, tuple[float, Any]] = OrderedDict()
-        self._pending: dict[str, asyncio.Future[Any]] = {}
+    def __init__(self, least: float, share: float) -> None:
+        """least: seconds between two looks at a part.  share: the largest share of the time that looking takes."""
+        self._least, self._share, self._lock = least, share, asyncio.Lock()
+        self._seen: OrderedDict[str, tuple[float, Part]] = OrderedDict()
 
-    async def get(self, key: str, find: Callable[[], T]) -> T:
-        """The value; what finding it raises is raised."""
-        until, value = self._values.get(key, (0.0, None))
-        if time.monotonic() < until:
-            return value
-        if key not in self._pending:
-            self._pending[key] = future = asyncio.ensure_future(self._find(key, find))
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may be gone
-        return await asyncio.shield(self._pending[key])
-
-    async def _find(self, key: str, find: Callable[[], T]) -> T:
-        try:
-            began = time.monotonic()
-            value = await asyncio.get_running_loop().run_in_executor(self._thread, find)
-            now = time.monotonic()
-            self._values[key] = now + max(PERIOD * 0.9, (now - began) / SHARE), value
-            self._values.move_to_end(key)
-            while len(self._values) > 4 * KEPT:
-                self._values.popitem(last=False)
-            return value
-        finally:
-            del self._pending[key]
-
-
-class Drawings:
-    """What was drawn last of each page, packed."""
-
-    def __init__(self, artist: Artist) -> None:
-        """Nothing has been drawn."""
-        self._artist = artist
-        self._drawn: OrderedDict[str, tuple[str, float, bytes]] = OrderedDict()  # version, not again before, HTML
-
-    def due(self, key: str, version: str) -> str:
-        """The version of a page that is to be shown now: the one that was drawn, as long as another is too early."""
-        drawn, until, _ = self._drawn.get(key, ("", 0.0, b""))
-        return drawn if drawn and time.monotonic() < until else version
-
-    async def html(self, key: str, version: str, **request: Any) -> bytes:
-        """What is drawn for this version of a page, packed."""
-        due = self.due(key, version)
-        if due != self._drawn.get(key, ("", 0.0, b""))[0]:
-            html, took = await self._artist.draw(**request)
-            packed = gzip.compress(html.encode(), 5)
-            self._drawn[key] = due, time.monotonic() + max(REDRAW, took / DRAWN_SHARE), packed
-        self._drawn.move_to_end(key)
-        while len(self._drawn) > KEPT:
-            self._drawn.popitem(last=False)
-        return self._drawn[key][2]
+    async def at(self, key: str, look: Callable[[Part], Awaitable[tuple[Part, float]]]) -> Part:
+        """The part of this key.  look: of what was seen last, returns what is seen now and the seconds it took."""
+        if time.monotonic() >= self._seen.get(key, (0.0,))[0]:
+            async with self._lock:
+                again, last = self._seen.get(key, (0.0, ("", "")))
+                if time.monotonic() >= again:  # nobody else has looked meanwhile
+                    part, took = await look(last)
+                    self._seen[key] = time.monotonic() + max(self._least, took / self._share), part
+        self._seen.move_to_end(key)
+        part = self._seen[key][1]
+        while len(self._seen) > KEPT:
+            self._seen.popitem(last=False)
+        return part
 
 
 class WatchPages:
     """The pages' routes."""
 
-    def __init__(self, runs: StudyFolders, ends: Callable[[], bool] = lambda: False) -> None:
-        """ends: whether the server is about to end."""
-        self._runs, self._ends, self._reader = runs, ends, Reader()
-        self._seen, self._artist = Seen(), Artist()
-        self._drawings = Drawings(self._artist)
-        self._history = HistoryPage(runs, self._reader)
+    def __init__(self, runs: StudyFolders) -> None:
+        """Nothing has been read."""
+        self._runs, self._reader, self._artist = runs, Reader(), Artist()
+        self._read, self._drawings = Looks(READ, READ_SHARE), Looks(REDRAW, DRAWN_SHARE)
+        self._history = History(runs, self._reader)
 
     def app(self, token: str, port: int) -> Access:
         """The application."""
         shown = ("/", "/run/{run:path}", "/trial/{run:path}", "/together")
         routes = [
-            Route("/static/{name}", self._static),
-            *(Route(f"/events{path}", self._events) for path in shown),
+            Route("/static/{name}", _static),
+            *(Route(f"/top{path}", self._top) for path in shown),
             *(Route(f"/drawn{path}", self._drawn) for path in shown),
-            *(Route(path, self._full_page) for path in shown),
+            *(Route(path, self._whole) for path in shown),
         ]
-        missing: Any = {404: lambda *_: _missing("there is no such page")}
-        return Access(Starlette(routes=routes, exception_handlers=missing), token, port)
+        missing: Any = {
+            404: lambda *_: _missing("there is no such page"),
+            KeyError: lambda *_: _missing("there is no such run or trial"),
+            UserError: lambda _, error: _missing(str(error)),
+            OSError: lambda _, error: _missing(str(error)),
+        }
+        return Access(
+            GZipMiddleware(Starlette(routes=routes, exception_handlers=missing), compresslevel=5), token, port
+        )
 
     def close(self) -> None:
-        """End the process that draws."""
+        """End the processes that draw."""
         self._artist.close()
 
     def _page(self, request: Request) -> Page:
         """The page that is asked for; KeyError or UserError if there is none."""
-        kind = _own_path(request).split("/")[1]
+        kind, name = _address(request).split("/")[1].partition("?")[0], request.path_params.get("run")
         if kind == "together":
             names = dict.fromkeys(request.query_params.getlist("run"))
-            return TogetherPage({name: self._runs.folder(name) for name in names})
-        name = request.path_params.get("run")
+            return pages.of_several({name: self._runs.folder(name) for name in names})
         if name is None:
-            return self._history
+            return pages.of_history(self._history)
         run = self._runs.folder(name)
         if kind == "trial":
-            return TrialPage(name, run, request.query_params.get("trial", ""))
-        return RunPage(name, run, self._reader)
+            return pages.of_trial(name, run, request.query_params.get("trial", ""))
+        return pages.of_run(name, run, self._reader)
 
-    async def _find_page(self, request: Request) -> Page | Response:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(None, self._page, request)
-        except KeyError:
-            return _missing("there is no such run or trial")
-        except (UserError, OSError) as error:
-            return _missing(str(error))
-
-    async def _full_page(self, request: Request) -> Response:
+    async def _whole(self, request: Request) -> Response:
         """A page, whole."""
-        page, address = await self._find_page(request), _address(request)
-        if isinstance(page, Response):
-            return page
-        top = asyncio.ensure_future(self._top(page, address))
-        done, _ = await asyncio.wait({top}, timeout=PATIENCE)
-        shown = top.result() if done else await asyncio.get_running_loop().run_in_executor(None, page.first)
-        return HTMLResponse(pages.html(page, shown, address, time.time()))
+        page = await asyncio.to_thread(self._page, request)
+        look = asyncio.ensure_future(self._look(page, _address(request)))
+        done, _ = await asyncio.wait({look}, timeout=PATIENCE)
+        top = look.result()[1] if done else templates.part("waiting")
+        return HTMLResponse(pages.html(page, top, _address(request)))
 
-    async def _top(self, page: Page, address: str) -> str:
-        """The top of a page, or what is wrong with its run."""
-        try:
-            return await self._seen.get(f"top {address}", page.top)
-        except (UserError, OSError, KeyError, TypeError, ValueError) as error:
-            return pages.problem(error)
+    async def _top(self, request: Request) -> Response:
+        """What stands at the top of a page, if it has changed."""
+        page = await asyncio.to_thread(self._page, request)
+        return _unless_known(request, await self._look(page, _address(request)))
+
+    async def _look(self, page: Page, address: str) -> Part:
+        async def look(_: Part) -> tuple[Part, float]:
+            began = time.monotonic()
+            try:
+                html = await asyncio.to_thread(page.top)
+            except (UserError, OSError, KeyError, TypeError, ValueError) as error:
+                html = pages.problem(error)
+            version = hashlib.blake2s(html.encode(), digest_size=8).hexdigest()
+            return (version, html), time.monotonic() - began
+
+        return await self._read.at(address, look)
 
     async def _drawn(self, request: Request) -> Response:
-        """What is drawn below a page's top."""
-        page, address = await self._find_page(request), _address(request)
-        if isinstance(page, Response):
-            return page
-        try:
-            version = await self._seen.get(f"version {address}", page.version)
-            drawing = await self._seen.get(f"drawing {address}", page.drawing)
-            packed = await self._unless_over(self._drawings.html(address, version, **drawing)) if drawing else b""
-        except (UserError, OSError) as error:
-            packed = gzip.compress(pages.problem(error).encode())
-        return _packed(packed, "text/html")
+        """The report below a page's top, if it has changed."""
+        page = await asyncio.to_thread(self._page, request)
 
-    async def _unless_over(self, drawing: Coroutine[Any, Any, bytes]) -> bytes:
-        """What is drawn; UserError if the server ends meanwhile, which does not wait for it."""
-        task = asyncio.ensure_future(drawing)
-        while not task.done():
-            if self._ends():
-                self._artist.close()
-            await asyncio.wait({task}, timeout=SLICE)
-        return task.result()
+        async def draw(last: Part) -> tuple[Part, float]:
+            version = await asyncio.to_thread(pages.signature, page)
+            if version == last[0] or not page.runs:
+                return last, 0.0
+            try:
+                html, took = await self._artist.draw(page.runs)
+            except (UserError, OSError) as error:
+                html, took = pages.problem(error), 0.0
+            return (version, html), took
 
-    async def _events(self, request: Request) -> Response:
-        """A page's changes, as they come."""
-        page, address = await self._find_page(request), _address(request)
-        if isinstance(page, Response):
-            return page
-
-        async def changes() -> AsyncIterator[str]:
-            top = version = ""
-            spoke = time.monotonic()
-            while not self._ends():
-                now = await self._top(page, address)
-                if now != top:
-                    top, spoke = now, time.monotonic()
-                    yield pages.top_event(top, time.time())
-                if page.runs:
-                    seen = await self._seen.get(f"version {address}", page.version)
-                    due = self._drawings.due(address, seen)
-                    if due != version:
-                        version, spoke = due, time.monotonic()
-                        yield pages.event("drawn", version=version)
-                if time.monotonic() - spoke > QUIET:
-                    spoke = time.monotonic()
-                    yield ":\n\n"
-                until = time.monotonic() + PERIOD
-                while not self._ends() and time.monotonic() < until:
-                    await asyncio.sleep(SLICE)
-
-        return StreamingResponse(changes(), media_type="text/event-stream")
-
-    async def _static(self, request: Request) -> Response:
-        """A script or a style."""
-        name = request.path_params["name"]
-        if name not in SCRIPTS:
-            return _missing("there is no such file")
-        answer = _packed(await asyncio.get_running_loop().run_in_executor(None, _content, name), SCRIPTS[name])
-        answer.headers["Cache-Control"] = "private, max-age=86400" if name == "plotly.js" else "no-cache"
-        return answer
+        return _unless_known(request, await self._drawings.at(_address(request), draw))
 
 
 def _address(request: Request) -> str:
-    """A page's own address, also of its events and drawings."""
-    query = request.scope["query_string"].decode("latin-1")
-    return quote(_own_path(request)) + (f"?{query}" if query else "")
-
-
-def _own_path(request: Request) -> str:
+    """A page's own address, also of its parts."""
     path: str = request.scope["path"]
-    return path.removeprefix("/events").removeprefix("/drawn")
+    query = request.scope["query_string"].decode("latin-1")
+    return quote(path.removeprefix("/top").removeprefix("/drawn")) + (f"?{query}" if query else "")
 
 
-def _missing(why: str) -> Response:
-    return PlainTextResponse(f"{why}\n", 404)
+def _unless_known(request: Request, part: Part) -> Response:
+    """A part of a page, unless the browser has it."""
+    version, html = part
+    known = request.headers.get("if-none-match") == version
+    return HTMLResponse("" if known else html, 304 if known else 200, {"ETag": version})
 
 
-def _packed(content: bytes, kind: str) -> Response:
-    return Response(content, media_type=kind, headers={"Content-Encoding": "gzip"} if content else {})
-
-
-@lru_cache
-def _content(name: str) -> bytes:
-    """A file of ours, or Plotly's script, packed."""
+async def _static(request: Request) -> Response:
+    """A script or a style: ours, or Plotly's."""
+    name = request.path_params["name"]
     if name == "plotly.js":
         spec = importlib.util.find_spec("plotly")
         assert spec and spec.submodule_search_locations
         file = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
-        return gzip.compress(file.read_bytes(), 5)
-    return gzip.compress(templates.text(name if name.startswith("report") else f"watch/{name}").encode())
+        return FileResponse(file, media_type="text/javascript", headers={"Cache-Control": "private, max-age=86400"})
+    if name not in FILES:
+        return _missing("there is no such file")
+    return FileResponse(templates.FOLDER / name, media_type=FILES[name], headers={"Cache-Control": "no-cache"})
+
+
+def _missing(why: str) -> Response:
+    return PlainTextResponse(f"{why}\n", 404)
 
 
 def listen(host: str, port: int, given: bool) -> socket.socket:
@@ -277,30 +198,23 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     raise UserError(f"--port and --host must be free to listen on, but {host} and {port} are not ({why}); give another")
 
 
+class _Server(uvicorn.Server):
+    """Ends whoever draws together with itself."""
+
+    def __init__(self, config: uvicorn.Config, watch: WatchPages) -> None:
+        super().__init__(config)
+        self._watch = watch
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._watch.close()
+        super().handle_exit(sig, frame)
+
+
 def serve(runs: StudyFolders, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
-    server: uvicorn.Server | None = None
-    watch = WatchPages(runs, lambda: bool(server and server.should_exit))
+    watch = WatchPages(runs)
+    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": connection.Connection, "loop": "asyncio"}
+    quiet: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "proxy_headers": False}
     app: Any = watch.app(token, listening.getsockname()[1])
-    settings: dict[str, Any] = {
-        "lifespan": "off",
-        "ws": "none",
-        "http": connection.Connection,
-        "loop": "asyncio",
-        "access_log": False,
-    }
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            **settings,
-            backlog=connection.backlog(),
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
-        )
-    )
-    try:
-        server.run(sockets=[listening])
-    finally:
-        watch.close()
+    config = uvicorn.Config(app, **settings, **quiet, backlog=connection.backlog(), timeout_graceful_shutdown=2)
+    _Server(config, watch).run(sockets=[listening])

@@ -1,51 +1,43 @@
-"""Several runs beside one another: what they found, how they came there, and where their settings differ."""
+"""The report below a live page: a run's own; or of several what they found, how, and where their settings differ."""
 
 from __future__ import annotations
 
-from functools import partial
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from fedtune.analysis import plots
 from fedtune.core.terminal import short
 from fedtune.reporting import figures, provenance, sections, templates
 from fedtune.reporting.findings import Findings
-from fedtune.reporting.sections import SearchSection, TextColumn, TextTable
-from fedtune.reporting.watch import history
+from fedtune.reporting.templates import TextTable
+from fedtune.reporting.watch import history, pages
 from fedtune.runs.files import COMPARISON, kind_of
 
 LEFT_OUT = ("folder", "command", "time", "started", "state", "machine")  # what always differs
 
 
-def html(runs: dict[str, Path]) -> str:
-    """The part of the page; of a comparison, its searches are shown.  UserError for what cannot be read."""
+def html_of_one(name: str, run: Path) -> str:
+    """A run's report below its page's top.  UserError for one that cannot be read."""
+    logs = pages.log_links(name, run)
+    return templates.part("drawn", sections.read(run, "run", with_searches=False, logs=logs), time.time())
+
+
+def html(runs: Mapping[str, Path]) -> str:
+    """Several runs beside one another; of a comparison, its searches.  UserError for what cannot be read."""
     by_run = {name: sections.read_findings(run) for name, run in _searches(runs).items()}
-    parts = [_glance(f, name) for name, f in by_run.items()]
-    tables = [sections.overview(parts), _configurations(by_run), _settings(by_run)]
-    return templates.ENVIRONMENT.get_template("watch/together.html").render(tables=tables, figures=_figures(by_run))
+    glances = sections.overview({pages.run_address(name): sections.glance(f) for name, f in by_run.items()})
+    return templates.part("together", [glances, _configurations(by_run), _settings(by_run)], _figures(by_run))
 
 
-def _searches(runs: dict[str, Path]) -> dict[str, Path]:
+def _searches(runs: Mapping[str, Path]) -> dict[str, Path]:
     each: dict[str, Path] = {}
     for name, run in runs.items():
         inner = history.inner_searches(run) if kind_of(run) == COMPARISON else None
         each |= {name: run} if inner is None else {f"{name}/{search.name}": search for search in inner}
     return each
-
-
-def _glance(f: Findings, name: str) -> SearchSection:
-    """A search's part without its figures and tables."""
-    return SearchSection(
-        anchor=f"/run/{name}",
-        findings=f,
-        figures=[],
-        table="",
-        provenance=provenance.of(f.record, f),
-        mattered="",
-        advice=[],
-    )
 
 
 def _figures(by_run: dict[str, Findings]) -> list[figures.Shown]:
@@ -57,22 +49,15 @@ def _figures(by_run: dict[str, Findings]) -> list[figures.Shown]:
     rounds = pd.concat([f.rounds.assign(run=name) for name, f in by_run.items()], ignore_index=True)
     trials = pd.concat([f.trials.assign(run=name) for name, f in by_run.items()], ignore_index=True)
     sends = any(f.sends for f in by_run.values())
-    return [
-        figures.drawn(
-            f"Best so far against {word}",
-            partial(plots.best_so_far, rounds, unit, trials, first),
-            "The run whose line is on top has found the most for what it used.",
-        )
-        for unit, word in (("rounds", "rounds"), ("mb", "megabytes"), ("seconds", "seconds"))
-        if unit != "mb" or sends
-    ]
+    sentence = "The run whose line is on top has found the most for what it used."
+    return figures.best_so_far(rounds, trials, first, sends, sentence)
 
 
 def _configurations(by_run: dict[str, Findings]) -> TextTable:
     """The best configuration of each run."""
     names = list(dict.fromkeys(name for f in by_run.values() for name in f.searched))
     rows = [[name, *(short(f.config[name]) if name in f.config else "" for f in by_run.values())] for name in names]
-    return TextTable("Best configurations", _columns("hyperparameter", by_run, numeric=True), rows)
+    return TextTable("Best configurations", ["hyperparameter", *by_run], rows, ("hyperparameter",))
 
 
 def _settings(by_run: dict[str, Findings]) -> TextTable:
@@ -81,7 +66,7 @@ def _settings(by_run: dict[str, Findings]) -> TextTable:
     names = [n for n in dict.fromkeys(n for settings in by_name for n in settings) if n not in LEFT_OUT]
     rows = [[name, *(settings.get(name, "") for settings in by_name)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
-    return TextTable("Settings that differ", _columns("setting", by_run), rows)
+    return TextTable("Settings that differ", ["setting", *by_run], rows, ["setting", *by_run])
 
 
 def _settings_of(f: Findings) -> dict[str, str]:
@@ -94,7 +79,3 @@ def _settings_of(f: Findings) -> dict[str, str]:
         | {name: str(value) for name, value in origin.scenario}
         | {f"{name}, searched": str(over) for name, over in space.items()}
     )
-
-
-def _columns(first: str, by_run: dict[str, Findings], numeric: bool = False) -> list[TextColumn]:
-    return [TextColumn(first, False), *(TextColumn(name, numeric) for name in by_run)]

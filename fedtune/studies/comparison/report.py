@@ -10,11 +10,9 @@ import pandas as pd
 from rich.table import Table
 
 from fedtune.core import terminal
-from fedtune.core.objectives import BY_ACCURACY, Goal
-from fedtune.core.terminal import command_line, near, say, several
+from fedtune.core.terminal import command_line, near, say
 from fedtune.experiment.scenarios import find
 from fedtune.runs import overview
-from fedtune.runs.choice import TOP
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.provenance import provenance_line
 from fedtune.runs.reading import commits_of
@@ -23,8 +21,8 @@ from fedtune.studies.comparison import budgets, citations, method
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.plan import ComparisonPlan
+from fedtune.studies.comparison.results import Results
 from fedtune.studies.ray_tasks import Outcome
-from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code.user_files import plain_name
 
 PACKAGES = "for a paper; needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}"
@@ -42,49 +40,41 @@ def report(
     cells = {name: printed(c, name) for name in runs}
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
     costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
-    table = comparison_tables.control_last(comparison_tables.table(evaluations, costs, texts, objective), c.control)
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
-    pairs = comparison_tables.pairs(compared, objective, c.options.margin)
-    against = comparison_tables.against(compared, c.baselines, objective, c.options.margin)
-    files = RunFiles(c.folder)
-    write_whole(files.table_file, table.to_csv(index=False))
-    write_whole(files.pairs_file, pairs.to_csv(index=False))
-    write_whole(files.against_file, against.to_csv(index=False))
-    by_budget = budgets.table([{n: of[n] for n in c.compared} for of in c.searches])
-    write_whole(files.budget_file, by_budget.to_csv(index=False))
+    table = comparison_tables.table(evaluations, costs, texts, objective)
+    found = Results(
+        record=record,
+        evaluations=evaluations,
+        table=comparison_tables.control_last(table, c.control),
+        pairs=comparison_tables.pairs(compared, objective, c.options.margin),
+        against=comparison_tables.against(compared, c.baselines, objective, c.options.margin),
+        twice=comparison_tables.control(evaluations, c.control, objective, c.options.margin),
+        by_budget=budgets.table([{n: of[n] for n in c.compared} for of in c.searches]),
+    )
+    files, by_budget = RunFiles(c.folder), found.by_budget
+    for file, frame in (
+        (files.table_file, found.table),
+        (files.pairs_file, found.pairs),
+        (files.against_file, found.against),
+        (files.budget_file, by_budget),
+    ):
+        write_whole(file, frame.to_csv(index=False))
     folders = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
     unequal = comparison_tables.unequal(folders, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for figures in cells.values() for v in figures))
-    records = {name: RunFiles(of[0]).record for name, of in runs.items()}
-    caveats = [
-        *comparison_text.unlike(c.unlike, c.options.preset),
-        *(f"ranges were widened: {why}" for why in c.widened),
-    ]
-    twice = comparison_tables.control(evaluations, c.control, objective, c.options.margin)
-    caveats += comparison_text.control(twice)
-    caveats += comparison_text.caveats(records, c.trials, compared)
-    titled = _titled(c, table, pairs, against, twice, by_budget)
-    answer = comparison_text.outcome(table, pairs, against)
-    leading = comparison_text.by_budget(by_budget, objective, c.options.margin)
-    sentences = [line for line in (answer, leading) if line]
-    for line in sentences:
+    caveats = found.caveats({name: RunFiles(of[0]).record for name, of in runs.items()})
+    for line in found.sentences:
         say(f"\n{line}")
-    _show(titled, {PUBLISHED: notes, "what to know before you trust this": caveats})
+    _show(found.titled(), {PUBLISHED: notes, "what to know before you trust this": caveats})
     made = _made(record, folders.values(), outcomes, table["search_seconds"].sum())
-    _write(c, titled, sentences, [*warnings, *notes, *caveats], made)
-    reported, every = objective.reported(evaluations), [RunFiles(run).record for run in folders.values()]
-    tested = method.Tested(
-        pairs=pairs,
-        against=against,
-        control=twice,
-        reported=reported,
+    _write(files, found, [*warnings, *notes, *caveats], made)
+    ran = method.Ran(
         unequal=unequal,
-        record=record,
-        records=every,
+        records=[RunFiles(run).record for run in folders.values()],
         rungs=overview.rungs(folders.values()),
     )
-    _write_method(c, method.sentences(c, tested), str((record.get("versions") or {}).get("fedtune", "")))
+    _write_method(files, method.sentences(c, found, ran), str((record.get("versions") or {}).get("fedtune", "")))
     for line in warnings:
         say(line)
     say(f"folder: {near(c.folder)}")
@@ -92,9 +82,9 @@ def report(
     say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
     return {
         "unequal": unequal,
-        "outcome": answer,
-        "contrasts": _entries(pairs),
-        "control_contrast": _entries(twice),
+        "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
+        "contrasts": _entries(found.pairs),
+        "control_contrast": _entries(found.twice),
         "by_budget": {
             "metric": objective.name,
             "leaders": [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(by_budget)],
@@ -127,65 +117,6 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
     return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
 
 
-def _metric(table: pd.DataFrame) -> str:
-    return str(table["metric"].iloc[0]) if "metric" in table and len(table) else "test accuracy"
-
-
-def compared(table: pd.DataFrame, goal: Goal) -> str:
-    """What a comparison's first table shows: test accuracy only where programs report it."""
-    return f"{_metric(table)} on" if goal == BY_ACCURACY else f"{_metric(table)}, searched for {goal.in_words}, on"
-
-
-def _titled(
-    c: ComparisonPlan,
-    table: pd.DataFrame,
-    pairs: pd.DataFrame,
-    against: pd.DataFrame,
-    twice: pd.DataFrame,
-    by_budget: pd.DataFrame,
-) -> list[tuple[str, pd.DataFrame]]:
-    """The tables as text, each under its title; without those that are empty."""
-    goal = c.first.goal
-    unit = "in %, " if comparison_text.in_percent(table) else ""
-    searches = len(c.searches)
-    over = f"{c.options.seeds} fresh seeds" + ", each with its own partition" * bool(c.scenario_record)
-    on = c.scenario_words
-    over = over if searches == 1 else f"{searches} searches, of each the mean over {over}"
-    paired = comparison_text.paired(pairs, searches, c.options.margin)
-    few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > comparison_text.MANY else ""
-    titled = [
-        (f"{compared(table, goal)} {on} {unit}mean ± 95 % interval over {over}", comparison_text.shown(table)),
-        (
-            f"tuned, {paired}{few}: ± of each pair by itself, p corrected by Holm for all pairs",
-            comparison_text.shown_pairs(pairs),
-        ),
-        (
-            f"against {' and '.join(c.baselines)}, tuned: p corrected by Holm for these {len(against)}",
-            comparison_text.shown_pairs(against, every=True),
-        ),
-        (comparison_text.OF_CONTROL, comparison_text.of_control(twice)),
-        (comparison_text.of_budget(by_budget), comparison_text.against_budget(by_budget)),
-        (
-            f"cost; each search had {several(c.trials, 'trial')} of at most {_budget(c.first)} each{_choice(c.first)}",
-            comparison_text.costs(table),
-        ),
-        ("what the searches found", comparison_text.searched(table)),
-    ]
-    return [(title, text) for title, text in titled if not text.empty]
-
-
-def _budget(p: SearchPlan) -> str:
-    """A trial's largest budget."""
-    unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit, "rounds")
-    return f"{p.budget.limit:g} {unit}"
-
-
-def _choice(p: SearchPlan) -> str:
-    """How many seeds each search's choice cost."""
-    more = several(len(p.choosing), f"more {p.run_word}")
-    return f", and trained the best {TOP} on {more}" if p.choosing else ""
-
-
 def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:
     """Print the tables, and the notes below them under their headings."""
     for title, text in titled:
@@ -202,24 +133,20 @@ def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -
             say("\n".join(f"- {line}" for line in lines))
 
 
-def _write(
-    c: ComparisonPlan, titled: list[tuple[str, pd.DataFrame]], sentences: list[str], lines: list[str], made: str
-) -> None:
-    """table.md and table.tex.  sentences: the result.  lines: warnings and notes below the tables."""
-    title = f"# {comparison_text.who(list(c.compared))} on {c.scenario_words}"
-    heading = "\n\n".join([title, f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
+def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:
+    """table.md and table.tex.  lines: warnings and notes below the tables."""
+    titled, sentences = found.titled(), found.sentences
+    heading = "\n\n".join([f"# {found.title}", f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]
-    text = "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)])
-    write_whole(RunFiles(c.folder).markdown_file, text)
-    label = f"tab:{plain_name(c.folder.name)}"
-    latex = [comparison_text.latex_float(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
+    write_whole(files.markdown_file, "\n".join([heading, *parts, *(f"- {line}\n" for line in lines)]))
+    label = f"tab:{plain_name(files.name)}"
+    latex = [comparison_text.latex(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
     notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *sentences, *lines, made)]
-    write_whole(RunFiles(c.folder).latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
+    write_whole(files.latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
 
 
-def _write_method(c: ComparisonPlan, sentences: Sequence[str], version: str) -> None:
+def _write_method(files: RunFiles, sentences: Sequence[str], version: str) -> None:
     """method.md, method.tex and references.bib.  sentences: the method.  version: of fedtune."""
-    files = RunFiles(c.folder)
     write_whole(files.method_file, citations.markdown(sentences))
     write_whole(files.method_latex_file, citations.latex(sentences))
     write_whole(files.references_file, citations.bibtex(sentences, version))

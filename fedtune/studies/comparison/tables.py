@@ -60,6 +60,11 @@ COLUMNS: dict[str, str] = {
 FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
     "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
 }
+MEANS = {  # columns that are means over the runs of the tuned configuration
+    "clients_std": "test_acc_std",
+    "worst10": "test_acc_worst10",
+    "tuned_test_acc": "test_acc",
+} | {name: name for name in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
 OF_CLIENTS = ("test_acc", "test_acc_std", "test_acc_worst10")  # a program may not report them
 OBJECTIVE_COLUMNS: dict[str, str] = {  # further columns of a search by another objective
     "metric": "the test metric that reports what was searched for",
@@ -84,43 +89,31 @@ def table(
     for name, runs in evaluations.groupby("algorithm", sort=False):
         default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
-        at_default, at_tuned = (statistics.mean(numbers(of, tested)) for of in (default, tuned))
-        gain = _paired(tuned, default, tested)
-        means = {c: tuned[c].mean(skipna=False) for c in ("rounds_to_95", "mb_to_95", "mb_per_round", "seconds")}
-        score = first["score"].mean() if len(first) else math.nan
-        others = {
-            name: statistics.mean(numbers(tuned, f"test_acc_{name}") if f"test_acc_{name}" in tuned else [])
-            for name in ("all", "foreign")
-        }
-        lost = {f"{n}_diverged": int(of[tested].isna().sum()) for n, of in (("default", default), ("tuned", tuned))}
+        gain, score = _paired(tuned, default, tested), first["score"].mean() if len(first) else math.nan
+        row = {"algorithm": name, "gain": gain.mean, "gain_half": gain.half, "search_score": score}
+        for column, of, figure in (
+            ("default", default, tested),
+            ("tuned", tuned, tested),
+            ("all", tuned, "test_acc_all"),
+            ("foreign", tuned, "test_acc_foreign"),
+        ):
+            mean = statistics.mean(numbers(of, figure) if figure in of else [])
+            row |= {column: mean.mean, f"{column}_half": mean.half}
+        row |= {column: tuned[of].mean(skipna=False) for column, of in MEANS.items()}
+        row |= {f"search_{k}": v for k, v in search_costs[str(name)].items()}
         rows.append(
-            {
-                "algorithm": name,
-                "default": at_default.mean,
-                "default_half": at_default.half,
-                "tuned": at_tuned.mean,
-                "tuned_half": at_tuned.half,
-                "gain": gain.mean,
-                "gain_half": gain.half,
-                "clients_std": tuned["test_acc_std"].mean(skipna=False),
-                "worst10": tuned["test_acc_worst10"].mean(skipna=False),
-                "all": others["all"].mean,
-                "all_half": others["all"].half,
-                "foreign": others["foreign"].mean,
-                "foreign_half": others["foreign"].half,
-                **means,
-                "search_score": score,
+            row
+            | {
                 "selection_gap": score - first[metric].mean(skipna=False),
                 "default_gap": default["score"].mean(skipna=False) - default[metric].mean(skipna=False),
-                **lost,
+                "default_diverged": int(default[tested].isna().sum()),
+                "tuned_diverged": int(tuned[tested].isna().sum()),
                 "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
-                **{f"search_{k}": v for k, v in search_costs[str(name)].items()},
                 "published": published.get(str(name), ""),
                 "configuration": _listed(tuned),
                 "metric": tested,
                 "default_test_acc": default["test_acc"].mean(skipna=False),
-                "tuned_test_acc": tuned["test_acc"].mean(skipna=False),
             }
         )
     failed = any("failed" in row["lost"] for row in rows)

@@ -21,6 +21,7 @@ from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
 from fedtune.tuning import caveats as tuning_caveats
 
 NAMED = 7  # algorithms that a title names
+WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
@@ -199,7 +200,7 @@ def from_itself(pair: pd.DataFrame) -> str:
     """How far a control is from the algorithm that it is: `+0.10 ± 1.20 points (cannot be told)`."""
     text, unit = shown_pairs(pair).iloc[0], " points" * in_percent(pair)
     lost = math.isnan(pair["difference"].iloc[0])
-    return f"unknown ({UNTESTED})" if lost else f"{text['difference']}{unit} ({text['verdict']})"
+    return f"unknown ({UNTESTED})" if lost else f"{text['difference']}{unit} ({pair['verdict'].iloc[0]})"
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
@@ -295,15 +296,16 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
     """The pairs as text; if there are many and not `every` is wanted, only those with the first algorithm."""
     if len(pairs) > MANY and not every:
         pairs = pairs[pairs["algorithm"] == pairs["algorithm"].iloc[0]]
-    return pd.DataFrame(
+    columns = pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
             "difference": _with_half(pairs, "difference", "half", sign="+"),
             "p": pairs["p"].map(lambda v: number(v, ".2g")),
             "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
-            "verdict": pairs["verdict"] if "verdict" in pairs else "",
+            "verdict": pairs["verdict"].fillna("") if "verdict" in pairs else "",
         }
     )
+    return _without({"verdict": ""}, columns)
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -317,23 +319,18 @@ def in_markdown(cell: str) -> str:
     return re.sub(r"[|*`\\]|<(?=[A-Za-z/!?])", r"\\\g<0>", " ".join(cell.splitlines()))
 
 
-def latex(frame: pd.DataFrame) -> str:
-    """A table of text in LaTeX, for the package booktabs."""
-    lines = [
-        _row_start(cells[0]) + " & ".join(cells) + r" \\"
-        for cells in ([in_latex(cell) for cell in row] for row in [list(frame), *frame.astype(str).values.tolist()])
-    ]
+def latex(title: str, frame: pd.DataFrame, label: str) -> str:
+    """A table of text in LaTeX with a caption and a label, for a paper and the package booktabs."""
     wide = {"tuned hyperparameters": r"p{0.75\linewidth}", "verdict": "l"}
-    columns = "l" + "".join(wide.get(name, "r") for name in list(frame)[1:])
-    inner = [r"\begin{tabular}{" + columns + "}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([*inner, r"\end{tabular}"]) + "\n"
-
-
-def latex_float(title: str, frame: pd.DataFrame, label: str) -> str:
-    """The LaTeX table with a caption and a label, for a paper."""
-    caption = rf"\caption{{{in_latex(title[:1].upper() + title[1:])}.}}"
-    return "\n".join([r"\begin{table}[t]", r"\centering\small", caption, rf"\label{{{label}}}", latex(frame)]) + (
-        r"\end{table}" + "\n"
+    styled = frame.style.hide(axis="index").format(in_latex).format_index(in_latex, axis="columns")
+    styled.set_table_styles([{"selector": "small", "props": ":;"}])  # or many a table is wider than its page
+    return styled.to_latex(
+        hrules=True,
+        column_format="l" + "".join(wide.get(name, "r") for name in list(frame)[1:]),
+        position="t",
+        position_float="centering",
+        caption=f"{in_latex(title[:1].upper() + title[1:])}.",
+        label=label,
     )
 
 
@@ -343,14 +340,10 @@ TEX |= {"\\": "\\textbackslash{}", "~": "\\~{}", "^": "\\^{}"}
 
 
 def in_latex(cell: str) -> str:
-    """A text in which no letter is a command of TeX's, and no two hyphens become a dash."""
+    """A text in which no letter is a command of TeX's, two hyphens are no dash, and a bracket is no row's option."""
     line = re.sub("-(?=-)", "-\N{WORD JOINER}", printable(" ".join(cell.splitlines())))
-    return "".join(TEX.get(c, c) for c in line).replace("\N{WORD JOINER}", "{}")
-
-
-def _row_start(cell: str) -> str:
-    """What keeps a row that begins with a bracket or a star from being read as an option of the row before."""
-    return "{}" if cell.startswith(("[", "*")) else ""
+    text = "".join(TEX.get(c, c) for c in line).replace("\N{WORD JOINER}", "{}")
+    return "{}" * text.startswith(("[", "*")) + text
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:

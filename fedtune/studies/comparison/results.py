@@ -1,0 +1,223 @@
+"""A comparison's results, as they are made or as its folder has them: tables for every reader, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedtune.core.errors import UserError
+from fedtune.core.metrics import limits
+from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
+from fedtune.core.statistics import interval
+from fedtune.core.terminal import command_line, several
+from fedtune.experiment.scenarios import in_words
+from fedtune.runs import reading
+from fedtune.runs.choice import TOP
+from fedtune.runs.files import COMPARISON, RunFiles
+from fedtune.studies.comparison import budgets, tables, text
+from fedtune.studies.comparison.tables import COLUMNS, FAILED_COLUMNS, OBJECTIVE_COLUMNS
+
+TEXTS = ("algorithm", "other", "published", "configuration", "metric", "lost", "verdict")
+UNITS = {"mb": "MB", "seconds": "s"}
+PAIRS = ("algorithm", "other", "difference", "half", "p", "p_holm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What a comparison found; a table without rows has not been made yet.
+
+    record       its compare.json
+    evaluations  the runs on fresh seeds
+    twice        how far the control is from the algorithm that it is
+    """
+
+    record: Mapping[str, Any]
+    evaluations: pd.DataFrame
+    table: pd.DataFrame
+    pairs: pd.DataFrame
+    against: pd.DataFrame
+    twice: pd.DataFrame
+    by_budget: pd.DataFrame
+
+    @classmethod
+    def read(cls, run: Path) -> Results:
+        """Those in a folder, as far as they are there; UserError if it is damaged."""
+        files = RunFiles(run, COMPARISON)
+        record = files.record_with("algorithms", "trials", "budget", "seeds")
+        try:
+            _, control = scenario_words(record), record.get("control", [])
+        except (KeyError, ValueError, TypeError) as error:
+            raise files.damaged(error) from error
+        none, objective = pd.DataFrame(), Goal.from_record(record).first
+        evaluations = none
+        if (runs := files.evaluations_file).exists():
+            evaluations = reading.table(runs, ("algorithm", "configuration", "seed"))
+        has = len(evaluations) > 0
+        return cls(
+            record=record,
+            evaluations=evaluations,
+            table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
+            pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
+            against=pairs(files.against_file) if files.against_file.exists() else none,
+            twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,
+            by_budget=by_budget(run) if files.budget_file.exists() else none,
+        )
+
+    @property
+    def goal(self) -> Goal:
+        """What was searched for."""
+        return Goal.from_record(self.record)
+
+    @property
+    def objective(self) -> Objective:
+        """The first objective."""
+        return self.goal.first
+
+    @property
+    def reported(self) -> str:
+        """The metric of runs on fresh seeds that is compared."""
+        return self.objective.reported(self.evaluations)
+
+    @property
+    def searches(self) -> int:
+        """Searches of each algorithm."""
+        return int(self.record.get("searches", 1))
+
+    @property
+    def margin(self) -> float:
+        """The difference that matters."""
+        return float(self.record.get("margin", 0.0))
+
+    @property
+    def control(self) -> list[str]:
+        """The algorithm that took part twice, and its second name; or nothing."""
+        return list(self.record.get("control", ()))
+
+    @property
+    def compared(self) -> pd.DataFrame:
+        """The runs on fresh seeds of all but the control."""
+        runs = self.evaluations
+        return runs if runs.empty else runs[~runs["algorithm"].isin(self.control[1:])]
+
+    @property
+    def title(self) -> str:
+        """Which algorithms were compared, and where."""
+        return f"{text.who(reading.compared_in(self.record))} on {scenario_words(self.record)}"
+
+    @property
+    def sentences(self) -> list[str]:
+        """The result: who is the best on fresh seeds, and who led in the searches after how many trials."""
+        done = not (self.table.empty or self.pairs.columns.empty or self.against.columns.empty)
+        answer = text.outcome(self.table, self.pairs, self.against) if done else ""
+        budget = self.by_budget
+        return [*filter(None, (answer, "" if budget.empty else text.by_budget(budget, self.objective, self.margin)))]
+
+    @property
+    def best(self) -> tuple[str, str]:
+        """The best algorithm with its tuned figure, and that of its default; "" without any."""
+        rows = self.table[~self.table["algorithm"].isin(self.control[1:])] if len(self.table) else self.table
+        if rows.empty or rows["tuned"].isna().all():
+            return "", ""
+        row = rows.iloc[0] if "metric" in rows else rows.loc[rows["tuned"].idxmax()]  # the best stands first
+        within = limits(row["metric"] if "metric" in rows else "test_acc")
+        tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
+        return f"{row['algorithm']} {tuned}", default
+
+    def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """What to know before you trust it.  records: of each algorithm's first search."""
+        lines = text.unlike(self.record.get("unlike") or [], (self.record.get("options") or {}).get("preset"))
+        lines += [f"ranges were widened: {why}" for why in self.record.get("widened") or []]
+        if self.evaluations.empty:
+            return lines
+        return [*lines, *text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared)]
+
+    def titled(self) -> list[tuple[str, pd.DataFrame]]:
+        """The tables as text, each under its title; without those that are empty."""
+        pairs, against, budget = self.pairs, self.against, self.by_budget
+        few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > text.MANY else ""
+        tuned = f"tuned, {text.paired(pairs, self.searches, self.margin)}{few}: ± of each pair by itself"
+        baselines = " and ".join(dict.fromkeys(against["other"])) if len(against) else ""
+        titled: list[tuple[str, pd.DataFrame, Callable[[pd.DataFrame], pd.DataFrame]]] = [
+            (self._figures_title(), self.table, text.shown),
+            (f"{tuned}, p corrected by Holm for all pairs", pairs, text.shown_pairs),
+            (
+                f"against {baselines}, tuned: p corrected by Holm for these {len(against)}",
+                against,
+                partial(text.shown_pairs, every=True),
+            ),
+            (text.OF_CONTROL, self.twice, text.of_control),
+            ("" if budget.empty else text.of_budget(budget), budget, text.against_budget),
+            (self._cost_title(), self.table, text.costs),
+            ("what the searches found", self.table, text.searched),
+        ]
+        return [(title, shown(frame)) for title, frame, shown in titled if len(frame)]
+
+    def _figures_title(self) -> str:
+        own = ", each with its own partition" if "scenario" in self.record else ""
+        over = f"{several(self.record['seeds'], 'fresh seed')}{own}"
+        over = over if self.searches == 1 else f"{self.searches} searches, of each the mean over {over}"
+        unit = "in %, " if text.in_percent(self.table) else ""
+        what = f"{metric_on(self.table, self.goal)} {scenario_words(self.record)}"
+        return f"{what} {unit}mean ± 95 % interval over {over}"
+
+    def _cost_title(self) -> str:
+        """The budget of each search, and how many seeds its choice cost."""
+        limit, more = self.record["budget"], int(self.record.get("choose_seeds") or 1) - 1
+        most = f"{limit['limit']:g} {UNITS.get(limit['unit'], 'rounds')}"
+        choice = f", and trained the best {TOP} on {several(more, 'more seed')}" if more else ""
+        return f"cost; each search had {several(self.record['trials'], 'trial')} of at most {most} each{choice}"
+
+
+def scenario_words(record: Mapping[str, Any]) -> str:
+    """Where a comparison's algorithms train: its scenario by name, with the fields that were changed."""
+    scenario = record.get("scenario")
+    if not scenario:
+        return "their own data"
+    changed = (record.get("options") or {}).get("fields") or {}
+    return in_words(record.get("scenario_name") or scenario["dataset"], scenario, changed)
+
+
+def metric_on(table: pd.DataFrame, goal: Goal) -> str:
+    """What a comparison's first table shows: test accuracy only where programs report it."""
+    metric = str(table["metric"].iloc[0]) if "metric" in table and len(table) else "test accuracy"
+    return f"{metric} on" if goal == BY_ACCURACY else f"{metric}, searched for {goal.in_words}, on"
+
+
+def table(file: Path) -> pd.DataFrame:
+    """A table.csv; UserError that names it if it is damaged."""
+    columns = (*COLUMNS, *OBJECTIVE_COLUMNS, *FAILED_COLUMNS)
+    return reading.text_table(file, COLUMNS, _kinds(columns))
+
+
+def pairs(file: Path) -> pd.DataFrame:
+    """A pairs.csv; UserError that names it if it is damaged."""
+    return reading.text_table(file, PAIRS, _kinds((*PAIRS, "freedom", "verdict")))
+
+
+def by_budget(run: str | Path) -> pd.DataFrame:
+    """What a comparison's searches had found after 1, 2, 3, … trials: the mean over searches, interval, rank, rounds.
+
+    It is the score that searches select by, as a rule of validation rows.  UserError for a folder without such a table.
+
+    >>> from fedtune.analysis import frames
+    >>> found = frames.by_budget("runs/COMPARISON")
+    >>> list(found)
+    ['algorithm', 'trials', 'score', 'half', 'rank', 'rounds', 'searches', 'metric']
+    """
+    files = RunFiles(run, COMPARISON)
+    _ = files.record
+    if not files.budget_file.exists():
+        raise UserError(
+            f"a comparison has its table by budget when it has ended, but {files.budget_file} is missing; "
+            f"{command_line('resume', files.path)} makes it"
+        )
+    return reading.text_table(files.budget_file, budgets.COLUMNS, _kinds(budgets.COLUMNS))
+
+
+def _kinds(columns: Iterable[str]) -> dict[str, Any]:
+    return {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in columns}
