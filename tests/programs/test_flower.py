@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"python": "/none/python"},
         "python must be an interpreter that has Flower, but '/none/python'",
     ),
-    "no clients": ({"clients": 0}, "clients must be a whole number of 1 or more, but got 0"),
+    "no clients": ({"clients": 0}, "clients must be greater than or equal to 1, but got 0"),
     "another key of the file": ({"pty": True}, "unknown key 'pty'"),
     "no federation": ({"federation": "there"}, "has no federation 'there'; it has here"),
     "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed, but is 'sgd'"),
@@ -236,13 +236,12 @@ def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for line in (
         "server_loss selects",
-        "the same seed gives the same figures",
+        "figures are equal whatever the seed",
         "lr: another value gives other figures",
-        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether the app reads it from "
-        "context.run_config",
-        "every trial writes final.npz, and none reads it, so figures are right, but the last one stays; to keep all, "
-        "write context.run_id in its name",
-        "let the server evaluate on test rows, and declare that metric with split",
+        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether it reads it",
+        "every trial writes final.npz, which none reads; only the last stays: to keep all, write context.run_id in its "
+        "name",
+        "let the server evaluate on test rows, with split",
     ):
         assert line in said, said
     assert not re.search(r"\{trial\}|\{seed\}|\$|\[check\]", said.partition("selection")[2])
