@@ -41,7 +41,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -57,13 +57,15 @@ FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TEMPORARY = "fedtune-flower-"
 LATE = "timed out during startup"  # says Ray where its node needs more than 15 s, or 30, as on a busy machine
-OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
+FAILED, WRONG = 1, 2  # exit statuses; the last is for what would be wrong in every trial
 Value = Any  # of a run config: bool, int, float or str
 App = dict[str, Any]  # what the file holds
 
 
-class Wrong(ValueError):
-    """What cannot be right in any trial; one line for the user."""
+def refuse(words: str) -> NoReturn:
+    """End this process for what cannot be right in any trial, with one line for the user."""
+    print(words, file=sys.stderr, flush=True)
+    sys.exit(WRONG)
 
 
 def read(file: str) -> App:
@@ -81,19 +83,19 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Value]:
 
 
 def backend(app: App) -> dict[str, Any]:
-    """Flower's backend_config: the app's own, within the CPUs and the GPU that the trial has; Wrong if that is less."""
+    """Flower's backend_config: the app's own, within the CPUs and the GPU that the trial has."""
     client, start = dict(app["client_resources"]), dict(app.get("init_args", {}))
     if given := os.environ.get(CPUS):
         start["num_cpus"] = max(1, math.floor(float(given)))
     if client["num_cpus"] > (limit := start.get("num_cpus", math.inf)):
-        raise Wrong(
+        refuse(
             f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
             "by client_cpus"
         )
     share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
     if 0 < share < 1:  # of the one GPU that Ray sees here
         if client["num_gpus"] > share:
-            raise Wrong(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
+            refuse(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
         client["num_gpus"] /= share
     return {"client_resources": client, "init_args": start}
 
@@ -393,28 +395,22 @@ def locked(folder: Path) -> int:
 # the program
 
 
-def import_flower() -> Any:
-    """Flower's `run_simulation`; Wrong if it is not there."""
+def import_all(app: App) -> tuple[Any, Any]:
+    """Flower's `run_simulation` and the app's server; the client is imported too, so that it fails here if it does."""
     try:
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise Wrong(
+        refuse(
             f"{sys.executable} cannot import Flower's simulation ({error}); install it there: "
             "pip install 'flwr[simulation]', or name another interpreter by python = PATH"
-        ) from None
-    return run_simulation
-
-
-def import_apps(app: App) -> Any:
-    """The app's server; the client is imported too, so that it fails here if it fails at all."""
+        )
     for name in ("clientapp", "serverapp"):
         try:
             found = load(app[name], app["folder"])
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            told = f"{name} {app[name]!r} cannot be imported: {where(error, app['folder'])}"
-            raise Wrong(told) from None
-    return found
+            refuse(f"{name} {app[name]!r} cannot be imported: {where(error, app['folder'])}")
+    return run_simulation, found
 
 
 def versions() -> dict[str, str]:
@@ -428,19 +424,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main(app: App, check: bool) -> int:
-    """Run the app, or only import it and print the versions as JSON; the exit status."""
-    try:
-        backend_config = backend(app)
-        run_simulation = import_flower()
-        seed_all(app["seed"], "import")
-        server = import_apps(app)
-    except Wrong as error:
-        print(error, file=sys.stderr, flush=True)
-        return WRONG
+def main(app: App, check: bool) -> None:
+    """Run the app, or only import it and print the versions as JSON."""
+    backend_config = backend(app)
+    seed_all(app["seed"], "import")
+    run_simulation, server = import_all(app)
     if check:
         print(json.dumps(versions()))
-        return OK
+        return
     rows = RoundRows(app["tolerant"])
     report_results(rows)
     report_history(rows)
@@ -458,7 +449,6 @@ def main(app: App, check: bool) -> int:
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return OK
 
 
 def isolate(folder: str) -> None:
@@ -475,7 +465,7 @@ if __name__ == "__main__":
     own_app = read(sys.argv[1])
     isolate(own_app["folder"])
     try:
-        status = main(own_app, "--check" in sys.argv)
+        main(own_app, "--check" in sys.argv)
     except Exception:
         traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
@@ -484,4 +474,3 @@ if __name__ == "__main__":
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit, which would wait as below
             os.kill(os.getpid(), signal.SIGTERM)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
-    sys.exit(status)
