@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, cast
 
 from fedtune.core.errors import UserError
+from fedtune.core.findings import Finding, summary
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import printable, say
-from fedtune.programs import program_check
+from fedtune.programs import program_check, workload
 from fedtune.programs.naming import is_program
 from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
@@ -83,43 +85,41 @@ def main(argv: list[str] | None = None) -> int:
     if of_flower:
         raise UserError(f"{flag(next(iter(of_flower)))} goes with --flower, but it was not given")
     if is_program(args.what):
-        return _check_program(args.what, args, given)
+        program = workload.of_file(args.what, pinned=given.get("set"))
+        return _check_program(program, args, given)
     if args.check_rounds is not None:
         got = args.what or args.model or "neither"
         raise UserError(f"--check-rounds goes with a program file or --flower, but got {got}")
     with quick_imports():
         import torch
 
-        from fedtune.studies.checking import Check, line, summary
+        from fedtune.studies.checking import Check, found
 
     torch.set_num_threads(1)  # as in a trial
-    began = time.perf_counter()
     fields = {name: value for name, value in (("dataset", args.dataset), ("x_as", args.x_as)) if value}
     check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)
-    say(check.title())
-    verdicts = []
-    for verdict in check.judge():
-        say(line(verdict))
-        verdicts.append(verdict)
-    say(f"{summary(verdicts)} ({time.perf_counter() - began:.1f} s)")
-    return int(any(verdict.status == "failed" for verdict in verdicts))
+    return _status(check.title(), map(found, check.judge()))
 
 
-def _check_program(what: str | ProgramWorkload, args: argparse.Namespace, given: dict[str, Any]) -> int:
-    """Exit status 0 if nothing was found that makes a search of the program wrong, 1 if something was."""
-    program = what if isinstance(what, str) else what.name
+def _check_program(program: ProgramWorkload, args: argparse.Namespace, given: dict[str, Any]) -> int:
     other = {"scenario": given.get("scenario"), "model": args.model, "dataset": args.dataset, "x-as": args.x_as}
     for option in (name for name, value in other.items() if value):
-        raise UserError(f"--{option} goes with an algorithm or a model, but {program} is a program; leave it out")
-    began = time.perf_counter()
-    check = program_check.ProgramCheck(what, args.check_rounds, given.get("set", {}), tell=_progress)
-    for line in check.title():
+        raise UserError(f"--{option} goes with an algorithm or a model, but {program.name} is a program; leave it out")
+    check = program_check.ProgramCheck(program, args.check_rounds, tell=_progress)
+    return _status(check.title(), check.judge())
+
+
+def _status(title: str, findings: Iterable[Finding]) -> int:
+    """Say each finding as soon as it is known; exit status 0 if no check fails, 1 if one does."""
+    began, known = time.perf_counter(), list[Finding]()
+    for line in title.split("\n"):
         say(line)
-    for finding in check.judge():
-        for line in program_check.lines(finding):
+    for finding in findings:
+        known.append(finding)
+        for line in str(finding).split("\n"):
             say(line)
-    say(f"{check.summary()} ({program_check.lasting(time.perf_counter() - began)})")
-    return int(check.failed)
+    say(f"{summary(known)} ({time.perf_counter() - began:.1f} s)")
+    return int(any(finding.status == "failed" for finding in known))
 
 
 def _progress(words: str) -> None:

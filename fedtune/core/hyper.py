@@ -28,15 +28,17 @@ class Hyperparameter:
 
     name: str
     default: Any
-    low: float | None
-    high: float | None
-    log: bool
-    choices: tuple[Any, ...]
-    extra_values: tuple[Any, ...]  # allowed outside the range: 0 switches a term off
-    symbol: str
-    help: str
-    first_round: int | str  # the first round it matters in (1 is the first), or the algorithm's method that returns it
-    late: bool  # it matters only in late rounds, if at all
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+    extra_values: tuple[Any, ...] = ()  # allowed outside the range: 0 switches a term off
+    symbol: str = ""
+    help: str = ""
+    first_round: int | str = (
+        1  # the first round it matters in (1 is the first), or the algorithm's method that returns it
+    )
+    late: bool = False  # it matters only in late rounds, if at all
 
     @property
     def integer(self) -> bool:

@@ -73,9 +73,7 @@ def checked(found: Any, name: str) -> type[Algorithm]:
     """The class itself; UserError unless it is an algorithm that can be created with its defaults."""
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise UserError(
-            f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}{_hint(found, name)}"
-        )
+        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}")
     if found is Algorithm:
         raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is that class itself")
     if SOUND not in vars(found):
@@ -119,19 +117,9 @@ def _only(module: ModuleType, name: str) -> type[Algorithm]:
         raise UserError(
             f"{name} defines {len(found)} algorithms, {', '.join(found)}; say which: {name}:{next(iter(found))}"
         )
-    functions = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__}
+    functions = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
     others = f"only {', '.join([*own, *functions])}" if own or functions else "none"
-    hint = next((_hint(f, f"{name}:{n}") for n, f in functions.items() if _hint(f, n)), "")
-    raise UserError(
-        f"an algorithm must be a subclass of fedtune.Algorithm, but {module.__file__} defines {others}{hint}"
-    )
-
-
-def _hint(found: Any, name: str) -> str:
-    """Advice for a function that looks like a model's: it takes at least a shape and the number of classes."""
-    if not inspect.isfunction(found) or len(inspect.signature(found).parameters) < 2:
-        return ""
-    return f"; if {found.__name__} makes a model, check it with fedtune check {name}"
+    raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {module.__file__} defines {others}")
 
 
 def _require_sound(cls: type[Algorithm]) -> None:

@@ -70,16 +70,26 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
 def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
     """What the user's function returns, with its lazy tensors created."""
     net = _made(name, shape, classes, features)
-    if _has_lazy(net) or _grows(name, _version(name), shape, classes, features):
+    if _grows(name, _version(name), shape, classes, features):
         _run_once(net, shape)
     return net
 
 
 @lru_cache(maxsize=64)
 def _grows(name: str, version: str, shape: Shape, classes: int, features: int) -> bool:
-    """As `_inspected`, in an execution of its own."""
+    """Whether a net creates tensors when it first runs; UserError if it does so only in training.
+
+    As `_inspected`, in an execution of its own.
+    """
     with _apart():
-        return _grows_in(name, lambda: _made(name, shape, classes, features), shape)
+        net = _made(name, shape, classes, features)
+        names, lazy = set(net.state_dict()), any(is_lazy(t) for t in (*net.parameters(), *net.buffers()))
+        _run_once(net, shape)
+        known = set(net.state_dict())
+        _run_once(net, shape, training=True)
+    if new := sorted(set(net.state_dict()) - known):
+        raise UserError(f"{new[0]} of {name} is created only in training; create it in __init__, or in any forward")
+    return lazy or known != names
 
 
 def _maker(name: str) -> Any:
@@ -299,36 +309,15 @@ def _require_plain(name: str, net: nn.Module) -> None:
             )
 
 
-def _has_lazy(net: nn.Module) -> bool:
-    """Whether any tensor has no shape until the net is run."""
-    return any(is_lazy(t) for t in (*net.parameters(), *net.buffers()))
-
-
-def _run_once(net: nn.Module, shape: Shape) -> None:
+def _run_once(net: nn.Module, shape: Shape, training: bool = False) -> None:
     """Run the net once to create its lazy tensors.  Errors are ignored here; they are reported when it runs next."""
-    training, rows = net.training, torch.zeros(_ROWS, *shape)
-    net.eval()
+    before, rows = net.training, torch.zeros(_ROWS, *shape)
+    net.train(training)
     for x in (rows, rows.long()):
         with suppress(Exception), torch.no_grad():
             _forward(net, x)
             break
-    net.train(training)
-
-
-def _grows_in(name: str, make: Callable[[], nn.Module], shape: Shape) -> bool:
-    """Whether a net creates tensors when it is first run; UserError if it does so only in training."""
-    net = make()
-    names = set(net.state_dict())
-    _run_once(net, shape)
-    late = set(net.state_dict()) - names
-    net.train()
-    for x in (torch.zeros(_ROWS, *shape), torch.zeros(_ROWS, *shape).long()):
-        with suppress(Exception), torch.no_grad():
-            _forward(net, x)
-            break
-    if new := sorted(set(net.state_dict()) - names - late):
-        raise UserError(f"{new[0]} of {name} is created only in training; create it in __init__, or in any forward")
-    return bool(late)
+    net.train(before)
 
 
 def _forward(net: nn.Module, x: Tensor) -> None:

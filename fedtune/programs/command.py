@@ -1,7 +1,7 @@
 """Fill a command's template with a configuration: `python train.py --lr {lr}` becomes a list of words.
 
-No shell reads them, so a value is always one word, whatever is in it.  Where the command itself calls a shell
-(`sh -c '…'`), values are quoted in its script.
+No shell reads them, so a value is always one word, whatever is in it.  Where the command itself calls a shell, or
+another program that reads words anew, values must be plain: of "a b" it would make two words.
 """
 
 from __future__ import annotations
@@ -17,14 +17,10 @@ from fedtune.core.errors import UserError, shown
 
 OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
-SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash"}
-WITH_FILE = ("--rcfile", "--init-file")  # long options of a shell that a word belongs to
-# programs that have a shell read what they are given, with the option that says so
-READERS = dict.fromkeys(
-    ("su", "runuser", "sg", "flock", "script", "fish", "csh", "tcsh"), "-[A-Za-z]*c|--(.*-)?command"
-)
-READERS |= {"env": "-[A-Za-z]*S|--split-string", "ssh": ""}
-REREADS = re.compile(r"`|<<|\b(?:eval|su|ssh)\b")  # what takes a quoted word for something else in a script
+# programs that read words anew, as in `sh -c '…'`
+READERS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash", "fish", "csh", "tcsh"}
+READERS |= {"su", "runuser", "sg", "flock", "script", "env", "ssh"}
+ANEW = r"-\w*[cS]\w*|--(.*-)?command(=.*)?|--split-string(=.*)?"  # the option that says so, but for ssh
 OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
 
@@ -50,9 +46,8 @@ def names(words: Sequence[str]) -> list[str]:
 
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with values in place of names.  A word that is only a name is left out if its value is empty text."""
-    script = _script(words)
-    _require_plain(words, script, values)
-    filled = [_in_script(word, values) if at == script else _word(word, values) for at, word in enumerate(words)]
+    _require_plain(words, values)
+    filled = ["".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(w)) for w in words]
     return [made for made, word in zip(filled, words, strict=True) if made or not word]
 
 
@@ -63,62 +58,11 @@ def text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _word(word: str, values: Mapping[str, Any]) -> str:
-    return "".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(word))
-
-
-def _in_script(script: str, values: Mapping[str, Any]) -> str:
-    """A shell's script with each value as one word; UserError where the shell would read it as something else."""
-    found = ""
-    for literal, name in _parts(script):
-        found += literal
-        value = "" if name is None else text(values[name])
-        plain = name is None or shlex.quote(value) == value
-        if not plain and (_inside_quotes(found) or REREADS.search(script)):
-            raise UserError(
-                f"{{{name}}} must stand without quotes, `…`, <<, eval, su and ssh in a shell's script, because it is "
-                f"{value!r}; a script in a file can take it as an argument"
-            )
-        found += value if plain else shlex.quote(value)
-    return found
-
-
-def _inside_quotes(script: str) -> bool:
-    open_quote, escaped = "", False
-    for letter in script:
-        if escaped:
-            escaped = False
-        elif letter == "\\" and open_quote != "'":
-            escaped = True
-        elif letter == open_quote:
-            open_quote = ""
-        elif letter in "'\"" and not open_quote:
-            open_quote = letter
-    return bool(open_quote)
-
-
-def _script(words: Sequence[str]) -> int:
-    """The place of the script among the words of a command that calls a shell; -1 if none is."""
-    for at, word in enumerate(words):
-        if Path(word).name in SHELLS:
-            later, reads = at + 1, False
-            while later < len(words) and re.match(r"[-+].", words[later]) and words[later - 1] != "--":
-                option = words[later]
-                long = option.startswith("--")
-                reads |= not long and option[0] == "-" and "c" in option
-                later += 1 + (option in WITH_FILE if long else option.count("o") + option.count("O"))
-            if reads and later < len(words):
-                return later
-    return -1
-
-
-def _require_plain(words: Sequence[str], script: int, values: Mapping[str, Any]) -> None:
-    """UserError for a value that another program splits, or has a shell read: "a b" would become two words."""
-    for at, word in enumerate(words):
-        if (option := READERS.get(reader := Path(word).name)) is None:
-            continue
-        read = [later for i, later in enumerate(words) if i > at and (i != script or reader == "ssh")]
-        for name in names(read) if any(re.match(option, later) for later in read) else ():
+def _require_plain(words: Sequence[str], values: Mapping[str, Any]) -> None:
+    """UserError for a value that a shell, or a program like it, would read as something else."""
+    for at, reader in enumerate(Path(word).name for word in words):
+        anew = reader == "ssh" or any(re.fullmatch(ANEW, word) for word in words[at + 1 :])
+        for name in names(words[at + 1 :]) if reader in READERS and anew else ():
             if (value := text(values[name])) != shlex.quote(value):
                 raise UserError(
                     f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "

@@ -14,28 +14,7 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import command
 
 LARGEST = 2**53  # the largest whole number that every program reads as it is written
-EXAMPLES = {
-    "command": "'python train.py --lr {lr}'",
-    "rounds": "100",
-    "metrics": "a table [metrics.val_acc]",
-    "pattern": "'acc: ([0-9.]+)'",
-}
 UNKNOWN = "unexpected_keyword_argument"
-RULES = {  # what a value must be, by pydantic's name for what is wrong with it; anything else must be a table
-    "int_type": "a whole number",
-    "greater_than_equal": "a {whole}number of {ge} or more",
-    "less_than_equal": "a whole number of {le} or less",
-    "greater_than": "a number above {gt:g}",
-    "less_than": "a number below {lt:g}",
-    "float_type": "a number",
-    "finite_number": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "string_pattern_mismatch": "text",
-    "list_type": "a list",
-    "literal_error": "{expected}",
-    "too_short": "a table with an entry or more",
-}
 
 
 def refused(value: object, rule: str, advice: str = "") -> UserError:
@@ -52,7 +31,7 @@ def _words(value: Any) -> tuple[str, ...]:
     """A command: text that is split as a shell would, or a list of words."""
     words = command.split(value) if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words) or not any(words[:1]):
-        raise refused(value, "a command, as text or as a list of words", f"for example {EXAMPLES['command']}")
+        raise refused(value, "a command, as text or as a list of words", "for example 'python train.py --lr {lr}'")
     return tuple(words)
 
 
@@ -130,12 +109,10 @@ class Source(NamedTuple):
             above = f" of {self.key('.'.join(parts[:-1]))}" if parts[:-1] else ""
             return self.error(key, unknown(f"key{above}", parts[-1], known(*parts[:-1])))
         if kind == "missing":
-            return self.error("", f"{key} must be there, but is missing; for example {EXAMPLES[key]}")
+            return self.error("", f"{key} must be there, but is missing")
         if kind == "value_error":
             return self.error(key, given["error"])
-        rule = RULES.get(kind, "a table").format(whole="whole " * isinstance(given.get("ge"), int), **given)
-        example = f"for example {EXAMPLES[parts[-1]]}" if parts[-1] in EXAMPLES else ""
-        return self.error(key, refused(error["input"], rule, example))
+        return self.error(key, refused(error["input"], error["msg"].partition(" should ")[2].removeprefix("be ")))
 
 
 def _plain(key: str) -> str:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError, with_config
 
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.programs import command as commands
@@ -56,6 +58,29 @@ class _Entries:
 
 
 KEYS = tuple(f.name for f in fields(_Entries))
+Named = Annotated[str, Field(pattern=r".+:.+")]
+
+
+@dataclass(frozen=True)
+class _Components:
+    serverapp: Named
+    clientapp: Named
+
+
+@dataclass(frozen=True)
+class _Simulation:
+    """The options of a federation that matter here; names in them may have dashes."""
+
+    num_supernodes: Annotated[int, Strict(), Field(ge=1)] | None = None
+    backend: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _App:
+    """What an app's pyproject.toml says below [tool.flwr.app]."""
+
+    components: _Components
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[str, Any], list[str]]:
@@ -67,31 +92,30 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
         raise source.error(strange[0], unknown("key", strange[0], (*KEYS, *KEPT)))
     of_app = {name: value for name, value in raw.items() if name in KEYS}
     given: _Entries = source.checked(TypeAdapter(_Entries), of_app, lambda: KEYS)
-    app = _app(given.flower, source, base)
-    interpreter = _interpreter(app, given.python, base)
-    options = _told(app.options, given.federation)
-    of_client = (given.client_cpus, given.client_gpus)
-    count, backend = _told(flower_child.simulation, options, given.clients, None, *of_client)
-    seeds = _seed_keys(app, given.seed_key)
+    folder = (base / os.path.expanduser(given.flower)).resolve()
+    if not folder.is_dir():
+        raise source.error("flower", refused(given.flower, "the folder of a Flower app", "there is no such folder"))
+    app, federations = _read(folder)
+    interpreter = _interpreter(folder, given.python, base)
+    runs = _simulation(given, federations) | {"folder": str(folder), **asdict(app.components)}
+    # with a seed of its own an app would repeat itself on fresh seeds
+    seeds = [given.seed_key] if given.seed_key else [key for key in SEEDS if key in app.config]
+    for key in seeds:
+        _whole(app, key, "a seed (seed_key)")
     taken = (given.rounds_key, *seeds)
     own = {key: value for key, value in app.config.items() if key not in taken and _is_free(key)}
     searched = _of_keys(app, "space", raw, source, taken, _words)
     fixed = _of_keys(app, "defaults", raw, source, taken, _of_type)
     hyper = own | fixed
-    command = [
-        *(interpreter, CHILD, str(app.folder), "--seed", "{seed}", "--clients", str(count)),
-        *_resources(backend["client_resources"]),
-        *(["--tolerate-failed-clients"] if given.tolerate_failed_clients else []),
-        *("--set", f"{given.rounds_key}={{rounds}}"),
-        *(word for key in seeds for word in ("--set", f"{key}={{seed}}")),
-        *(word for key in hyper for word in ("--set", f"{key}={{{key}}}")),
-    ]
+    values = {key: _escaped(value) for key, value in app.config.items()} | {key: f"{{{key}}}" for key in hyper}
+    values |= {given.rounds_key: "{rounds}", **dict.fromkeys(seeds, "{seed}")}
     defaults = {key: value for key, value in hyper.items() if key not in searched or _lies_in(value, searched[key])}
     made: dict[str, Any] = {
-        "name": _name(app),
-        "command": command,
-        "folder": str(app.folder),
-        "rounds": _rounds(app, given.rounds_key),
+        "name": re.sub(r"[^\w.-]", "-", folder.name) or "flower",
+        "command": [interpreter, CHILD, "{folder}/app.json"],
+        "write": {"{folder}/app.json": runs | {"seed": "{seed}", "config": values}},
+        "folder": str(folder),
+        "rounds": _whole(app, given.rounds_key, "the number of rounds (rounds_key)"),
         "seed": "{seed}",
         "space": searched,
         "defaults": defaults,
@@ -101,7 +125,7 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
     outside = [key for key in searched if key not in defaults]
     notes = [f"{key} is {hyper[key]!r} in the app, outside of what is searched" for key in outside]
     notes += [f"{key} of the run config is the seed of each trial" for key in seeds]
-    notes.append(_check(str(app.folder), interpreter, count, **backend["client_resources"]))
+    notes.append(_check(interpreter, json.dumps(runs | {"seed": 0, "config": {}})))
     if "metrics" in raw:
         metrics = source.table("metrics", raw["metrics"])
         made["metrics"] = {metric_name(name): _metric(name, table, source) for name, table in metrics.items()}
@@ -114,31 +138,75 @@ def is_app(program: Any) -> bool:
     return CHILD in program.command
 
 
-# the folder
+def flwr_command(program: Any, values: Mapping[str, Any]) -> str:
+    """The command by which Flower itself runs an app with these values."""
+    ((path, file),) = program.write.items()
+    config = flower_child.flatten(json.loads(file.content(path, values))["config"])
+    given = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    return shlex.join(["flwr", "run", program.folder, "--run-config", given])
 
 
-def _told(function: Any, *args: Any) -> Any:
-    """What a function of the child's gives; its complaint as a UserError."""
+# the app
+
+
+def _read(folder: Path) -> tuple[_App, dict[str, Any]]:
+    """What an app's pyproject.toml says of it, and the federations: its own, else those of Flower's configuration."""
+    file = folder / "pyproject.toml"
+    if not file.is_file():
+        raise UserError(f"a Flower app is a folder with a pyproject.toml, but {file} is not there")
     try:
-        return function(*args)
-    except flower_child.Wrong as error:
-        raise UserError(str(error)) from None
+        told = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("flwr", {})
+        if not told.get("app"):
+            raise UserError(f"{file} has no [tool.flwr.app], so {folder.name} is no Flower app")
+        app = TypeAdapter(_App).validate_python(told["app"])
+        federations = told.get("federations")
+        config = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+        if not federations and config.is_file():
+            federations = tomllib.loads(config.read_text(encoding="utf-8")).get("superlink")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["tool.flwr.app", *map(str, first["loc"])])
+        raise UserError(f"{file}: {where} is wrong: {first['msg']}, but got {shown(first['input'])}") from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    return replace(app, config=flower_child.flatten(app.config)), federations or {}
 
 
-def _app(text: str, source: Source, base: Path) -> flower_child.App:
-    folder = base / os.path.expanduser(text)
-    if not os.path.isdir(folder):
-        raise source.error("flower", refused(text, "the folder of a Flower app", "there is no such folder"))
-    return _told(flower_child.App, folder)
+def _simulation(given: _Entries, federations: Mapping[str, Any]) -> dict[str, Any]:
+    """How many clients there are and what each uses: a federation's options, with what the file says over them."""
+    named = given.federation or federations.get("default")
+    known = [name for name, value in federations.items() if isinstance(value, dict)]
+    if named is not None and named not in known:
+        raise UserError(f"the app has no federation {named!r}; it has {', '.join(known) or 'none'}")
+    try:
+        options = TypeAdapter(_Simulation).validate_python(
+            _underscored(federations.get(str(named), {}).get("options", {}))
+        )
+    except ValidationError as error:
+        raise UserError(f"federation {named}: options are wrong: {error.errors()[0]['msg']}") from None
+    if (count := given.clients or options.num_supernodes) is None:
+        raise UserError("the number of clients must be said, by clients = N or by options.num-supernodes")
+    client = {"num_cpus": 1, "num_gpus": 0.0, **options.backend.get("client_resources", {})}
+    client |= {} if given.client_cpus is None else {"num_cpus": given.client_cpus}
+    client |= {} if given.client_gpus is None else {"num_gpus": given.client_gpus}
+    start = options.backend.get("init_args", {})
+    tolerant = given.tolerate_failed_clients
+    return {"clients": count, "client_resources": client, "init_args": start, "tolerant": tolerant}
 
 
-def _name(app: flower_child.App) -> str:
-    return re.sub(r"[^\w.-]", "-", app.folder.name) or "flower"
+def _underscored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name.replace("-", "_"): _underscored(inner) for name, inner in value.items()}
+    return value
 
 
-def _interpreter(app: flower_child.App, python: str | None, base: Path) -> str:
+def _escaped(value: Any) -> Any:
+    return value.replace("{", "{{").replace("}", "}}") if isinstance(value, str) else value
+
+
+def _interpreter(folder: Path, python: str | None, base: Path) -> str:
     """The whole path of the interpreter; links stay, because a virtual environment is known by its link."""
-    own = app.folder / ".venv" / "bin" / "python"
+    own = folder / ".venv" / "bin" / "python"
     asked = python or (str(own) if own.exists() else "python")
     asked = str(base / asked) if "/" in asked else asked
     found = shutil.which(asked) or (None if python else shutil.which("python3"))
@@ -148,66 +216,53 @@ def _interpreter(app: flower_child.App, python: str | None, base: Path) -> str:
 
 
 @functools.cache
-def _check(folder: str, interpreter: str, clients: int, num_cpus: float, num_gpus: float) -> str:
+def _check(interpreter: str, app: str) -> str:
     """Import the app once, before anything starts; what was found, for the user."""
-    words = [interpreter, CHILD, folder, "--clients", str(clients), "--check"]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=CHECKED, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{folder} must be imported within {CHECKED:g} seconds, but was not") from None
-    except OSError as error:
-        raise UserError(f"python must be an interpreter that has Flower, but {interpreter}: {error.strerror}") from None
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(app)
+        file.flush()
+        words = [interpreter, CHILD, file.name, "--check"]
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", timeout=CHECKED, stdin=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the app must be imported within {CHECKED:g} seconds, but was not") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UserError(
-            said[-1] if said else f"{interpreter} ended with status {done.returncode} as it imported the app"
-        )
-    versions = json.loads(done.stdout.splitlines()[-1])
+        raise UserError(said[-1] if said else f"{interpreter} ended with status {done.returncode}")
+    versions, runs = json.loads(done.stdout.splitlines()[-1]), json.loads(app)
     listed = ", ".join(f"{package} {number}" for package, number in versions.items())
-    return f"{clients} clients, each with {num_cpus:g} CPU and {num_gpus:g} GPU; {listed}"
+    client = runs["client_resources"]
+    return f"{runs['clients']} clients, each with {client['num_cpus']:g} CPU and {client['num_gpus']:g} GPU; {listed}"
 
 
 # the run config
 
 
-def _rounds(app: flower_child.App, key: str) -> int:
-    found = app.config.get(key)
+def _whole(app: _App, key: str, what: str) -> int:
+    """The whole number that a key of the run config has.  what: what it means."""
     if key not in app.config:
-        hint = unknown("run-config key", key, app.config)
-        raise UserError(f"{hint}; name the one that means the number of rounds by rounds_key")
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise UserError(f"{key} must be a whole number of rounds in {app.file}, but is {shown(found)}")
-    return found
+        raise UserError(f"{unknown('run-config key', key, app.config)}; name the one that is {what}")
+    value = app.config[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UserError(f"{key} must be a whole number to be {what}, but is {shown(value)}")
+    return value
 
 
-def _seed_keys(app: flower_child.App, key: str | None) -> list[str]:
-    """The keys that are given the trial's seed: with a seed of its own an app would repeat itself on fresh seeds."""
-    if key is not None and key not in app.config:
-        raise unknown("run-config key", key, app.config)
-    found = [name for name in app.config if name == key or (key is None and name in SEEDS)]
-    for name in found:
-        if isinstance(app.config[name], bool) or not isinstance(app.config[name], int):
-            raise UserError(
-                f"{name} must be a whole number to be a seed, but is {shown(app.config[name])} in {app.file}"
-            )
-    return found
-
-
-def _require_key(app: flower_child.App, name: str, taken: Sequence[str]) -> None:
+def _require_key(app: _App, name: str, taken: Sequence[str]) -> None:
     """taken: the key that means the rounds, and those that are seeds."""
     if name in taken:
         what = "the length of a run (--rounds)" if name == taken[0] else "the seed of each trial (--seed)"
         raise UserError(f"{name} is given {what}; it can be neither searched nor fixed")
     if name not in app.config:
-        raise unknown("run-config key", name, app.config, command=f"[tool.flwr.app.config] of {app.file}")
+        raise unknown("run-config key", name, app.config)
     if not _is_free(name):
         raise UserError(f"{name} is a name that fedtune gives itself; search and fix other keys")
 
 
 def _of_keys(
-    app: flower_child.App, part: str, raw: Mapping[str, Any], source: Source, taken: Sequence[str], typed: Any
+    app: _App, part: str, raw: Mapping[str, Any], source: Source, taken: Sequence[str], typed: Any
 ) -> dict[str, Any]:
     """What [space] or [defaults] says of run-config keys, in the types that the app declares."""
     found = {}
@@ -224,16 +279,20 @@ def _is_free(key: str) -> bool:
     return bool(re.fullmatch(commands.NAME, key)) and key not in commands.OWN and key not in metric.TAKEN
 
 
-def _of_type(app: flower_child.App, key: str, value: Any) -> Any:
+def _of_type(app: _App, key: str, value: Any) -> Any:
     """A value of a key, in the type that the app declares by its own."""
-    declared = app.config[key]
-    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
-    if isinstance(declared, int) and isinstance(value, float) and value.is_integer():
-        text = str(int(value))
-    return _told(flower_child.typed, key, text, declared)
+    declared, kind = app.config[key], type(app.config[key])
+    try:
+        found = {"true": True, "false": False}[str(value).lower()] if kind is bool else kind(value)
+        if isinstance(value, bool) and kind in (int, float) or kind is int and found != float(value):
+            raise ValueError
+    except (KeyError, ValueError, TypeError):
+        words = f"{key} must be of type {kind.__name__}, as {declared!r} in pyproject.toml, but got {value!r}"
+        raise UserError(words) from None
+    return found
 
 
-def _words(app: flower_child.App, key: str, words: Any) -> Any:
+def _words(app: _App, key: str, words: Any) -> Any:
     """A range or choices of a key, in its type: a range of a number that is not whole has a point."""
     if isinstance(words, Mapping):
         return {
@@ -246,12 +305,12 @@ def _words(app: flower_child.App, key: str, words: Any) -> Any:
     if not isinstance(words, str) or ".." not in words:
         return words
     if not number:
-        raise UserError(f"{key} needs a list of choices, as it is {shown(declared)} in {app.file}; got {shown(words)}")
+        raise UserError(f"{key} needs a list of choices, as it is {shown(declared)}; got {shown(words)}")
     if isinstance(declared, float) and WHOLE.fullmatch(words):
         return re.sub(r"(\d+)", r"\1.0", words)
     if isinstance(declared, int) and not WHOLE.fullmatch(words):
         raise UserError(
-            f"{key} must be whole, as {declared} in {app.file}, but got the range {shown(words)}; write it with a "
+            f"{key} must be whole, as {declared}, but got the range {shown(words)}; write it with a "
             f"point there if it may have one: {key} = {float(declared)}"
         )
     return words
@@ -302,10 +361,3 @@ def _selects(name: str) -> str:
         f"{name} selects: it is measured on {SIDES[_parts(name)[0]]}, which the app chooses; fedtune cannot know if "
         "these are test rows, so measure the winner on rows that nothing else has seen"
     )
-
-
-def _resources(client: Mapping[str, Any]) -> list[str]:
-    for name, number in client.items():
-        if name in ("num_cpus", "num_gpus") and not (isinstance(number, int | float) and 0 <= number < math.inf):
-            raise UserError(f"a client's {name} must be a number, but is {shown(number)}")
-    return ["--client-cpus", f"{client['num_cpus']:g}", "--client-gpus", f"{client['num_gpus']:g}"]

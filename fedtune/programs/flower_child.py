@@ -1,9 +1,10 @@
 """Run a Flower app once, with a trial's values, and report every round.
 
-    python flower_child.py APPDIR --clients 10 --seed 1 --set lr=0.1 --set num-server-rounds=5
+    python flower_child.py APP.json
 
 It runs in the interpreter that has Flower, so only Python's own modules and flwr are imported here, never fedtune.
-A round is a JSON line in the file that FEDTUNE_ROWS names, or a line `fedtune {…}` on stdout.
+`flower.py` says in the file what runs: the app's folder and components, its run config with the trial's values, its
+clients.  A round is a JSON line in the file that FEDTUNE_ROWS names, or a line `fedtune {…}` on stdout.
 
 It works with the strategies of today (`flwr.serverapp.strategy`) and with those before (`flwr.server.strategy`).  What
 it uses of Flower beyond its documentation, and what for:
@@ -16,7 +17,6 @@ it uses of Flower beyond its documentation, and what for:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import fcntl
@@ -41,7 +41,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -57,143 +57,47 @@ FAILURE = "a client's code raised "
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TEMPORARY = "fedtune-flower-"
 LATE = "timed out during startup"  # says Ray where its node needs more than 15 s, or 30, as on a busy machine
-OK, FAILED, WRONG = 0, 1, 2  # exit statuses; the last is for what would be wrong in every trial
+FAILED, WRONG = 1, 2  # exit statuses; the last is for what would be wrong in every trial
 Value = Any  # of a run config: bool, int, float or str
+App = dict[str, Any]  # what the file holds
 
 
-class Wrong(ValueError):
-    """What cannot be right in any trial; one line for the user."""
+def refuse(words: str) -> NoReturn:
+    """End this process for what cannot be right in any trial, with one line for the user."""
+    print(words, file=sys.stderr, flush=True)
+    sys.exit(WRONG)
 
 
-# the app's folder
-
-
-def read_toml(file: Path) -> dict[str, Any]:
-    """What a TOML file holds; Wrong if it cannot be read."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # before Python 3.11, where Flower brings tomli with it
-        import tomli as tomllib  # type: ignore[no-redef]
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Wrong(f"a Flower app is a folder with a pyproject.toml, but {file} is not there") from None
-    except (OSError, ValueError) as error:
-        raise Wrong(f"{file} cannot be read: {error}") from None
-
-
-class App:
-    """What an app's pyproject.toml says: its two components, its run config, its federations."""
-
-    def __init__(self, folder: str | Path) -> None:
-        """folder: the app's.  Wrong if it is none."""
-        self.folder = Path(folder).resolve()
-        self.file = self.folder / "pyproject.toml"
-        flwr = _table(self.file, read_toml(self.file), "tool", "flwr")
-        app = _table(self.file, flwr, "app")
-        if not app:
-            raise Wrong(f"{self.file} has no [tool.flwr.app], so {self.folder.name} is no Flower app")
-        self.server, self.client = (self._component(app, name) for name in ("serverapp", "clientapp"))
-        self.config = flatten(_table(self.file, app, "config"))
-        self.federations = _table(self.file, flwr, "federations")
-
-    def _component(self, app: dict[str, Any], name: str) -> str:
-        found = _table(self.file, app, "components").get(name)
-        if not isinstance(found, str) or not all(found.partition(":")):
-            raise Wrong(
-                f'{self.file} must name {name} in [tool.flwr.app.components] as "module:object", but has {found!r}'
-            )
-        return found
-
-    def options(self, federation: str | None = None) -> dict[str, Any]:
-        """The simulation's options (num-supernodes, backend): the app's federation's, else those of Flower's config."""
-        file, known = self.file, self.federations
-        if not known:
-            file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
-            known = _table(file, read_toml(file), "superlink") if file.is_file() else {}
-        named = federation or known.get("default")
-        if named is None:
-            return {}
-        if not isinstance(known.get(named), dict):
-            names = sorted(name for name, value in known.items() if isinstance(value, dict))
-            raise Wrong(f"{file} has no federation {named!r}; it has {', '.join(names) or 'none'}")
-        return _table(file, known[named], "options")
-
-
-def _table(file: Path, content: dict[str, Any], *names: str) -> dict[str, Any]:
-    for name in names:
-        content = content.get(name, {})
-        if not isinstance(content, dict):
-            raise Wrong(f"{file}: {name} must be a table, but is {content!r}")
-    return content
+def read(file: str) -> App:
+    """What runs; the run config has the keys of nested tables joined by dots, as Flower hands it to apps."""
+    app = json.loads(Path(file).read_text(encoding="utf-8"))
+    return {**app, "config": flatten(app["config"])}
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Value]:
-    """A run config with the keys of nested tables joined by dots, as Flower hands it to apps."""
+    """A run config with the keys of nested tables joined by dots."""
     flat: dict[str, Value] = {}
     for name, value in config.items():
         flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
     return flat
 
 
-def typed(key: str, text: str, default: Value) -> Value:
-    """A value from the command line, of the type that the app declares by its default."""
-    kind = type(default)
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        return kind(text) if kind in (int, float, str) else text
-    except (KeyError, ValueError):
-        raise Wrong(
-            f"{key} must be of type {kind.__name__}, as {default!r} in pyproject.toml, but got {text!r}"
-        ) from None
-
-
-def overrides(app: App, pairs: list[str]) -> dict[str, Value]:
-    """The app's run config with the values of --set; Wrong for unknown keys."""
-    config = dict(app.config)
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise Wrong(f"--set needs KEY=VALUE, but got {pair!r}")
-        if key not in app.config:
-            raise Wrong(f"unknown run-config key {key!r}: known are {', '.join(sorted(app.config))}")
-        config[key] = typed(key, text, app.config[key])
-    return config
-
-
-def simulation(
-    options: dict[str, Any], nodes: int | None, cpus: int | None, client_cpus: float | None, client_gpus: float | None
-) -> tuple[int, dict[str, Any]]:
-    """The number of nodes, and Flower's backend_config: the federation's own, with what the arguments say over it."""
-    count = nodes if nodes is not None else options.get("num-supernodes", options.get("num_supernodes"))
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise Wrong(
-            f"the number of clients must be said, 1 or more, by clients = N or by options.num-supernodes; got {count!r}"
-        )
-    backend = _underscored(options.get("backend", {}))
-    client = {"num_cpus": 1, "num_gpus": 0.0, **backend.get("client_resources", {})}
-    client.update({} if client_cpus is None else {"num_cpus": client_cpus})
-    client.update({} if client_gpus is None else {"num_gpus": client_gpus})
-    start = {**backend.get("init_args", {}), **({} if cpus is None else {"num_cpus": cpus})}
-    limit = start.get("num_cpus")
-    if limit is not None and client["num_cpus"] > limit:
-        raise Wrong(
+def backend(app: App) -> dict[str, Any]:
+    """Flower's backend_config: the app's own, within the CPUs and the GPU that the trial has."""
+    client, start = dict(app["client_resources"]), dict(app.get("init_args", {}))
+    if given := os.environ.get(CPUS):
+        start["num_cpus"] = max(1, math.floor(float(given)))
+    if client["num_cpus"] > (limit := start.get("num_cpus", math.inf)):
+        refuse(
             f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
             "by client_cpus"
         )
     share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
     if 0 < share < 1:  # of the one GPU that Ray sees here
         if client["num_gpus"] > share:
-            raise Wrong(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
+            refuse(f"a client uses {client['num_gpus']:g} of a GPU, but a trial has {share:g}: give trials more")
         client["num_gpus"] /= share
-    return count, {"client_resources": client, "init_args": start}
-
-
-def _underscored(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name.replace("-", "_"): _underscored(inner) for name, inner in value.items()}
-    return value
+    return {"client_resources": client, "init_args": start}
 
 
 # rows
@@ -491,45 +395,22 @@ def locked(folder: Path) -> int:
 # the program
 
 
-def arguments() -> argparse.ArgumentParser:
-    """The program's options."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, description="Run a Flower app once and report every round.")
-    parser.add_argument("app", help="the app's folder, with a pyproject.toml")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a value of the run config")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clients", type=int, help="how many (default: num-supernodes of the app's federation)")
-    parser.add_argument("--cpus", type=float, help="CPUs of all clients together (default: all of the machine)")
-    parser.add_argument("--client-cpus", type=float, help="CPUs of a client (default: the federation's, else 1)")
-    parser.add_argument("--client-gpus", type=float, help="GPUs of a client (default: the federation's, else 0)")
-    parser.add_argument("--federation", help="the federation whose options are taken (default: the app's)")
-    parser.add_argument("--tolerate-failed-clients", action="store_true", help="go on when a client's code fails")
-    parser.add_argument("--check", action="store_true", help="only import the app, and print the versions as JSON")
-    return parser
-
-
-def import_flower() -> Any:
-    """Flower's `run_simulation`; Wrong if it is not there."""
+def import_all(app: App) -> tuple[Any, Any]:
+    """Flower's `run_simulation` and the app's server; the client is imported too, so that it fails here if it does."""
     try:
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise Wrong(
+        refuse(
             f"{sys.executable} cannot import Flower's simulation ({error}); install it there: "
             "pip install 'flwr[simulation]', or name another interpreter by python = PATH"
-        ) from None
-    return run_simulation
-
-
-def import_apps(app: App) -> Any:
-    """The app's server; the client is imported too, so that it fails here if it fails at all."""
-    for component, name in ((app.client, "clientapp"), (app.server, "serverapp")):
+        )
+    for name in ("clientapp", "serverapp"):
         try:
-            found = load(component, str(app.folder))
+            found = load(app[name], app["folder"])
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            raise Wrong(
-                f"{name} {component!r} of {app.file} cannot be imported: {where(error, str(app.folder))}"
-            ) from None
-    return found
+            refuse(f"{name} {app[name]!r} cannot be imported: {where(error, app['folder'])}")
+    return run_simulation, found
 
 
 def versions() -> dict[str, str]:
@@ -543,42 +424,31 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main() -> int:
-    """Run the app; the exit status."""
-    asked = arguments().parse_args()
-    try:
-        app = App(asked.app)
-        config = overrides(app, asked.set)
-        given = asked.cpus if asked.cpus is not None else os.environ.get(CPUS)
-        cpus = None if given is None else max(1, math.floor(float(given)))
-        options = app.options(asked.federation)
-        nodes, backend = simulation(options, asked.clients, cpus, asked.client_cpus, asked.client_gpus)
-        run_simulation = import_flower()
-        seed_all(asked.seed, "import")
-        server = import_apps(app)
-    except Wrong as error:
-        print(error, file=sys.stderr, flush=True)
-        return WRONG
-    if asked.check:
+def main(app: App, check: bool) -> None:
+    """Run the app, or only import it and print the versions as JSON."""
+    backend_config = backend(app)
+    seed_all(app["seed"], "import")
+    run_simulation, server = import_all(app)
+    if check:
         print(json.dumps(versions()))
-        return OK
-    rows = RoundRows(asked.tolerate_failed_clients)
+        return
+    rows = RoundRows(app["tolerant"])
     report_results(rows)
     report_history(rows)
     number_nodes()
-    os.environ.update(dict.fromkeys(THREADS, str(max(1, int(backend["client_resources"]["num_cpus"])))))
+    cpus = max(1, int(backend_config["client_resources"]["num_cpus"]))
+    os.environ.update(dict.fromkeys(THREADS, str(cpus)))
     folder = temporary_folder()
-    backend["init_args"] = own_ray(backend["init_args"], folder)
+    backend_config["init_args"] = own_ray(backend_config["init_args"], folder)
     try:
         run_simulation(
-            server_app=functools.partial(run_server, server, config, asked.seed, nodes, rows),
-            client_app=functools.partial(run_client, app.client, str(app.folder), config, asked.seed),
-            num_supernodes=nodes,
-            backend_config=backend,
+            server_app=functools.partial(run_server, server, app["config"], app["seed"], app["clients"], rows),
+            client_app=functools.partial(run_client, app["clientapp"], app["folder"], app["config"], app["seed"]),
+            num_supernodes=app["clients"],
+            backend_config=backend_config,
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return OK
 
 
 def isolate(folder: str) -> None:
@@ -592,9 +462,10 @@ def isolate(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    isolate(os.path.abspath(arguments().parse_args().app))
+    own_app = read(sys.argv[1])
+    isolate(own_app["folder"])
     try:
-        status = main()
+        main(own_app, "--check" in sys.argv)
     except Exception:
         traceback.print_exc()
         for stream in (sys.stdout, sys.stderr):
@@ -603,4 +474,3 @@ if __name__ == "__main__":
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's handler raises SystemExit, which would wait as below
             os.kill(os.getpid(), signal.SIGTERM)
         os._exit(FAILED)  # at once: Flower's thread for the server would wait for clients, and Python for it
-    sys.exit(status)

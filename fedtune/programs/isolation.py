@@ -7,30 +7,23 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from fedtune.core.errors import UserError
 
-FICLONE = 0x40049409  # of Linux: a file that shares its blocks until one of the two is written
 ASIDE = ".before"
 
 
 def copy(folder: Path, to: Path) -> Path:
-    """A copy of a folder, made anew; by reflinks where the file system has them."""
+    """A copy of a folder, made anew, without git's own files and without the trials that lie in it."""
     shutil.rmtree(to, ignore_errors=True)
     trial = to.resolve().parent
     runs = {trial, trial.parent} - {folder.resolve()}  # the copy lies in them, and so do those of other trials
 
     def left_out(where: str, names: list[str]) -> set[str]:
-        """The run itself, git's own files, and what is no file: sockets and pipes."""
-        here = Path(where)
-        skipped = {".git", to.name}
-        return {
-            name for name in names if name in skipped or (here / name).resolve() in runs or not _copies(here / name)
-        }
+        return {name for name in names if name in (".git", to.name) or Path(where, name).resolve() in runs}
 
     try:
-        shutil.copytree(folder, to, symlinks=True, ignore=left_out, copy_function=_clone)
+        shutil.copytree(folder, to, symlinks=True, ignore=left_out)
     except (shutil.Error, OSError) as error:
         first = error.args[0][0] if isinstance(error, shutil.Error) else error
         raise UserError(f"the program's folder must be copied for each trial, but: {first}") from None
@@ -58,18 +51,3 @@ def put_aside(path: Path) -> None:
         if aside.is_dir() and not aside.is_symlink():
             shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
-
-
-def _copies(path: Path) -> bool:
-    return path.is_symlink() or path.is_dir() or path.is_file()
-
-
-def _clone(source: Any, target: Any) -> Any:
-    with suppress(FileNotFoundError), open(source, "rb") as reads:  # one that is gone meanwhile was a temporary one
-        with open(target, "wb") as writes:
-            try:
-                fcntl.ioctl(writes, FICLONE, reads.fileno())
-            except OSError:
-                shutil.copyfileobj(reads, writes, 2**20)
-        shutil.copystat(source, target)
-    return target

@@ -94,30 +94,16 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool, source
     if is_text and not m.pattern:
         says = f"{name} needs a pattern, because {file} is read as a text; or give a `reader` of it"
         raise source.error(key, says)
-    _require_sense(name, m, key, source)
-    known = METRICS.get(_counterpart(name))
-    worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
-    mode: Any = m.mode or (known and known.goal) or None
-    return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
-
-
-def _counterpart(name: str) -> str:
-    """Of a metric on test rows the one on validation rows, which has a goal if it is fedtune's own too."""
-    return name.replace("test_", "val_", 1) if name.startswith("test_") else name
-
-
-def _require_sense(name: str, m: ProgramMetric, key: str, source: Source) -> None:
-    """UserError for what contradicts the metric's name."""
-    known, (low, high) = METRICS.get(_counterpart(name)), bounds(name)
-    tests = name.startswith("test_")
-    if m.split and (name.startswith("val_") and m.split == "test" or tests and m.split != "test"):
-        right, other = ("test", f"val_{name[5:]}") if tests else ("validation", f"test_{name[4:]}")
-        raise source.error(f"{key}.split", refused(m.split, f"{right!r} for {name}", f"or call it {other}"))
+    if name.startswith("test_") and m.split not in (None, "test"):
+        advice = f"or call it val_{name[5:]}"
+        raise source.error(f"{key}.split", refused(m.split, f"'test' for {name}", advice))
+    known = METRICS.get(name.replace("test_", "val_", 1) if name.startswith("test_") else name)
     if known and known.goal and m.mode and m.mode != known.goal:
         advice = "choose another name if it is something else"
         raise source.error(f"{key}.mode", refused(m.mode, f"{known.goal!r} for {name}", advice))
-    if m.worst is not None and not low <= m.worst <= high:
-        raise source.error(f"{key}.worst", refused(m.worst, f"within {low:g} to {high:g} for {name}"))
+    worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
+    mode: Any = m.mode or (known and known.goal) or None
+    return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
 
 
 def bounds(name: str) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import itertools
 import json
@@ -246,7 +247,9 @@ class ProgramRun(Run):
             place = isolation.copy(place, self.folder / COPY)
         values = self._values()
         config_files.write(self.program.write, place, values)
-        written = place / command.fill([self.program.file], values)[0] if self.program.file else None
+        known = {name: glob.escape(command.text(value)) for name, value in values.items()}
+        named = command.fill([self.program.file], known)[0] if self.program.file else ""
+        written = os.path.join(glob.escape(str(place)), named) if named else None
         self._rows = self._row_maker(written)
         self._last = time.monotonic()
         environment = self._environment(values)
@@ -267,7 +270,7 @@ class ProgramRun(Run):
         if self.program.reuse:
             self._child.send(json.dumps(values).encode())
 
-    def _row_maker(self, written: Path | None) -> RowMaker:
+    def _row_maker(self, written: str | None) -> RowMaker:
         """What makes rows of what the program prints and writes from now on."""
         rows = RowMaker(self.program, self._selects, lambda *row: self._events.append((*row, time.monotonic())))
         rows.begins_anywhere = self._resumes
@@ -386,14 +389,14 @@ class ProgramRun(Run):
     def _too_long(self, child: Child, rule: str) -> UserError:
         name, p = self.program.name, self.program
         if time.monotonic() - child.heard >= p.stall:
-            return self._failed(
-                f"{name} {rule}, but was silent for {p.stall:g} seconds{self._lacks()}; if it needs longer, give a "
-                "larger `stall`; if it waits for a terminal, pty = true"
-            )
-        return self._failed(
-            f"{name} {rule.replace('print something', 'finish a round')}, but did not within {p.longest_round:g} "
-            f"seconds{f' for each of {self._every}' * (self._every > 1)}{self._lacks()}; give a larger `longest_round`"
+            why = f"{rule}, but was silent for {p.stall:g} seconds{self._lacks()}"
+            return self._failed(f"{name} {why}; give a larger `stall`, or pty = true if it waits for a terminal")
+        each, rule = (
+            f" for each of {self._every}" * (self._every > 1),
+            rule.replace("print something", "finish a round"),
         )
+        why = f"{rule}, but did not within {p.longest_round:g} seconds{each}{self._lacks()}"
+        return self._failed(f"{name} {why}; give a larger `longest_round`")
 
     def _ended(self) -> Exception:
         """The error for a program that ended before its last round."""
@@ -419,11 +422,7 @@ class ProgramRun(Run):
         if self._every > 1 or self._resumes or came == self.rounds:
             return "correct `rounds`, or what it prints"
         each = self.rounds // came if came > 1 and self.rounds % came == 0 else "N"
-        once = ", or the number of `rounds` if it reports only at its end" if came == 1 else ""
-        return (
-            "correct `rounds`, or what it prints; if a report stands for several rounds, write "
-            f"report_every = {each}{once}"
-        )
+        return f"correct `rounds`, or what it prints, or write report_every = {each} if a report is of several rounds"
 
     def _after(self) -> str:
         return f"after {several(self._rows.round if self._rows else 0, 'round')}{self._lacks()}"
@@ -453,11 +452,8 @@ def _how(status: int | None) -> str:
 
 
 def _name(number: int) -> str:
-    """A signal's name; those of real time have none of their own but the first and the last."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else str(number)
+    """A signal's name; those of real time have none of their own."""
+    return signal.Signals(number).name if number in [*signal.Signals] else str(number)
 
 
 def _number(status: int) -> int:

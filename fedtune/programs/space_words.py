@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_config
@@ -93,11 +94,11 @@ class Searched:
     def declared(self, name: str) -> Hyperparameter:
         """The hyperparameter; its default is the first choice, or the middle of the range."""
         if self.choices:
-            return _declared(name, self.choices[0], choices=tuple(self.choices))
+            return Hyperparameter(name=name, default=self.choices[0], choices=tuple(self.choices))
         low, high, log = _ends(self.range)
         middle = math.sqrt(low * high) if log else (low + high) / 2
         default = round(middle) if isinstance(low, int) else min(max(float(f"{middle:.3g}"), low), high)
-        return _declared(name, default, low=low, high=high, log=log)
+        return Hyperparameter(name=name, default=default, low=low, high=high, log=log)
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -132,17 +133,12 @@ def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter],
             if not (values := asked if isinstance(asked, list) else [asked]):
                 raise source.error(key, refused(asked, "a value or a list of values"))
             found.setdefault(name, {})[other] = tuple(_value(hps[other], value, key, source) for value in values)
-    for name in found:
-        above, todo = set[str](), [name]
-        while todo:
-            others = found.get(todo.pop(), {}).keys() - above
-            if name in others:
-                raise source.error(
-                    f"space.{name}",
-                    f"a condition must not depend on itself, but that of {name} does; leave a `when` out",
-                )
-            above |= others
-            todo += others
+    try:
+        TopologicalSorter(found).prepare()
+    except CycleError as error:
+        name = min(error.args[1])
+        words = f"a condition must not depend on itself, but that of {name} does; leave a `when` out"
+        raise source.error(f"space.{name}", words) from None
     return found
 
 
@@ -160,11 +156,4 @@ def _value(hp: Hyperparameter, value: Any, key: str, source: Source) -> Any:
 def _fixed(name: str, value: Any) -> Hyperparameter:
     """A hyperparameter that is not searched: a value of [defaults] that the command names."""
     choices = (False, True) if isinstance(value, bool) else (value,) if isinstance(value, str) else ()
-    return _declared(name, value, choices=choices)
-
-
-def _declared(name: str, default: Any, **more: Any) -> Hyperparameter:
-    declared = {"low": None, "high": None, "log": False, "choices": ()} | more
-    return Hyperparameter(
-        name=name, default=default, extra_values=(), symbol="", help="", first_round=1, late=False, **declared
-    )
+    return Hyperparameter(name=name, default=value, choices=choices)

@@ -11,7 +11,7 @@ from typing import Any
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
-from fedtune.programs import command, fingerprint, program_file
+from fedtune.programs import command, fingerprint, flower, program_file
 from fedtune.programs.naming import is_program
 from fedtune.programs.program_file import Program
 from fedtune.programs.trainer import ProgramTrainer
@@ -138,7 +138,10 @@ class ProgramWorkload(Workload):
 
     def filled(self, config: Mapping[str, Any], rounds: int | None = None) -> str:
         """The command of a configuration, as a shell takes it."""
-        return shlex.join(command.fill(self.program.command, self._values(config, rounds)))
+        values = self._values(config, rounds)
+        if flower.is_app(self.program):
+            return flower.flwr_command(self.program, values)
+        return shlex.join(command.fill(self.program.command, values))
 
     def _values(self, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
         own = {"rounds": rounds or self.rounds, "seed": self.seed, "gpu": 0, "trial": "best", "folder": "best"}
@@ -150,7 +153,7 @@ class ProgramWorkload(Workload):
         found = {
             command.fill([path], values)[0]: file.content(path, values) for path, file in self.program.write.items()
         }
-        return {"files": found} if found else {}
+        return {"files": found} if found and not flower.is_app(self.program) else {}
 
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""

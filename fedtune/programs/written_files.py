@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import itertools
 import json
 import os
 import struct
@@ -33,7 +34,7 @@ OWN = ("output.log", "rows.jsonl")  # files in a trial's folder that fedtune its
 LOOKED_AT = 10_000  # files among which those are looked for that the program wrote in place of its file
 
 
-def looks(rows: RowMaker, reported: Path, written: Path | None) -> list[Callable[[bool], bool]]:
+def looks(rows: RowMaker, reported: Path, written: str | None) -> list[Callable[[bool], bool]]:
     """Functions that take what is new in files and tell whether anything was; True: the program ended without an error.
 
     reported: the file $FEDTUNE_ROWS; written: that of the program file, perhaps with ** and * for what is not known
@@ -52,21 +53,16 @@ class _WrittenFile:
     What matches before the program starts is of an attempt before, and is put aside.
     """
 
-    def __init__(self, path: Path, rows: RowMaker) -> None:
+    def __init__(self, pattern: str, rows: RowMaker) -> None:
         self._rows, self._name = rows, str(rows.program.file)
-        parts = self._name.rstrip("/").split("/")
-        loose = len(parts) - next((i for i, part in enumerate(parts) if "*" in part), len(parts))
         self._events = self._name.endswith("/") and not rows.program.reader
-        if loose:
-            self._base, self._globs = Path(*path.parts[:-loose]), ["/".join(path.parts[-loose:])]
-        else:
-            self._base, self._globs = (path, ["", "**"]) if self._events else (path.parent, [glob.escape(path.name)])
-        if self._events:
-            self._globs = [f"{pattern}/{EVENTS}*".lstrip("/") for pattern in self._globs]
+        ends = (f"/{EVENTS}*", f"/**/{EVENTS}*") if self._events else ("",)
+        self._patterns = [pattern.rstrip("/") + end for end in ends]
+        self._base = Path(pattern.partition("*")[0] + "x").parent  # the folder of which all is known
         self._before: set[Path] = set()
         for match in self._new():
             isolation.put_aside(match)
-        self._before, self._began = {path for pattern in self._globs for path in self._base.glob(pattern)}, time.time()
+        self._before, self._began = {path for pattern in self._patterns for path in _matches(pattern)}, time.time()
         self._place: Path | None = None
         self._look: Callable[[bool], bool] = lambda ended: False
         rows.no_file = self._missing
@@ -79,7 +75,7 @@ class _WrittenFile:
 
     def _new(self) -> list[Path]:
         """The files that match and were not there before; those below a folder only if it has none itself."""
-        found = (sorted({*self._base.glob(pattern)} - self._before) for pattern in self._globs)
+        found = (sorted(_matches(pattern) - self._before) for pattern in self._patterns)
         return next(filter(None, found), [])
 
     def _find(self) -> None:
@@ -111,14 +107,16 @@ class _WrittenFile:
         return f"it must write {self._name}, but what it wrote in {place} is {few(names)}{advice}"
 
 
+def _matches(pattern: str) -> set[Path]:
+    return {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=True)}
+
+
 def _new_files(folder: Path, since: float) -> list[Path]:
     found = []
-    for number, path in enumerate(folder.rglob("*")):
+    for path in itertools.islice(folder.rglob("*"), LOOKED_AT):
         with suppress(OSError):
             if path.name not in OWN and path.is_file() and path.stat().st_mtime > since - 0.1:
                 found.append(path)
-        if number >= LOOKED_AT:
-            break
     return sorted(found)
 
 
@@ -128,13 +126,10 @@ def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Call
         return _Whole(path, _user_reader(reader), rows).look
     if events:
         return _Events(path, before, rows).look
-    if path.suffix == ".json":
-        return _Whole(path, _json, rows).look
+    if load := {".json": _json, ".csv": _table, ".tsv": _table}.get(path.suffix):
+        return _Whole(path, load, rows).look
     if path.suffix in (".jsonl", ".ndjson"):
         return Lines(path, lambda line: rows.record(_object(line, path), line), lambda: rows.anew(rows.of_file)).look
-    if path.suffix in (".csv", ".tsv"):
-        table = _Table(path, rows)
-        return Lines(path, table.line, table.anew).look
     return Lines(path, rows.text, lambda: rows.anew(rows.of_file)).look
 
 
@@ -193,41 +188,27 @@ def _object(line: str, path: Path) -> dict[str, Any]:
     raise UserError(f"{path} must have a JSON object on each line, but got {shown(line)!r}")
 
 
-class _Table:
-    """A table's lines, of which the first has the columns' names."""
-
-    def __init__(self, path: Path, rows: RowMaker) -> None:
-        self._path, self._rows = path, rows
-        self._delimiter = "\t" if path.suffix == ".tsv" else ","
-        self._header: list[str] = []
-
-    def anew(self) -> None:
-        """It is read from its beginning; it may have other columns now."""
-        self._header = []
-        self._rows.anew(self._rows.of_file)
-
-    def line(self, line: str) -> None:
-        """Take a row."""
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([line], delimiter=self._delimiter, strict=True))]
-        except (csv.Error, StopIteration) as error:
-            raise UserError(f"{self._path} must be a table, but got {shown(line)!r}: {error}") from None
-        if not self._header:
-            for column, m in self._rows.columns.items():
-                if column not in cells:
-                    raise UserError(f"metric {m.name}: {unknown(f'column of {self._path}', str(column), cells)}")
-            self._header = cells
-        elif len(cells) != len(self._header):
-            rule = f"{self._path} must have {len(self._header)} columns on each line"
-            raise UserError(f"{rule}, but has {len(cells)} in {shown(line)!r}")
-        elif cells != self._header:  # a program may write its header again where it goes on
-            self._rows.record(dict(zip(self._header, cells, strict=True)), line)
+def _table(path: Path, ended: bool) -> list[dict[str, str]]:
+    """The rows of a table, whose first line has the columns' names; the last line counts when it has its end."""
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    lines = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
+    try:
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        rows = [row for row in csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True) if row]
+    except csv.Error as error:
+        raise UserError(f"{path} must be a table, but: {error}") from None
+    names = [name.strip() for name in rows[0]] if rows else []
+    if uneven := next((row for row in rows if len(row) != len(names)), None):
+        rule = f"{path} must have {len(names)} columns on each line"
+        raise UserError(f"{rule}, but has {len(uneven)} in {shown(repr(uneven))}")
+    # a program may write its header again where it goes on
+    return [dict(zip(names, map(str.strip, row), strict=True)) for row in rows[1:] if row != rows[0]]
 
 
 class _Whole:
-    """A file that is written anew each round, with what was there and more."""
+    """A file that is read whole when it has changed: it is written anew each round, or is a table that grows."""
 
-    def __init__(self, path: Path, load: Callable[[Path], Any], rows: RowMaker) -> None:
+    def __init__(self, path: Path, load: Callable[[Path, bool], Any], rows: RowMaker) -> None:
         """load: what the file holds; it may fail while the file is being written."""
         self._path, self._load, self._rows = path, load, rows
         self._version: tuple[int, ...] = ()
@@ -243,7 +224,7 @@ class _Whole:
             return False
         self._version = version
         try:
-            data = self._load(self._path)
+            data = self._load(self._path, ended)
         except Exception:
             if ended:
                 raise
@@ -287,20 +268,20 @@ def _inside(table: Any, name: str) -> Any:
     return next((_inside(table[n], name[len(n) + 1 :]) for n in table if name.startswith(f"{n}.")), None)
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, ended: bool) -> Any:
     try:
         return json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must be JSON, but: {error}") from None
 
 
-def _user_reader(reader: str) -> Callable[[Path], list[dict[str, Any]]]:
+def _user_reader(reader: str) -> Callable[[Path, bool], list[dict[str, Any]]]:
     """The user's function that reads a file, executed anew for this trial."""
     execution, name = user_files.Execution(), Path(reader).name
     with execution.used():
         function = user_files.load(name, "reader")
 
-    def load(path: Path) -> list[dict[str, Any]]:
+    def load(path: Path, ended: bool) -> list[dict[str, Any]]:
         with execution.used(), user_errors.reported(f"{name} cannot read {path}"):
             rows = list(function(str(path)))
             if not all(isinstance(row, Mapping) for row in rows):

@@ -13,6 +13,7 @@ from fedtune.conformance.check import CheckResult, judge
 from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
+from fedtune.core.findings import Finding, summary
 from fedtune.core.threads import one_thread
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
@@ -22,8 +23,6 @@ from fedtune.programs.naming import is_program
 from fedtune.tuning import space_conformance
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files
-
-WORDS = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
 
 
 class Check:
@@ -97,23 +96,15 @@ class Check:
 
     def __repr__(self) -> str:
         """A line for each check."""
-        return "\n".join([self.title(), *map(line, self.verdicts), summary(self.verdicts)])
+        lines = list(map(found, self.verdicts))
+        return "\n".join([self.title(), *map(str, lines), summary(lines)])
 
 
-def line(verdict: CheckResult) -> str:
-    """One check and its result."""
+def found(verdict: CheckResult) -> Finding:
+    """One check and its result, for a line."""
     text = str(verdict.violation or "") or (verdict.note if verdict.status == "skipped" else verdict.check.says)
     note = f" ({verdict.note})" if verdict.status == "passed" and verdict.note else ""
-    return f"{WORDS[verdict.status]}  {verdict.check.name:14}  {text}{note}"
-
-
-def summary(verdicts: list[CheckResult]) -> str:
-    """How many checks pass."""
-    count = {status: sum(v.status == status for v in verdicts) for status in WORDS}
-    if not count["failed"]:
-        return f"all {count['passed']} checks passed"
-    skipped = f", {count['skipped']} skipped" if count["skipped"] else ""
-    return f"{count['failed']} of {len(verdicts)} checks failed, {count['passed']} passed{skipped}"
+    return Finding(verdict.status, verdict.check.name, text + note)
 
 
 def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:

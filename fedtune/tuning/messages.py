@@ -88,11 +88,12 @@ def conclude(
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
-    figures += [test_text(tested)] if tested or "test_acc" in p.workload.measures.figures({}) else []
+    figures += [test_text(tested)] * bool(tested)
+    unscored = " Its test rows were not scored." * (not tested and "test_acc" in p.workload.measures.figures({}))
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(
         f"It is trial {best['trial']}, the best of {trials} ({counts_text}): {', '.join(figures)} after "
-        f"{several(best['rounds'], 'round')}{means}.{_choice_text(p, best)}"
+        f"{several(best['rounds'], 'round')}{means}.{unscored}{_choice_text(p, best)}"
     )
     if len(checked):
         _say_checked(p, checked)
@@ -171,7 +172,7 @@ def test_text(tested: dict[str, Any]) -> str:
     """A trial's figures of test rows in words, with their round if that is not the last.  tested: `tables.tested`."""
     at = f" (round {tested['test_round']})" if "test_round" in tested else ""
     figures = [f"{name} {value:.4f}" for name, value in tested.items() if name != "test_round"]
-    return f"{', '.join(figures)}{at}" if tested else "test rows not scored"
+    return f"{', '.join(figures)}{at}"
 
 
 def _length(p: SearchPlan) -> str:

@@ -21,7 +21,15 @@ from fedtune.user_code import command_help, user_errors
 
 OURS = str(Path(__file__).parents[1])  # fedtune's folder
 BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
-OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # reported without a path
+OF_MACHINE = (
+    errno.ENOENT,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+)  # reported without a path
 
 
 class Parser(argparse.ArgumentParser):
@@ -148,15 +156,6 @@ def _reader_is_gone() -> bool:
     return gone
 
 
-def _folder_is_gone() -> bool:
-    """Whether the current folder was deleted."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
-
-
 def _status_and_line(error: Exception) -> tuple[int, str]:
     """The exit status and the one-line message of an error."""
     if isinstance(error, Diverged):
@@ -169,8 +168,6 @@ def _status_and_line(error: Exception) -> tuple[int, str]:
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
         about = f"{named} cannot be used: " if named else ""
         return 2, f"error: {one_line(f'{about}{error.strerror}')}; fix it, or give another"
-    if isinstance(error, FileNotFoundError) and _folder_is_gone():
-        return 2, "error: the folder that this was started in no longer exists; change to another and start again"
     return BUG, f"error: {one_line(_unforeseen(error))}"
 
 
@@ -183,8 +180,6 @@ def _unforeseen(error: BaseException) -> str:
     what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no details'}"
     if isinstance(error, MemoryError):
         what = f"memory ran out{place}; a smaller scenario may fit"
-    if isinstance(error, RecursionError):
-        what = f"something is nested too deeply{place}"
     try:
         with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
             file.write(user_errors.stack(error))

@@ -104,8 +104,17 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
 def test_a_seed_of_the_apps_own_is_the_trials(tmp_path: Path) -> None:
     app = flower_app(tmp_path / "app", PYPROJECT.replace("lr = 0.5", "lr = 0.5\nseed = 7\nmodel-seed = 1"))
     program = of_app(app)
-    assert "seed={seed}" in program.command and "seed" not in program.hyper and program.hyper["model-seed"]
-    assert "model-seed={seed}" in of_app(app, seed_key="model-seed").command
+    best = ProgramWorkload(program=program, seed=3).to_best("", {"lr": 0.25}, 9)
+    words = 'num-server-rounds=9 lr=0.25 seed=3 model-seed=1 local-epochs=2 opt="sgd" fair=true model.width=8'
+    assert best["command"] == f"flwr run {app} --run-config '{words}'" and "files" not in best
+    assert config(program)["seed"] == "{seed}" and "seed" not in program.hyper and program.hyper["model-seed"]
+    assert config(of_app(app, seed_key="model-seed"))["model-seed"] == "{seed}"
+
+
+def config(program: Program) -> dict[str, Any]:
+    """What is written as the app's run config, by dotted key."""
+    (file,) = program.write.values()
+    return {key.removeprefix("config."): value for key, value in file.entries.items() if key.startswith("config.")}
 
 
 def test_a_trial_runs_the_app(app: Path, tmp_path: Path) -> None:
@@ -115,7 +124,7 @@ def test_a_trial_runs_the_app(app: Path, tmp_path: Path) -> None:
     run.test()
     assert [row["server_loss"] for row in rows] == [3.0, 1.5] and 0 < rows[0]["client_eval_acc"] < 1
     said = (tmp_path / "runs" / "trial" / "output.log").read_text()
-    assert "client {'num_cpus': 1.0, 'num_gpus': 0.0} cpus 2" in said and "'lr': 3.0" in said
+    assert "client {'num_cpus': 1, 'num_gpus': 0.0} cpus 2" in said and "'lr': 3.0" in said
 
 
 def test_a_metric_that_the_app_does_not_report_is_told_with_those_that_it_does(app: Path, tmp_path: Path) -> None:
@@ -152,10 +161,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"space": {"num-server-rounds": "1..9"}},
         "is given the length of a run (--rounds)",
     ),
-    "no key of rounds": ({"rounds_key": "rounds"}, "name the one that means the number of rounds by rounds_key"),
-    "rounds that are no number": ({"rounds_key": "opt"}, "opt must be a whole number of rounds"),
-    "a range for text": ({"space": {"opt": "1..2"}}, "opt needs a list of choices, as it is 'sgd' in"),
-    "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2 in"),
+    "no key of rounds": ({"rounds_key": "rounds"}, "name the one that is the number of rounds (rounds_key)"),
+    "rounds that are no number": ({"rounds_key": "opt"}, "opt must be a whole number to be the number of rounds"),
+    "a range for text": ({"space": {"opt": "1..2"}}, "opt needs a list of choices, as it is 'sgd'"),
+    "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2"),
     "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "local-epochs must be of type int, as 2 in"),
     "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
     "no range": ({"space": {"lr": "fast"}}, "--flower: space.lr must be a range or a list of choices"),
@@ -163,10 +172,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"python": "/none/python"},
         "python must be an interpreter that has Flower, but '/none/python'",
     ),
-    "no clients": ({"clients": 0}, "clients must be a whole number of 1 or more, but got 0"),
+    "no clients": ({"clients": 0}, "clients must be greater than or equal to 1, but got 0"),
     "another key of the file": ({"pty": True}, "unknown key 'pty'"),
     "no federation": ({"federation": "there"}, "has no federation 'there'; it has here"),
-    "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed, but is 'sgd'"),
+    "a seed that is no number": (
+        {"seed_key": "opt"},
+        "opt must be a whole number to be a seed (seed_key), but is 'sgd'",
+    ),
 }
 
 
@@ -176,6 +188,37 @@ def test_what_cannot_be_is_refused_in_a_line(case: str, app: Path) -> None:
     with pytest.raises(UserError) as error:
         of_app(app, **given)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+APPS = {
+    "no TOML": ("a = [", "pyproject.toml cannot be read: "),
+    "no app": ("[project]\nname = 'x'\n", "has no [tool.flwr.app], so app is no Flower app"),
+    "a table that is none": ("[tool.flwr]\napp = 3\n", "tool.flwr.app is wrong: "),
+    "no clientapp": (PYPROJECT.replace("clientapp", "client"), "tool.flwr.app.components.clientapp is wrong: "),
+    "no object": (PYPROJECT.replace("client:app", "client"), "but got 'own.client'"),
+    "no module": (PYPROJECT.replace("own.client", "own.clinet"), "cannot be imported: ModuleNotFoundError: "),
+    "no attribute": (PYPROJECT.replace("server:app", "server:ap"), "has no attribute 'ap'"),
+    "no federation": (PYPROJECT.replace('"here"', '"there"'), "has no federation 'there'; it has here"),
+    "no clients": (PYPROJECT.replace("options.num-supernodes = 3", ""), "the number of clients must be said"),
+    "0 clients": (PYPROJECT.replace("supernodes = 3", "supernodes = 0"), "federation here: options are wrong: "),
+}
+
+
+@pytest.mark.parametrize("case", APPS)
+def test_an_app_that_cannot_be_is_refused_in_a_line(case: str, tmp_path: Path) -> None:
+    pyproject, said = APPS[case]
+    with pytest.raises(UserError) as error:
+        of_app(flower_app(tmp_path / "app", pyproject))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_federations_flowers_own_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[superlink]\ndefault = "local"\n[superlink.local]\noptions.num-supernodes = 5\n'
+    )
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    app = flower_app(tmp_path / "app", re.sub(r"(?s)\[tool.flwr.federations\].*", "", PYPROJECT))
+    assert any(note.startswith("5 clients, each with 1 CPU") for note in of_app(app).notes)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "client:", "clients:loss", ":loss"])
@@ -236,13 +279,12 @@ def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for line in (
         "server_loss selects",
-        "the same seed gives the same figures",
+        "figures are equal whatever the seed",
         "lr: another value gives other figures",
-        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether the app reads it from "
-        "context.run_config",
-        "every trial writes final.npz, and none reads it, so figures are right, but the last one stays; to keep all, "
-        "write context.run_id in its name",
-        "let the server evaluate on test rows, and declare that metric with split",
+        "model.width changed nothing in 2 rounds: 8 and 2 give the same figures; see whether it reads it",
+        "every trial writes final.npz, which none reads; only the last stays: to keep all, write context.run_id in its "
+        "name",
+        "let the server evaluate on test rows, with split",
     ):
         assert line in said, said
     assert not re.search(r"\{trial\}|\{seed\}|\$|\[check\]", said.partition("selection")[2])

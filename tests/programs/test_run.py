@@ -233,7 +233,7 @@ FAILURES = {
         r"must report 3 rounds, but ended after 0 rounds, without val_acc.*pattern.*\n  accuracy 0.5",
     ),
     "no output": ("", "ended after 0 rounds.*it printed nothing"),
-    "too few rounds": ("print('acc: 0.5')", "report_every = N, or the number of `rounds` if"),
+    "too few rounds": ("print('acc: 0.5')", "report_every = N if a report is of several"),
     "too many rounds": (ROUNDS + "print('acc: 0.4')", "own: a run has 3 rounds, but another val_acc came.*'acc: 0.4'"),
     "a traceback": (
         "print('acc: 0.5')\nraise KeyError('lr')",
@@ -374,11 +374,11 @@ while True:
 ENDS = "import os, signal, sys\nfor i in range(1, {rounds} + 1): print('acc:', i / 10, flush=True)\n{end}\n"
 
 
-@pytest.mark.parametrize("number", [34, 63, int(signal.SIGSEGV)])
+@pytest.mark.parametrize("number", [34, int(signal.SIGSEGV)])
 def test_a_program_that_any_signal_ends_has_a_message(folder: Path, number: int) -> None:
     said = fails(python(folder, ENDS.format(rounds=1, end=f"os.kill(os.getpid(), {number})")), folder)
     known = {int(s): s.name for s in signal.Signals}
-    assert f"own failed with signal {known.get(number, f'SIGRTMIN+{number - 34}')} after 1 round" in said
+    assert f"own failed with signal {known.get(number, number)} after 1 round" in said
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ WRONG = {
     "an earlier line": (
         "a.csv",
         "for c in ('0.1\\n', '0.2\\n0.3\\n'):\n    open(to, 'w').write('acc\\n' + c)\n    time.sleep(0.2)",
-        r"a file of figures must grow, but the 1. figure of val_acc was written anew, in '0.2'",
+        r"a file of figures must grow, but the 1. figure of val_acc was written anew, in .entry 1 of a.csv",
     ),
     "fewer figures than rounds": (
         "h.json",
@@ -166,9 +166,9 @@ WRONG = {
     "a table with too many cells": (
         "a.csv",
         written("acc\\n1,2"),
-        "must have 1 columns on each line, but has 2 in '1,2'",
+        "must have 1 columns on each line, but has 2 in .'1', '2'",
     ),
-    "a table with an open quote": ("a.csv", written('acc\\n"1'), "must be a table, but got '\"1'"),
+    "a table with an open quote": ("a.csv", written('acc\\n"1'), "must be a table, but: unexpected end of data"),
     "a table of words": ("a.csv", written("acc\\nx"), "must be a number, but got 'x'"),
     "a table that lacks a round": ("a.csv", written("round,acc\\n2,0.5"), "rounds must come one by one, but 2 of"),
     "an empty table": ("a.csv", written(""), "without val_acc of the next"),

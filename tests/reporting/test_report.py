@@ -825,6 +825,7 @@ def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     assert opened.errors() == []
 
 
+@pytest.mark.long  # in a browser
 def test_figures_are_folded_but_the_most_useful(opened: Browser) -> None:
     names = "return [...document.querySelectorAll('.tab > summary')].map(t => t.textContent)"
     assert opened.script(names) == ["Hyperparameters", "Progress", "Trade-offs"]

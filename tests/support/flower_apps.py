@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedtune.programs import flower_child
 
@@ -27,6 +29,7 @@ default = "here"
 options.num-supernodes = 3
 options.backend.client-resources.num-cpus = 1
 """
+CONFIG = {"num-server-rounds": 3, "lr": 0.5, "local-epochs": 2, "opt": "sgd", "fair": True, "model": {"width": 8}}
 CLIENT = """
 import random
 
@@ -86,14 +89,19 @@ def flower_app(folder: Path, pyproject: str = PYPROJECT, server: str = SERVER, c
 
 
 def run_app(
-    folder: Path, *words: str, python: str = sys.executable, flower: Path | None = FAKE, **more: str
+    folder: Path, *more: str, python: str = sys.executable, flower: Path | None = FAKE, set: Any = (), **said: Any
 ) -> subprocess.CompletedProcess[str]:
-    """What `flower_child.py` makes of an app.  more: variables of its environment."""
+    """What `flower_child.py` makes of an app.  set: of its run config; said: other entries of its file, variables."""
+    file = folder.parent / "app.json"
+    app = {"folder": str(folder), "serverapp": "own.server:app", "clientapp": "own.client:app", "clients": 3, "seed": 0}
+    app |= {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {}, "tolerant": False}
+    variables = {name: said.pop(name) for name in list(said) if name.isupper()}
+    file.write_text(json.dumps(app | {"config": CONFIG | dict(set)} | said))
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     environment |= {"PYTHONPATH": str(flower)} if flower else {}
     return subprocess.run(
-        [python, *(["-S"] if flower else []), flower_child.__file__, str(folder), *words],
-        env=environment | more,
+        [python, *(["-S"] if flower else []), flower_child.__file__, str(file), *more],
+        env=environment | variables,
         capture_output=True,
         text=True,
         timeout=300,
