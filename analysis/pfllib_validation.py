@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import tempfile
 import zipfile
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fedtune.core import plain_pickle, randomness
+from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_pfllib
@@ -113,4 +114,17 @@ def _write(file: Path, content: dict[str, Any]) -> None:
     with zipfile.ZipFile(file, "x", zipfile.ZIP_DEFLATED) as packed:
         with packed.open(f"{MEMBER}.npy", "w", force_zip64=True) as member:
             npy.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
-            plain_pickle.dump(value, member)  # type: ignore[arg-type]
+            _Writer(member, protocol=4).dump(value)
+
+
+class _Writer(pickle._Pickler):  # the class written in Python: it lets names be changed
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        """Write the name of a function of NumPy as NumPy 1 knows it."""
+        module = str(getattr(obj, "__module__", ""))
+        if not module.startswith("numpy._core"):
+            super().save_global(obj, name)  # type: ignore[misc]
+            return
+        self.save(module.replace("numpy._core", "numpy.core"))  # type: ignore[attr-defined]
+        self.save(name or obj.__qualname__)  # type: ignore[attr-defined]
+        self.write(pickle.STACK_GLOBAL)  # type: ignore[attr-defined]
+        self.memoize(obj)  # type: ignore[attr-defined]

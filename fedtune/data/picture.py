@@ -17,14 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
-from fedtune.user_code import content_hashes
 
 COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LA", "PA", "RGBA", "La", "RGBa")
 DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  # bits of the other modes
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
-PIXELS = 2**26  # the most in a picture: a phone's has 48 million
 EXACT = 2**24  # float32 represents every whole number up to here
 ORIENTATION, BITS_PER_SAMPLE, WHITE, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
 
@@ -92,40 +89,26 @@ def pixels(file: Path | Encoded, channels: int, depth: str, size: tuple[int, int
     return x
 
 
-def unreadable(file: Path | Encoded, error: BaseException) -> UserError:
-    """The error for a picture that cannot be read."""
-    if type(error).__name__ == "UnidentifiedImageError":
-        return UserError(
-            f"{file} is not a picture that Pillow can read, despite its name; save it as PNG, JPEG, PPM, BMP, TIFF or "
-            "WebP, or remove it"
-        )
-    return UserError(f"every picture must be readable, but {file} is not ({type(error).__name__}); repair or remove it")
-
-
 @contextmanager
 def _opened(file: Path | Encoded) -> Iterator[Any]:
     """Open a picture with Pillow; UserError if it cannot be read."""
-    from PIL import Image  # imported here, because few runs need it
+    from PIL import Image, UnidentifiedImageError  # imported here, because few runs need it
 
     try:
-        if not isinstance(file, Encoded):
-            bounded.require(file, content_hashes.LARGEST)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings about transparency and size
             with Image.open(io.BytesIO(file.content) if isinstance(file, Encoded) else file) as image:
-                if image.width * image.height > PIXELS:
-                    raise Image.DecompressionBombError
                 yield image
     except UserError:
         raise
-    except Image.DecompressionBombError as error:
+    except UnidentifiedImageError as error:
         raise UserError(
-            f"a picture may have at most {PIXELS:,} pixels, but {file} has more; make it smaller"
+            f"{file} is not a picture that Pillow can read, despite its name; save it as PNG, JPEG, PPM, BMP, TIFF or "
+            "WebP, or remove it"
         ) from error
-    except bounded.Unfit as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}; remove it") from error
     except Exception as error:  # Pillow raises many types
-        raise unreadable(file, error) from error
+        reason = type(error).__name__
+        raise UserError(f"every picture must be readable, but {file} is not ({reason}); repair or remove it") from error
 
 
 def _upright(image: Any) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,6 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
         raise UserError(f"{what} must be numbers or text, but is of type {array.dtype}; {todo}")
     kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
     return array.astype(kind.newbyteorder("="), copy=False)
-
-
-def joined_labels(source: str, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The labels of several files or users as one array; UserError if some are text and others numbers."""
-    if len({part.dtype.kind == "U" for part in parts}) > 1:
-        raise UserError(f"y of {source} must be all numbers or all text, but holds both; write it alike everywhere")
-    return np.concatenate(parts)
 
 
 def require_aligned(source: str, arrays: Mapping[str, Any]) -> None:
@@ -133,7 +126,8 @@ def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
     joined = np.column_stack(columns)
     for name, values in zip(table.columns, columns, strict=True):
         if values.dtype.kind in "iu" and joined.dtype.kind == "f":
-            _require_exact(f"column {name!r} of {what}", values.tolist())
+            large = values[np.abs(values.astype(np.float64)) >= 2.0**53]
+            _require_exact(f"column {name!r} of {what}", large.tolist())
     return joined
 
 

@@ -6,14 +6,15 @@ The process that starts a run reads the data.  An experiment carries only their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError
-from fedtune.data import user_arrays, user_formats, user_pictures
+from fedtune.data import user_arrays, user_formats
 from fedtune.data.dataset import Dataset
 from fedtune.data.user_metadata import DATASET, GROUP, DatasetInfo, ending, is_own, of_file, offered
 from fedtune.user_code import entry_points, references, user_errors, user_files
@@ -59,25 +60,22 @@ def load(name: str) -> Dataset:
 
 def without_split(name: str) -> str:
     """What to do for a data set whose split is not to be used, in words."""
-    if not user_files.is_own(name) or _is_code(name) or not user_formats.reader(user_files.path_of(name)):
+    if not user_files.is_own(name) or _is_code(name) or not user_formats.reader(user_files.path_of(name))[1]:
         return "leave out the array split"
     options = {**user_files.call_options(name), "split": None}
     return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in options.items())})"
 
 
 def _about(data: Dataset, digest: str) -> DatasetInfo:
-    owners = 0 if data.owner is None else int(data.owner.max()) + 1
-    shape = tuple(map(int, data.x.shape[1:]))
-    sizes = [] if data.owner is None else np.unique(np.bincount(data.owner), return_counts=True)
-    sizes_and_owners = np.transpose(sizes).tolist()
+    sizes = np.bincount([] if data.owner is None else data.owner)  # of owners
     return DatasetInfo(
-        shape=shape,
+        shape=tuple(map(int, data.x.shape[1:])),
         classes=data.classes,
         kind=data.kind,
-        owners=owners,
+        owners=len(sizes),
         rows=len(data.y),
         digest=digest,
-        sizes=sizes_and_owners,
+        sizes=np.transpose(np.unique(sizes, return_counts=True)).tolist(),
         notes=data.notes,
     )
 
@@ -86,30 +84,20 @@ def _about(data: Dataset, digest: str) -> DatasetInfo:
 def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
-        function = _function(name, entry_points.find(GROUP, name, "data set"))
-        with user_errors.reported(f"the data set {name} of an installed package failed", passing=(UserError,)):
-            return user_arrays.to_dataset(name, name, _arrays(name, function()))
-    if not _is_code(name):
-        path = user_files.path_of(name)
-        if (data := user_formats.read(name, path, user_files.call_options(name))) is not None:
-            return data
-        if path.is_dir():
-            return user_pictures.read(name, path)
-        return user_arrays.to_dataset(name, str(path), user_arrays.read_npz(path, user_arrays.NAMES))
-    if not ending(name):
+        function = entry_points.find(GROUP, name, "data set")
+        what = f"the data set {name} of an installed package failed"
+        calling: AbstractContextManager[None] = user_errors.reported(what, passing=(UserError,))
+    elif not _is_code(name):
+        return user_formats.read(name, user_files.path_of(name), user_files.call_options(name))
+    elif ending(name):
+        function, calling = user_files.load(name, "data set"), user_files.calling(name, "data set")
+    else:
         raise UserError(f"a data set in a Python file must be a function that returns arrays; name it as {name}:NAME")
-    function = _function(name, user_files.load(name, "data set"))
-    with user_files.calling(name, "data set"):
+    if not callable(function):
+        raise UserError(f"{name} must be a function that returns arrays, but is a {type(function).__name__}")
+    with calling:
         returned = function(**user_files.call_options(name))
-    return user_arrays.to_dataset(name, name, _arrays(name, returned))
-
-
-def _function(name: str, value: Any) -> Callable[..., Any]:
-    """The object that a name refers to; UserError unless it can be called."""
-    if not callable(value):
-        raise UserError(f"{name} must be a function that returns arrays, but is {_kind(value)}")
-    function: Callable[..., Any] = value
-    return function
+    return user_arrays.to_dataset(name, name, user_arrays.rows(name, _arrays(name, returned)))
 
 
 def _arrays(source: str, returned: Any) -> Mapping[str, Any]:
@@ -117,14 +105,10 @@ def _arrays(source: str, returned: Any) -> Mapping[str, Any]:
     if isinstance(returned, tuple | list) and 2 <= len(returned) <= 4:
         return dict(zip(user_arrays.NAMES, returned, strict=False))
     if not isinstance(returned, Mapping) or not set(returned) <= set(user_arrays.NAMES):
-        got = f"{sorted(map(str, returned))}" if isinstance(returned, Mapping) else _kind(returned)
+        got = sorted(map(str, returned)) if isinstance(returned, Mapping) else f"a {type(returned).__name__}"
         names = ", ".join(user_arrays.NAMES)
         raise UserError(f"{source} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
     return returned
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
 
 
 def _content(name: str) -> str:

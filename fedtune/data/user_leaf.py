@@ -17,8 +17,8 @@ import numpy as np
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import several
-from fedtune.data import user_rows
-from fedtune.data.plain import joined_labels, plain
+from fedtune.data import user_names, user_rows
+from fedtune.data.plain import plain
 from fedtune.data.user_options import Options, Rows
 from fedtune.data.user_pictures import ENDINGS
 from fedtune.user_code import layouts
@@ -56,11 +56,12 @@ def read(path: Path, options: Options) -> Rows:
             raise UserError(f"rows of {path} must all be alike, but users {users[0].name} and {user.name} have {forms}")
     sizes = [len(user.y) for user in users]
     split = np.repeat([user.split for user in users], sizes) if len({s for s, _ in files}) > 1 else None
-    x = [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users])
-    y = joined_labels(str(path), [user.y for user in users])
+    x: Any = [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users])
+    y = user_names.joined(str(path), [user.y for user in users])
     miscounted = sum(user.miscounted for user in users)
     notes = (f"num_samples of {several(miscounted, 'user')} is not the number of rows, which counts",)
-    return Rows(x, y, np.repeat([user.name for user in users], sizes), split, notes=notes if miscounted else ())
+    owner = np.repeat([user.name for user in users], sizes)
+    return Rows(x, y, owner, split, kind=user_rows.TEXT if texts else "", notes=notes if miscounted else ())
 
 
 def _users(file: Path, split: int, options: Options) -> Iterator[_User]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.data.dataset import RowsOnAccess
 
 REFUSE, DROP, MEAN = MISSING = ("refuse", "drop", "mean")
 WORDS, CHARACTERS = TEXTS = ("words", "characters")
@@ -47,13 +45,13 @@ COLUMNS = CSV[: CSV.index("delimiter")]
 
 
 class Rows(NamedTuple):
-    """A user's rows.  x: arrays, encoded pictures, or a list of texts.  The other fields are as in a user's .npz.
+    """A user's rows.  x: arrays, pictures, or a list of texts.  The other fields are as in a user's .npz.
 
-    kind    of the rows, if the format says it.
+    kind    of the rows, if the format says it (`user_rows`, or pictures).
     notes   for the user, one line each.
     """
 
-    x: np.ndarray | RowsOnAccess | list[str]
+    x: Any
     y: Any
     owner: Any = None
     split: Any = None
@@ -64,53 +62,65 @@ class Rows(NamedTuple):
 
 def parsed(name: str, values: Mapping[str, Any], names: tuple[str, ...]) -> Options:
     """The options after a name; UserError for an unknown one, or a value that is not of its kind."""
-    for option in values:
+    source = name.partition("(")[0]
+    if values and not names:
+        raise UserError(f"{source} takes no options, but got {', '.join(values)}; leave them out")
+    for option, value in values.items():
         if option not in names:
-            raise unknown(f"option of {name.partition('(')[0]}", option, names)
+            raise unknown(f"option of {source}", option, names)
+        expected, fits = RULES.get(option, ("", None))
+        if fits and not fits(value):
+            raise UserError(f"the option {option} of a data set must be {expected}, but got {shown(value)}")
     options = Options(**values)
-    _require(options.missing in MISSING, "missing", MISSING, options.missing)
-    _require(options.text in ("", *TEXTS), "text", TEXTS, options.text)
-    _require(_is_count(options.length), "length", "a whole number from 1 on", options.length)
-    for option in ("y", "owner", "split"):
-        value = getattr(options, option)
-        _require(isinstance(value, str) or (value is None and option != "y"), option, "a column's name", value)
-    for option, empty in (("delimiter", True), ("decimal", False)):
-        value = getattr(options, option)
-        _require(isinstance(value, str) and (len(value) == 1 or (empty and not value)), option, "one character", value)
-    _require(_is_encoding(options.encoding), "encoding", "one that Python knows, such as 'cp1252'", options.encoding)
-    _require(_is_count(options.skiprows), "skiprows", "a number of lines", options.skiprows)
-    marks = [options.na_values] if isinstance(options.na_values, str) else options.na_values
-    valid = isinstance(marks, list | tuple) and all(isinstance(m, str) for m in marks)
-    _require(valid, "na_values", "text as it stands in the file, or a list of such", options.na_values)
-    shape = options.shape if isinstance(options.shape, list | tuple) else (options.shape,)
-    _require(
-        len(shape) < 4 and all(map(_is_count, shape)) and 0 not in shape, "shape", "1 to 3 whole numbers", options.shape
-    )
-    return options._replace(shape=tuple(shape), na_values=tuple(marks))
+    return options._replace(shape=_listed(options.shape), na_values=_listed(options.na_values))
 
 
 def columns(name: str, x: Any) -> tuple[str, ...]:
     """The names of columns that x lists."""
-    names = (x,) if isinstance(x, str) else x
-    valid = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
-    _require(valid, "x", "a column's name or a list of names", x)
+    names = _listed(x)
+    if not all(isinstance(n, str) for n in names):
+        raise UserError(f"the option x of a data set must be a column's name or a list of names, but got {shown(x)}")
     if repeated := next((n for n in names if names.count(n) > 1), None):
         raise UserError(f"x of {name} must name each column once, but has {repeated!r} twice")
-    return tuple(names)
+    return names
 
 
-def _is_encoding(name: Any) -> bool:
-    try:
-        return isinstance(name, str) and bool("a".encode(name))
-    except (LookupError, ValueError):
-        return False
+def _listed(value: Any) -> tuple[Any, ...]:
+    """A list as a tuple, and anything else as a list of one."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def _require(valid: bool, option: str, expected: str | tuple[str, ...], actual: Any) -> None:
-    if not valid:
-        expected = expected if isinstance(expected, str) else " or ".join(repr(w) for w in expected)
-        raise UserError(f"the option {option} of a data set must be {expected}, but got {shown(actual)}")
+def _is_shape(value: Any) -> bool:
+    return len(_listed(value)) < 4 and all(_is_count(n) and n for n in _listed(value))
+
+
+def _is_encoding(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool("a".encode(value))
+    except (LookupError, ValueError):
+        return False
+
+
+RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = MappingProxyType(
+    {
+        "y": ("a column's name", lambda v: isinstance(v, str)),
+        "owner": ("a column's name", lambda v: v is None or isinstance(v, str)),
+        "split": ("a column's name", lambda v: v is None or isinstance(v, str)),
+        "missing": (" or ".join(map(repr, MISSING)), MISSING.__contains__),
+        "text": (" or ".join(map(repr, TEXTS)), ("", *TEXTS).__contains__),
+        "length": ("a whole number from 1 on", _is_count),
+        "shape": ("1 to 3 whole numbers", _is_shape),
+        "delimiter": ("one character", lambda v: isinstance(v, str) and len(v) < 2),
+        "decimal": ("one character", lambda v: isinstance(v, str) and len(v) == 1),
+        "encoding": ("one that Python knows, such as 'cp1252'", _is_encoding),
+        "na_values": (
+            "text as it stands in the file, or a list of such",
+            lambda v: all(isinstance(mark, str) for mark in _listed(v)),
+        ),
+        "skiprows": ("a number of lines", _is_count),
+    }
+)

@@ -17,8 +17,8 @@ from numpy.lib import format as npy
 from fedtune.core import bounded, plain_pickle, zipped
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import user_rows
-from fedtune.data.plain import joined_labels, plain
+from fedtune.data import user_names, user_rows
+from fedtune.data.plain import plain
 from fedtune.data.user_options import Options, Rows
 
 TRAIN, TEST = SPLITS = ("train", "test")
@@ -30,59 +30,41 @@ CLASSES = 100_000  # the largest number of classes
 def read(folder: Path, options: Options) -> Rows:
     """The rows of all clients, client by client, training rows first; owners are the files' numbers."""
     numbers = clients(folder)
-    x: list[np.ndarray] = []
-    y: list[np.ndarray] = []
-    owner: list[np.ndarray] = []
-    split: list[np.ndarray] = []
-    notes: tuple[str, ...] = ()
-    for s, name in ((0, TRAIN), (2, TEST)):
-        for k in numbers:
-            file = folder / name / f"{k}.npz"
-            rows, labels_of_file, note = _arrays(file)
-            if x and (rows.shape[1:] != x[0].shape[1:] or rows.dtype.kind != x[0].dtype.kind):
-                raise UserError(
-                    f"rows of {folder} must all be alike, but those of {file} are {_form(rows)} and those before "
-                    f"{_form(x[0])}"
-                )
-            x.append(rows)
-            y.append(labels_of_file)
-            owner.append(np.full(len(labels_of_file), k))
-            split.append(np.full(len(labels_of_file), s))
-            notes = (note,) if note else notes
-    labels = joined_labels(str(folder), y)
-    classes = _classes(folder, labels)
-    return Rows(np.concatenate(x), labels, np.concatenate(owner), np.concatenate(split), classes, notes=notes)
+    files = [(s, k, folder / name / f"{k}.npz") for s, name in ((0, TRAIN), (2, TEST)) for k in numbers]
+    contents = [_arrays(file) for _, _, file in files]
+    first, *_ = contents[0]
+    for (_, _, file), (x, *_) in zip(files, contents, strict=True):
+        if x.shape[1:] != first.shape[1:] or x.dtype.kind != first.dtype.kind:
+            a, b = (f"{rows.dtype} of shape {rows.shape[1:]}" for rows in (x, first))
+            raise UserError(f"rows of {folder} must all be alike, but those of {file} are {a} and those before {b}")
+    sizes = [len(y) for _, y, _ in contents]
+    split, owner = (np.repeat([file[i] for file in files], sizes) for i in (0, 1))
+    y = user_names.joined(str(folder), [y for _, y, _ in contents])
+    notes = tuple({note for *_, note in contents if note})
+    return Rows(np.concatenate([x for x, *_ in contents]), y, owner, split, _classes(folder, y), notes=notes)
 
 
 def clients(folder: Path) -> list[int]:
     """The numbers of the clients; UserError unless train and test have the same files 0.npz, 1.npz, …."""
-    numbers_in: dict[str, set[int]] = {}
-    for name in SPLITS:
-        files = sorted((folder / name).glob("*.npz")) if (folder / name).is_dir() else []
-        for file in files:
-            if not (file.stem.isascii() and file.stem.isdigit() and file.stem == str(int(file.stem))):
-                raise UserError(f"files of PFLlib's are called 0.npz, 1.npz, …, but {file} is not; remove it")
-        numbers_in[name] = {int(file.stem) for file in files}
-    for name, other_split in (SPLITS, SPLITS[::-1]):
-        if missing := sorted(numbers_in[name] - numbers_in[other_split]):
+    names = {split: {file.name for file in (folder / split).glob("*.npz")} for split in SPLITS}
+    wanted = [f"{k}.npz" for k in range(max(map(len, names.values())))]
+    for split in SPLITS:
+        if strange := sorted(names[split] - set(wanted)):
             raise UserError(
-                f"every client of {folder} needs training and test rows, but client {missing[0]} has no "
-                f"{folder / other_split / f'{missing[0]}.npz'}; make the data again"
+                f"files of PFLlib's are called 0.npz, 1.npz, … without gaps, but {folder / split / strange[0]} is not; "
+                "make the data again, or remove it"
             )
-    numbers = sorted(numbers_in[TRAIN])
-    if not numbers:
-        raise UserError(f"{folder} needs files train/0.npz and test/0.npz, …, but has none")
-    if numbers[-1] != len(numbers) - 1:
-        gap = next(k for k in range(len(numbers)) if k not in numbers_in[TRAIN])
+        if missing := [name for name in wanted if name not in names[split]]:
+            raise UserError(
+                f"every client of {folder} needs training and test rows, but {folder / split / missing[0]} is "
+                "missing; make the data again"
+            )
+    declared = config(folder).get("num_clients", len(wanted))
+    if declared != len(wanted):
         raise UserError(
-            f"clients of {folder} are numbered from 0 without gaps, but {gap} is not there; make them again"
+            f"{folder / CONFIG} says {declared} clients, but there are files of {len(wanted)}; make the data again"
         )
-    declared = config(folder).get("num_clients", len(numbers))
-    if declared != len(numbers):
-        raise UserError(
-            f"{folder / CONFIG} says {declared} clients, but there are files of {len(numbers)}; make the data again"
-        )
-    return numbers
+    return list(range(len(wanted)))
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -92,8 +74,7 @@ def config(folder: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(bounded.read(file))
-        valid = all(isinstance(content.get(n, 1), int) for n in ("num_clients", "num_classes"))
-        if not valid:
+        if not all(isinstance(content.get(n, 1), int) for n in ("num_clients", "num_classes")):
             raise ValueError("num_clients and num_classes must be whole numbers")
     except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} cannot be read as PFLlib's: {' '.join(str(error).split())}; make it again") from error
@@ -102,47 +83,33 @@ def config(folder: Path) -> dict[str, Any]:
 
 def content(file: Path) -> dict[str, Any]:
     """The dictionary of a file, with x and y as they were saved; UserError in one line if anything is wrong."""
+    zipped.require_arrays(file)
     try:
-        zipped.require_arrays(file)
         with zipfile.ZipFile(file) as archive, archive.open(f"{MEMBER}.npy") as member:
             read_header = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}[npy.read_magic(member)[0]]
-            shape, _, dtype = read_header(member)
-            if shape or not dtype.hasobject:
-                raise UserError(f"{file} needs a dictionary of x and y as {MEMBER}, but has {dtype} of shape {shape}")
-            value = plain_pickle.load(member.read())
+            _, _, dtype = read_header(member)
+            value = plain_pickle.load(member.read()) if dtype.hasobject else np.empty(0)
             value = value.item() if isinstance(value, np.ndarray) and not value.shape else value
-    except UserError:
-        raise
     except plain_pickle.Refused as error:
         raise UserError(
             f"{file} may hold arrays, lists, numbers and text, which are read without running them, but {error}; save "
             "x and y as NumPy arrays"
-        ) from error
-    except KeyError as error:
-        raise UserError(
-            f"{file} needs an array {MEMBER} that holds x and y, as PFLlib saves it, but has none"
         ) from error
     except OSError:
         raise
     except Exception as error:  # from the zip format, its compression, or NumPy's headers
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{file} cannot be read as PFLlib's: {reason}; make it again") from error
-    _require_rows(file, value)
-    return dict(value)
-
-
-def _require_rows(file: Path, rows: Any) -> None:
-    """UserError unless it is a dictionary of as many labels as rows."""
-    if not isinstance(rows, dict) or not {"x", "y"} <= set(rows):
-        actual = ", ".join(map(str, rows)) if isinstance(rows, dict) else f"a {type(rows).__name__}"
-        raise UserError(f"{file} needs a dictionary of x and y, but has {actual or 'an empty one'}")
+    if not isinstance(value, dict) or not {"x", "y"} <= set(value):
+        raise UserError(f"{file} needs a dictionary of x and y in an array called {MEMBER}, as PFLlib saves it")
     for name in ("x", "y"):
-        if not isinstance(rows[name], np.ndarray | list | tuple):
-            raise UserError(f"{name} of {file} must be an array or a list, but is a {type(rows[name]).__name__}")
-    if len(rows["x"]) != len(rows["y"]):
-        raise UserError(f"{file} needs as many labels as rows, but x has {len(rows['x'])} and y {len(rows['y'])}")
-    if not len(rows["y"]):
+        if not isinstance(value[name], np.ndarray | list | tuple):
+            raise UserError(f"{name} of {file} must be an array or a list, but is a {type(value[name]).__name__}")
+    if len(value["x"]) != len(value["y"]):
+        raise UserError(f"{file} needs as many labels as rows, but x has {len(value['x'])} and y {len(value['y'])}")
+    if not len(value["y"]):
         raise UserError(f"every client needs rows, but {file} has none; leave the client out, or make the data again")
+    return {n: np.asarray(a) if isinstance(a, np.ndarray) else a for n, a in value.items()}  # of NumPy's own class
 
 
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, str]:
@@ -172,7 +139,3 @@ def _classes(folder: Path, y: np.ndarray) -> list[str] | None:
             f"{folder / CONFIG} says {several(count, 'class')}, so labels are 0 to {count - 1}, but one is {y.max():g}"
         )
     return [str(c) for c in range(count)]
-
-
-def _form(x: np.ndarray) -> str:
-    return f"{x.dtype} of shape {x.shape[1:]}"

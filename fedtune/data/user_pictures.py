@@ -15,8 +15,9 @@ import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
-from fedtune.data import picture, user_arrays
-from fedtune.data.dataset import PICTURES, SPLITS, Dataset, split_of
+from fedtune.data import picture
+from fedtune.data.dataset import PICTURES, SPLITS, split_of
+from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import content_hashes
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
@@ -62,8 +63,8 @@ class _Row(NamedTuple):
     file: Path
 
 
-def read(name: str, folder: Path) -> Dataset:
-    """Read the data set of a folder; if pictures differ in size, their height and width are 0.
+def read(folder: Path, _: Options) -> Rows:
+    """The pictures of a folder by class and file name; if they differ in size, their height and width are 0.
 
     UserError for a folder without pictures, with one class, with an empty class, or with a file that is not a valid
     picture.
@@ -71,47 +72,26 @@ def read(name: str, folder: Path) -> Dataset:
     files = content_hashes.files_in(folder)
     split_folders = _split_folders(folder)
     rows = sorted(_rows(folder, split_folders, files))
-    for part in map(folder.joinpath, split_folders):
-        if any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
+    for part in map(folder.joinpath, split_folders or [""]):
+        if split_folders and any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
             raise UserError(
                 f"{part} has pictures outside any class folder; put each into the folder of its class, as "
                 f"{part.name}/{min(row.name for row in rows) if rows else 'dog'}/1.png"
             )
-    for part in map(folder.joinpath, split_folders or [""]):
         for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
             raise UserError(f"every class folder needs pictures, but {part / empty} has none; fill or remove it")
     names = sorted({row.name for row in rows})
-    labels = user_arrays.names_of(str(folder), names)
     if len(names) < 2:
         inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
         expected = f"two or more class folders, as in {folder.name}/dog/1.png and {folder.name}/cat/2.png"
         raise UserError(f"a folder of pictures needs {expected}, but {folder} has {len(names)} with pictures{inner}")
-    place = {n: i for i, n in enumerate(names)}
-    y = np.array([place[row.name] for row in rows], np.int64)
-    split = np.array([row.split for row in rows], np.int64) if split_folders else None
     x = pictures_of(folder, [row.file for row in rows])
-    rest = sorted(set(files) - set(x.files))
-    notes: tuple[str, ...] = (
-        (f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder; the first is {rest[0]}",)
-        if rest
-        else ()
-    )
-    if x.channels > len("RGB"):
-        notes = ("some pictures have transparent parts, so opacity is a fourth channel", *notes)
-    notes += user_arrays.doubts(str(folder), labels, y, split)
-    return Dataset(
-        name=name,
-        x=x,
-        y=y,
-        classes=len(names),
-        train_rows=len(y),
-        owner=None,
-        split=split,
-        raw=True,
-        class_names=labels,
-        notes=notes,
-        kind=PICTURES,
-    )
+    notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.channels == len("RGBA"))
+    if rest := sorted(set(files) - set(x.files)):
+        skipped = f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder"
+        notes.append(f"{skipped}; the first is {rest[0]}")
+    y, split = [names.index(row.name) for row in rows], [row.split for row in rows] if split_folders else None
+    return Rows(x, y, split=split, classes=names, kind=PICTURES, notes=tuple(notes))
 
 
 def _rows(folder: Path, split_folders: dict[str, int], files: list[Path]) -> Iterator[_Row]:

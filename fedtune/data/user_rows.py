@@ -12,6 +12,7 @@ import numpy as np
 from fedtune.core.errors import UserError
 
 TOKENS, NUMBERS, SERIES, IMAGES = KINDS = ("tokens", "numbers", "series", "images")
+TEXT = "text"  # rows that are not tokens yet
 AUTO = "auto"  # inferred from type and axes
 OF_AXES = {1: (NUMBERS, TOKENS), 2: (SERIES, IMAGES), 3: (IMAGES,)}  # of a row
 

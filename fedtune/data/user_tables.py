@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet as arrow_parquet
 
 from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, shown
@@ -32,14 +34,12 @@ TABS = ".tsv"
 
 def csv(path: Path, options: Options) -> Rows:
     """A CSV file with the columns' names in its first line."""
-    from pyarrow import csv as arrow
-
     delimiter = options.delimiter or ("\t" if path.suffix.lower() == TABS else ",")
     _require_columns(path, delimiter, options)
-    parse = arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    form = arrow.ReadOptions(encoding=options.encoding, skip_rows=options.skiprows)
+    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    form = arrow_csv.ReadOptions(encoding=options.encoding, skip_rows=options.skiprows)
     with _reading(path, "CSV", "make it again, or give skiprows=1 if a line stands before the columns' names"):
-        with arrow.open_csv(path, read_options=form, parse_options=parse) as file:
+        with arrow_csv.open_csv(path, read_options=form, parse_options=parse) as file:
             names = file.schema.names
         if not options.y and all(map(user_columns.is_real, names)):
             raise UserError(
@@ -48,10 +48,10 @@ def csv(path: Path, options: Options) -> Rows:
         texts = {n: pa.string() for n in names if n in (options.y, options.owner, options.split)}
         usual_names = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
         texts |= {n: pa.string() for n in names if n.lower() in usual_names}  # so that 007 is not 7
-        convert = arrow.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
+        convert = arrow_csv.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
         convert.quoted_strings_can_be_null = bool(options.na_values)
         convert.null_values = [*convert.null_values, *options.na_values]
-        table = arrow.read_csv(path, read_options=form, parse_options=parse, convert_options=convert)
+        table = arrow_csv.read_csv(path, read_options=form, parse_options=parse, convert_options=convert)
     if options.na_values and not any(column.null_count for column in table.columns):
         raise UserError(f"{path} must have the text of na_values somewhere, but nothing is missing; leave it out")
     return user_columns.read(str(path), table, {}, options)
@@ -90,35 +90,27 @@ def _require_columns(path: Path, delimiter: str, options: Options) -> None:
 
 def parquet(path: Path, options: Options) -> Rows:
     """A parquet file, or a folder of them; parts are named as train-00000-of-00001.parquet, or by folders."""
-    files = list(layouts.of(path).files) if path.is_dir() else [path]  # type: ignore[union-attr]
+    files = layouts.of(path).files if path.is_dir() else (path,)  # type: ignore[union-attr]
     folders = {file.parent for file in files}
-    part_of_file = [_part_of(file, path) for file in files]
-    if len(folders) > 1 and None in part_of_file:
+    parts: dict[str, list[pa.Table]] = {}
+    for file in files:
+        with _reading(file, "parquet"):
+            table = arrow_parquet.ParquetFile(file).read()  # not read_table, which takes columns from folders' names
+        parts.setdefault(_part_of(file, path), []).append(table)
+    if "" in parts and len(folders) > 1:
         raise UserError(f"{path} has parquet files in {few(sorted(f.name for f in folders))}; give one of them")
-    if any(part_of_file) and not all(part_of_file):
-        strange = files[part_of_file.index(None)]
+    if "" in parts and len(parts) > 1:
+        strange = next(file for file in files if not _part_of(file, path))
         raise UserError(
             f"files of {path} are called train-…, validation-… or test-…, but {strange.name} is not; move it"
         )
-    parts: dict[str, list[pa.Table]] = {}
-    for file, part in zip(files, part_of_file, strict=True):
-        parts.setdefault(part or "", []).append(_parquet(file))
     return _joined(path, parts, options)
 
 
-def _part_of(file: Path, folder: Path) -> str | None:
-    """The part that a parquet file belongs to, by its name or its folder's."""
-    if file == folder:
-        return None
-    names = [file.stem.split("-")[0], *([file.parent.name] if file.parent != folder else [])]
-    return next((name for name in names if split_of(name) is not None), None)
-
-
-def _parquet(file: Path) -> pa.Table:
-    from pyarrow import parquet as arrow
-
-    with _reading(file, "parquet"):
-        return arrow.ParquetFile(file).read()  # not read_table, which takes columns from the names of folders
+def _part_of(file: Path, folder: Path) -> str:
+    """The part that a parquet file of a folder belongs to, by its name or its folder's; "" if none."""
+    names = [] if file == folder else [file.stem.split("-")[0], *([file.parent.name] if file.parent != folder else [])]
+    return next((name for name in names if split_of(name) is not None), "")
 
 
 def hugging_face(folder: Path, options: Options) -> Rows:
@@ -126,49 +118,34 @@ def hugging_face(folder: Path, options: Options) -> Rows:
     index = folder / "dataset_dict.json"
     if not index.exists():
         return _joined(folder, {"": _arrow(folder)}, options)
-    splits = _json(index).get("splits")
-    if not isinstance(splits, list) or not splits or not all(isinstance(s, str) for s in splits):
-        raise UserError(f"{index} must list the data set's splits, but does not; save it again")
-    return _joined(folder, {s: _arrow(_inside(folder, s)) for s in splits}, options)
+    return _joined(folder, {s: _arrow(folder / s) for s in _listed(index, "splits", "")}, options)
 
 
 def _arrow(folder: Path) -> list[pa.Table]:
     """The tables of one split, in the order that state.json gives."""
-    state = _json(folder / "state.json")
-    try:
-        files = [_inside(folder, entry["filename"]) for entry in state["_data_files"]]
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / 'state.json'} must list the data set's files, but does not; save it again"
-        ) from error
-    if state.get("_indices_data_files") or state.get("_indices_files"):
-        raise UserError(f"{folder} was saved with a list of chosen rows; call flatten_indices(), and save it again")
-    if not files:
-        raise UserError(f"{folder / 'state.json'} lists no files, so the data set has no rows; save it again")
     tables = []
-    for file in files:
-        with _reading(file, "Arrow"):
-            bounded.require(file, zipped.max_bytes())
-            with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
-                tables.append(stream.read_all())
+    for name in _listed(folder / "state.json", "_data_files", "filename"):
+        bounded.require(folder / name, zipped.max_bytes())
+        with _reading(folder / name, "Arrow"), pa.memory_map(str(folder / name)) as mapped:
+            tables.append(pa.ipc.open_stream(mapped).read_all())
     return tables
 
 
-def _inside(folder: Path, name: Any) -> Path:
-    """A file or folder of this one."""
-    if not isinstance(name, str) or Path(name).name != name:
-        raise UserError(f"{folder} lists {name!r}, which is not the name of a file in it; save it again")
-    return folder / name
-
-
-def _json(file: Path) -> dict[str, Any]:
+def _listed(index: Path, key: str, of: str) -> list[str]:
+    """The files or folders beside this file that it lists."""
     try:
-        content = json.loads(bounded.read(file))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read: {' '.join(str(error).split())}; save it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} must hold a dictionary, but does not; save it again")
-    return content
+        content = json.loads(bounded.read(index))
+        names = [entry[of] if of else entry for entry in content[key]]
+        inside = all(Path(name).name == name for name in names) and isinstance(content[key], list)
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise UserError(f"{index} cannot be read: it needs {key}, {type(error).__name__}; save it again") from error
+    if not names or not inside:
+        raise UserError(f"{index} must list names of {key} beside it, but has {shown(content[key])}; save it again")
+    if content.get("_indices_data_files") or content.get("_indices_files"):
+        raise UserError(
+            f"{index.parent} was saved with a list of chosen rows; call flatten_indices(), and save it again"
+        )
+    return names
 
 
 def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Rows:
@@ -198,14 +175,14 @@ def _matched(path: Path, tables: list[pa.Table]) -> tuple[list[pa.Table], dict[s
 
     UserError where tables name the values of a column differently and they cannot be matched.
     """
-    types = [_features(table.schema) for table in tables]
-    features = types[0]
+    kinds = [_features(table.schema) for table in tables]
+    features = kinds[0]
     for column in tables[0].column_names:
-        lists = [user_columns.value_names(named.get(column, {})) for named in types]
-        if all(names == lists[0] for names in lists):
+        lists = [_value_names(kind.get(column, {})) for kind in kinds]
+        other = next((names for names in lists if names != lists[0]), None)
+        if other is None:
             continue
-        if not all(names and named[column]["_type"] == CLASS_LABEL for names, named in zip(lists, types, strict=True)):
-            other = next(names for names in lists if names != lists[0])
+        if not all(kind.get(column, {}).get("_type") == CLASS_LABEL for kind in kinds):
             raise UserError(
                 f"parts of {path} must name the classes of {column} alike, but one has {few(lists[0]) or 'no names'} "
                 f"and another {few(other) or 'no names'}; save them alike"
@@ -214,6 +191,14 @@ def _matched(path: Path, tables: list[pa.Table]) -> tuple[list[pa.Table], dict[s
         tables = [_renumbered(t, column, n, joined) for t, n in zip(tables, lists, strict=True)]
         features = features | {column: {**features[column], "names": joined}}
     return tables, features
+
+
+def _value_names(feature: Any) -> list[str]:
+    """The names that Hugging Face gives the values of a column, in the order of their numbers; those of lists too."""
+    if not isinstance(feature, Mapping):
+        return []
+    own = feature.get("names")
+    return list(map(str, own)) if isinstance(own, list) else [n for v in feature.values() for n in _value_names(v)]
 
 
 def _renumbered(table: pa.Table, column: str, names: list[str], joined: list[str]) -> pa.Table:
@@ -237,15 +222,7 @@ def _reading(path: Path, kind: str, todo: str = "make it again") -> Iterator[Non
     """Turn any error of pyarrow's into a UserError."""
     try:
         yield
-    except UserError:
-        raise
-    except (
-        pa.ArrowInvalid,
-        pa.ArrowNotImplementedError,
-        pa.ArrowIndexError,
-        pa.ArrowKeyError,
-        pa.ArrowTypeError,
-    ) as error:
+    except pa.ArrowException as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; {todo}") from error
     except (OSError, EOFError, UnicodeDecodeError) as error:

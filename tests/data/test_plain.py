@@ -13,8 +13,9 @@ import scipy.sparse
 import torch
 
 from fedtune.core.errors import UserError
+from fedtune.data.dataset import Dataset
 from fedtune.data.plain import plain
-from fedtune.data.user_arrays import to_dataset
+from fedtune.data.user_arrays import rows, to_dataset
 
 X = np.array([[1.0, 2.5], [3.0, -4.0], [5.0, 6.0]])
 Y = np.array([0, 1, 1, 0])
@@ -114,21 +115,25 @@ def test_what_is_missing_or_no_number_is_refused_with_what_to_do(what: str) -> N
     assert message in str(told.value) and "\n" not in str(told.value)
 
 
+def dataset(arrays: dict[str, Any]) -> Dataset:
+    return to_dataset("here", "here", rows("here", arrays))
+
+
 def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
-    data = to_dataset("here", "here", {"x": ROWS, "y": pd.DataFrame({"y": Y}), "owner": Y[:, None]})
+    data = dataset({"x": ROWS, "y": pd.DataFrame({"y": Y}), "owner": Y[:, None]})
     assert data.y.tolist() == data.owner.tolist() == Y.tolist()
     with pytest.raises(UserError, match=r"y of here must be one class per row, but has shape \(4, 2\); give y.argmax"):
-        to_dataset("here", "here", {"x": ROWS, "y": np.eye(2)[Y]})
+        dataset({"x": ROWS, "y": np.eye(2)[Y]})
 
 
 def test_tables_indexed_in_two_orders_are_refused() -> None:
     x, y = pd.DataFrame(ROWS), pd.Series(Y)
     with pytest.raises(UserError, match="x and y of here have the same index in different orders; give y.loc"):
-        to_dataset("here", "here", {"x": x, "y": y.iloc[::-1]})
+        dataset({"x": x, "y": y.iloc[::-1]})
     for index in (range(4), [7, 5, 6, 9]):  # of a selection
-        assert to_dataset("here", "here", {"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()
+        assert dataset({"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()
 
 
 def test_text_for_x_is_told() -> None:
     with pytest.raises(UserError, match="x of here must be numbers, but is text; give x.astype"):
-        to_dataset("here", "here", {"x": ROWS.astype(str), "y": Y})
+        dataset({"x": ROWS.astype(str), "y": Y})

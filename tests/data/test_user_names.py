@@ -9,6 +9,7 @@ from fedtune.data import user_arrays, user_pictures
 from fedtune.data.demands import enough_rows
 from fedtune.data.federation import Federation, Split
 from fedtune.data.normalising import prepared
+from fedtune.data.user_options import Options
 
 NAMES = {
     "ward\n1": r"ward\n1",
@@ -19,19 +20,23 @@ NAMES = {
 }
 
 
+def dataset(arrays):
+    return user_arrays.to_dataset("d", "d", user_arrays.rows("d", arrays))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_one_line_wherever_it_is_shown(name):
     x, names = np.zeros((12, 2), np.float32), np.array([name, "plain"] * 6)
-    data = user_arrays.to_dataset("d", "d", {"x": x, "y": names, "owner": names})
+    data = dataset({"x": x, "y": names, "owner": names})
     assert NAMES[name] in data.class_names and NAMES[name] in data.owner_names
     numbered = {"x": x, "y": np.arange(12) % 2, "classes": np.array([name, "plain"])}
-    assert user_arrays.to_dataset("d", "d", numbered).class_names == (NAMES[name], "plain")
+    assert dataset(numbered).class_names == (NAMES[name], "plain")
 
 
 def test_two_names_that_would_look_the_same_are_refused():
     names = np.array(["a\n", r"a\n"] * 6)
     with pytest.raises(UserError, match="must look different"):
-        user_arrays.to_dataset("d", "d", {"x": np.zeros((12, 2), np.float32), "y": names})
+        dataset({"x": np.zeros((12, 2), np.float32), "y": names})
 
 
 def test_of_many_owners_five_are_named():
@@ -44,7 +49,7 @@ def test_pictures_of_a_split_lie_in_folders_of_classes(tmp_path):
         (tmp_path / place).mkdir(parents=True)
         Image.new("RGB", (2, 2)).save(tmp_path / place / "1.png")
     with pytest.raises(UserError, match="test has pictures outside any class folder; put each .*, as test/a/1.png"):
-        user_pictures.read("d/", tmp_path)
+        user_pictures.read(tmp_path, Options())
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "webp"])
@@ -53,7 +58,7 @@ def test_what_is_no_picture_is_named_with_what_would_be_read(ending, tmp_path):
         (tmp_path / place).mkdir()
         (tmp_path / place / f"1.{ending}").write_text("no picture")
     with pytest.raises(UserError, match=f"a/1.{ending} is not a picture that Pillow can read.*; save it as PNG, JPEG"):
-        user_pictures.read("d/", tmp_path)
+        user_pictures.read(tmp_path, Options())
 
 
 WHOLE = {
