@@ -19,7 +19,7 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
-from fedtune.tuning.callbacks import loggers
+from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.callbacks.recorder import TrialRows
 from fedtune.tuning.plan import SearchPlan
 from fedtune.user_code import user_errors
@@ -90,7 +90,7 @@ def run_search(
         p = dataclasses.replace(p, concurrent=p.concurrent or fits)
         messages.announce(p, p.options.space, p.concurrent or fits)
         run = p.files
-        tools = stack.enter_context(loggers.opened(p.options.logger, about(p), p.workload.configuration))
+        tools = stack.enter_context(trackers.opened(p))
         run.add(**provenance.of_workload(p.workload) | p.to_record() | record)
         if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
@@ -107,12 +107,6 @@ def run_search(
             )
 
 
-def about(p: SearchPlan) -> loggers.About:
-    """The description of the search for tools that log trials."""
-    w = p.workload
-    return loggers.About(f"{p.storage.name}/{p.name}", w.name, p.scenario, w.seed, p.folder)
-
-
 def search_and_check(
     p: SearchPlan,
     data: Mapping[str, Any],
@@ -120,7 +114,7 @@ def search_and_check(
     run: RunFiles,
     watch: disk.DiskWatch,
     resumed: bool,
-    tools: Sequence[loggers.TrialLogger] = (),
+    tools: Sequence[trackers.TrialLogger] = (),
 ) -> int:
     """Search in the study's folder, write its tables, then check what was found; the exit status."""
     began = time.monotonic()

@@ -22,10 +22,10 @@ from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
 from fedtune.runs.state_copies import StateCopies
 from fedtune.tuning import saved_state, schedulers, searchers
-from fedtune.tuning.callbacks import live_view
-from fedtune.tuning.callbacks.loggers import TrialLogger
+from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
 from fedtune.tuning.callbacks.study_journal import StudyJournal
+from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
@@ -106,14 +106,13 @@ def drive(
             tuner = _restored(p, trainable, concurrent, before)
             if watch:
                 watch.resumed = True
-            for tool in tools:
-                tool.catch_up(p.folder, before)
         else:
             tuner = _new(p, trainable, concurrent)
         recorder = ResultRecorder(before, [o.attribute for o in p.goal.objectives])
-        view = live_view.fitting_view()(
-            title=p.title, trials=p.trials, rounds=p.workload.rounds, names=p.space.names, before=before, goal=p.goal
-        )
+        for tool in tools:
+            tool.rows = recorder.rows
+            tool.catch_up(p.folder)
+        view = LiveView(p, before)
         searcher = _innermost(tuner)
         journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
         ray_internals.callbacks(tuner)[:] = [
@@ -128,10 +127,10 @@ def drive(
             *also,
         ]
         copied = ray_internals.states_copied_by(StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view if show else nullcontext(), local_ray.spoken_to():
+        with interrupting.ctrl_c_kept(), copied, view.window if show else nullcontext(), local_ray.spoken_to():
             grid = tuner.fit()
         if journal:
-            journal.close()
+            journal.on_trial_complete()
     return grid, recorder.rows
 
 

@@ -207,6 +207,7 @@ class OptunaSearcher(Searcher):
         earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
         trials = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         trials = [t for t in trials if t.user_attrs.get("trial") not in but]
+        trials.sort(key=lambda t: str(t.datetime_start))  # as they were suggested; the file has them as they ended
         for trial in trials:
             if TOLD in trial.user_attrs:  # its value in the file is that of its last round (`study_journal.in_file`)
                 trial.state, trial.values = TrialState.COMPLETE, [trial.user_attrs[TOLD]]

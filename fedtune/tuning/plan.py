@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.util
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,6 @@ from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import finite, idle, schedulers, searchers, widening
 from fedtune.tuning import space as spaces
-from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.options.options import AUTO, flag
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space import Config, Space
@@ -194,7 +195,7 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     storage, name = Path(options.storage_path), options.name or _name(workload, options.scenario)
     if not resumed:
         require_folder(storage, name, options.name)
-    loggers.require(options.logger)
+    require_packages(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
     requested = options.trials or (len(points) if searcher == "grid" else 32)
@@ -374,6 +375,14 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
             f"{name} can have an effect in this space, so stopped trials say nothing about it"
         )
     return int(options.grace)
+
+
+def require_packages(loggers: Sequence[str]) -> None:
+    """UserError for a tracker whose package, of the same name, is not installed."""
+    for name in loggers:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
+            raise UserError(f"--logger {name} needs a package that is not installed; pip install 'fedtune[{name}]'")
 
 
 def _name(workload: Workload, scenario: str) -> str:

@@ -22,7 +22,7 @@ from ray.tune.search.optuna import OptunaSearch
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.tuning import finite, searchers
-from fedtune.tuning.callbacks.study_journal import Mirror
+from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
 
@@ -214,19 +214,18 @@ def test_no_configuration_of_finitely_many_is_suggested_twice(
     space = Space(domains, [], conditions)
     searcher = searchers.searcher(name, space, [first], [], seed=1, study="s", once=True)
     assert isinstance(searcher, OptunaSearcher)
-    mirror = Mirror(searcher.study, searcher.storage, tmp_path / "study.journal")
+    journal = StudyJournal(searcher, tmp_path / "study.journal")
     got = []
     for i in range(there):
         got.append(searcher.suggest(str(i)))
-        mirror.update()  # while it runs
         searcher.on_trial_complete(str(i), {METRIC: 0.9 - 0.1 * i, "training_iteration": 1, "complete": True})
+        journal.on_trial_complete(0, [], None)
         if i == there // 2:  # as after a resume
             searcher.save(str(tmp_path / "state.pkl"))
             searcher.restore(str(tmp_path / "state.pkl"))
-            mirror = Mirror(searcher.study, searcher.storage, tmp_path / "resumed.journal")
+            journal = StudyJournal(searcher, tmp_path / "resumed.journal")
     assert got[0] == first and len({str(sorted(c.items())) for c in got}) == there
     assert finite.is_finite(space) and len(list(finite.configurations(space))) == there
-    mirror.update()
     storage = JournalStorage(JournalFileBackend(str(tmp_path / "resumed.journal")))
     (kept,) = optuna.get_all_study_names(storage)
     trials = optuna.load_study(study_name=kept, storage=storage).trials
