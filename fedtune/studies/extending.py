@@ -18,7 +18,7 @@ from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
-from fedtune.tuning import finite, plan, schedulers
+from fedtune.tuning import plan, schedulers, space_facts
 from fedtune.tuning import space as spaces
 from fedtune.tuning.searchers import EXTENDABLE
 
@@ -61,10 +61,10 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
 
 def _untried(p: plan.SearchPlan, run: StudyFolder) -> int:
     """How many trials there will be; UserError if every configuration of the space was tried."""
-    if not finite.is_finite(p.space) or run.study is None:
+    if not space_facts.is_finite(p.space) or run.study is None:
         return p.trials
-    tried = {finite.key(t.params) for t in run.study.trials if t.state.is_finished()}
-    left = sum(1 for _ in finite.untried(p.space, tried, p.trials))
+    tried = {space_facts.key(t.params) for t in run.study.trials if t.state.is_finished()}
+    left = sum(1 for _ in space_facts.untried(p.space, tried, p.trials))
     if not left:
         raise UserError(
             f"more trials need untried configurations, but {run.path} tried all of its space; widen the space"

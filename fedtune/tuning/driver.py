@@ -20,7 +20,6 @@ from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
-from fedtune.runs.state_copies import StateCopies
 from fedtune.tuning import saved_state, schedulers, searchers
 from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
@@ -126,7 +125,7 @@ def drive(
             *tools,
             *also,
         ]
-        copied = ray_internals.states_copied_by(StateCopies().copy)
+        copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
         with interrupting.ctrl_c_kept(), copied, view.window if show else nullcontext(), local_ray.spoken_to():
             grid = tuner.fit()
         if journal:

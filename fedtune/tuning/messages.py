@@ -16,7 +16,7 @@ from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import caveats, finite, schedulers, verdict
+from fedtune.tuning import schedulers, space_facts, verdict
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
@@ -98,13 +98,15 @@ def conclude(
         _say_checked(p, checked)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # if everything was tried, nothing was sampled
-    for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
+    learns = (
+        "" if space_facts.are_all(p.space, p.trials) else p.searcher
+    )  # if everything was tried, nothing was sampled
+    for caveat in verdict.caveats(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     record = p.files.record
-    for caveat in caveats.unseeded(record):
+    for caveat in verdict.unseeded(record):
         say(f"note: {caveat}")
-    for caveat in caveats.on_test_rows(record):
+    for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
     if not in_comparison:
         _say_next(p, config, sum(counts.values()), data_dir)
@@ -122,7 +124,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo |= {"train the best again": again}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
+    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")

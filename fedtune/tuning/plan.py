@@ -21,7 +21,7 @@ from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import finite, idle, schedulers, searchers, widening
+from fedtune.tuning import schedulers, searchers, space_facts, widening
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import AUTO, flag
 from fedtune.tuning.options.search import SearchOptions
@@ -132,7 +132,7 @@ class SearchPlan:
         """Why its scheduler can stop no trial, or move none; "" if it can."""
         if self.grace < self.budget.limit:
             return ""
-        first = spaces.first_effect(self.space, self.workload, within=self.workload.rounds)
+        first = space_facts.first_effect(self.space, self.workload, within=self.workload.rounds)
         return schedulers.unjudged(self.scheduler, self.budget, self.grace, self.options.grace, *first)
 
     def to_record(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class SearchPlan:
             }
             | ({"own": user_copies.to_record(self.own)} if self.own else {})
             | ({"unjudged": why} if (why := self.unjudged) else {})
-            | ({"whole": True} if finite.are_all(self.space, self.trials) else {})
+            | ({"whole": True} if space_facts.are_all(self.space, self.trials) else {})
         )
 
     @property
@@ -175,10 +175,10 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
     space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
     space = widening.with_ranges(space, options.ranges, workload)
-    space = idle.without(space, workload, options.recorded.get("space", ()))
+    space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = _searcher(options, space, workload)
     if searcher == "grid" and not space.is_grid:
-        space = finite.as_grid(space)
+        space = space_facts.as_grid(space)
     kind = schedulers.find(options.scheduler)
     moves = kind.moves_hyperparameters
     if not workload.traits.continues and (moves or kind.pauses):
@@ -199,7 +199,7 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
     requested = options.trials or (len(points) if searcher == "grid" else 32)
-    trials = finite.trials(requested, space, points, sum(map(bool, outside)), moves)
+    trials = space_facts.trials(requested, space, points, sum(map(bool, outside)), moves)
     return SearchPlan(
         options=options,
         workload=workload,
@@ -347,11 +347,11 @@ def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[B
 
 def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
     """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
-    latest, name = spaces.first_effect(space, workload)
+    latest, name = space_facts.first_effect(space, workload)
     rounds = workload.rounds
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
-        latest, name = spaces.first_effect(space, workload, within=rounds)
+        latest, name = space_facts.first_effect(space, workload, within=rounds)
     return latest, name
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.terminal import command_line, say, several
-from fedtune.runs import disk, provenance, reading, state_copies, user_copies
+from fedtune.runs import disk, provenance, reading, user_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
@@ -150,7 +150,7 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
     with ExitStack() as stack:
         if before:
             stack.enter_context(p.files.lock())
-            state_copies.commit_states(p.folder)
+            saved_state.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
         if p.earlier:

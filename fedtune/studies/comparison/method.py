@@ -22,7 +22,7 @@ from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.comparison.text import listed
-from fedtune.tuning import caveats, schedulers, searchers
+from fedtune.tuning import schedulers, searchers, verdict
 from fedtune.tuning.plan import SearchPlan
 
 SEARCHERS = {
@@ -172,7 +172,7 @@ def _selected(c: ComparisonPlan, tested: Tested) -> list[str]:
             f"It trains the best {TOP} of them on {several(len(c.first.choosing), f'more {c.first.run_word}')}, and "
             "names the one with the best mean over all; one that diverges on any is out."
         )
-    on_test = [line for record in tested.records for line in caveats.on_test_rows(record)]
+    on_test = [line for record in tested.records for line in verdict.on_test_rows(record)]
     if on_test:
         return sentences + [f"{one_line(line)}." for line in dict.fromkeys(on_test)]
     if all(n.startswith("val_") or n in METRICS for n in goal.names):
