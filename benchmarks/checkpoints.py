@@ -65,8 +65,15 @@ def measure(arguments: str, config: dict[str, Any]) -> dict[str, float]:
         p = plan.make(SearchOptions(**given(search.parser().parse_args(words), SearchOptions)))
         data = datasets.load(p.workload.scenario.dataset, p.options.data_dir)
         driver.FederatedTrainable = Timed
-        with ray_start.connected(None, p.cpus, p.gpus, dashboard=False):
-            _, reported = driver.fit(p, [partitioning.partition(data, p.workload.scenario, 0)], 1, False)
+        with ray_start.connected(None, 1, p.gpus, dashboard=False):
+            _, reported = driver.fit(
+                plan.StartedSearch(
+                    plan=p,
+                    workload=p.workload,
+                    prepared=[partitioning.partition(data, p.workload.scenario, 0)],
+                    concurrent=1,
+                )
+            )
     [rows] = reported.values()
     end = rows[-1]
     return {"seconds": end["time_total_s"] + end["spent"], "spent": end["spent"], "saves": end["saves"]}

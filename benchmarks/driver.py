@@ -79,7 +79,9 @@ def with_fedtune(p: plan.SearchPlan, trainable: Any) -> int:
     p.files.write("running")
     watch = disk.DiskWatch(p.folder)
     sys.stderr = open(os.devnull, "w")  # the line of each trial
-    _, reported = driver.drive(p, trainable, 2, watch=watch)
+    _, reported = driver.fit(
+        plan.StartedSearch(plan=p, workload=p.workload, prepared=[], concurrent=2), watch=watch, trainable=trainable
+    )
     return sum(map(len, reported.values()))
 
 

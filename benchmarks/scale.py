@@ -249,10 +249,13 @@ def main() -> int:
             bundle = tune.PlacementGroupFactory([{"CPU": 1}])
             blocks = Blocks(every, args.slots)
             print(f"{'trials':>8} {'ms a trial':>11} {'ms a result':>12} {'MB':>7} {'lost':>7}")
-            tools: Any = [blocks]
             with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):  # the line of each trial
-                driver.drive(
-                    p, tune.with_resources(Nothing, bundle), args.slots, watch=disk.DiskWatch(p.folder), tools=tools
+                trainable, watch = tune.with_resources(Nothing, bundle), disk.DiskWatch(p.folder)
+                driver.fit(
+                    plan.StartedSearch(plan=p, workload=p.workload, prepared=[], concurrent=args.slots),
+                    watch=watch,
+                    also=[blocks],
+                    trainable=trainable,
                 )
     first, last = blocks.rows[0], blocks.rows[-1]
     grown = (last["MB"] - first["MB"]) / max(1, last["trials"] - first["trials"]) * 1e3

@@ -62,9 +62,9 @@ def with_tune(rounds: int, processes: int) -> tuple[float, float]:
         p.points[:] = CONFIGS  # the default configuration is not trained on the other side
         data = partitioning.make(p.workload.scenario, p.workload.seed)
         began = time.perf_counter()
-        with ray_start.connected(None, p.cpus, p.gpus, dashboard=True):
+        with ray_start.connected(None, 1, p.gpus, dashboard=True):
             started = time.perf_counter()
-            grid, _ = driver.fit(p, [data], processes, resumed=False)
+            grid, _ = driver.fit(plan.StartedSearch(plan=p, workload=p.workload, prepared=[data], concurrent=processes))
             searched = time.perf_counter()
             assert len(grid) == len(CONFIGS) and all(grid[i].metrics["round"] == rounds for i in range(len(grid)))
     return started - began, searched - started

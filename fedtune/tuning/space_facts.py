@@ -1,4 +1,4 @@
-"""What is known of a space before anything is trained: its configurations, and from when each hyperparameter matters."""
+"""What is known of a space before anything is trained: its configurations, and from when on hyperparameters matter."""
 
 from __future__ import annotations
 

@@ -301,7 +301,10 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
     ]
     goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
     p = SimpleNamespace(
-        goal=goal, final_seeds=3, run_word="seed", workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True))
+        goal=goal,
+        options=SimpleNamespace(final_seeds=3),
+        run_word="seed",
+        workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True)),
     )
     messages._say_checked(p, pd.DataFrame(rows))
     lines = capsys.readouterr().out.splitlines()

@@ -16,7 +16,7 @@ from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
 from fedtune.tuning.callbacks.live_view import LiveView
-from fedtune.tuning.callbacks.recorder import ResultRecorder
+from fedtune.tuning.callbacks.recorder import TrialRows
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:
@@ -165,7 +165,7 @@ def test_what_goes_wrong_in_showing_does_not_end_the_search(monkeypatch: pytest.
 
 
 def test_rows_are_kept_whoever_looks() -> None:
-    kept = ResultRecorder({"old": [row(1, 0.3)]})
+    kept = TrialRows({"old": [row(1, 0.3)]})
     kept.on_trial_result(0, [], trial("a"), row(1, 0.5))
     kept.on_trial_result(0, [], trial("old"), row(2, 0.6))
-    assert kept.rows == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}
+    assert dict(kept) == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}
