@@ -22,7 +22,7 @@ from fedtune.runs import provenance, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.studies import ray_tasks
 from fedtune.studies.ray_tasks import RunTask
-from fedtune.tuning import plan
+from fedtune.tuning import plan, space_facts
 from fedtune.tuning import space as spaces
 from fedtune.tuning.domains import grid_values, require_points
 from fedtune.tuning.space_types import Config, Space
@@ -75,7 +75,7 @@ def run(options: TabulationOptions, output: Path) -> int:
         values=_values(levels, seeds, outcomes, workload.rounds),
         default=tabulated.nearest(levels, workload.configuration({})),
         about=about,
-        first_effect=spaces.first_effect(space, workload, within=workload.rounds)[0],
+        first_effect=space_facts.first_effect(space, workload, within=workload.rounds)[0],
     )
     table.write(output)
     diverged = int(np.isnan(table.values[..., -1]).sum())

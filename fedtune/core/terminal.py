@@ -8,19 +8,22 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.live import Live
     from rich.progress import Progress
 
 CELL = "JPY_PARENT_PID"  # set in the environment of processes that a notebook's cell starts
 WORD = 250  # characters of a path or a name that a message shows in full
 LINE = 600  # characters of a message
 ASCII = {"−": "-", "–": "-", "±": "+-", "…": "...", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "\u2002": " "}
+PERIOD = 0.5  # seconds between two pictures
 MAX_NAMES = 5  # names that a message lists at most
 
 
@@ -82,6 +85,53 @@ def in_notebook() -> bool:
 def watched() -> bool:
     """Whether stderr is a terminal, in which a picture can be redrawn; the output of a notebook's `!` is not."""
     return sys.stderr.isatty() and CELL not in os.environ
+
+
+class LivePicture:
+    """A picture that is drawn again and again: in the notebook's cell that runs, or in the terminal, by a thread."""
+
+    def __init__(self, draw: Callable[[], RenderableType]) -> None:
+        """Nothing is shown yet."""
+        self._draw, self._due = draw, 0.0
+        self._cell: Any = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> LivePicture:
+        """Show it for the first time."""
+        if in_notebook():
+            from IPython.display import display
+
+            self._cell = display(display_id=True)
+            self.update()
+        elif watched():
+            from rich.live import Live
+
+            self._live = Live(console=console(stderr=True), get_renderable=self._draw, refresh_per_second=1 / PERIOD)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last picture, where it can still be drawn."""
+        self._due = 0.0
+        with suppress(Exception):
+            self.update()
+            if self._live:
+                self._live.stop()
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is a place for pictures."""
+        return bool(self._cell or self._live)
+
+    def update(self) -> None:
+        """Draw it anew, where no thread does, if the last time is long ago."""
+        if self._cell and time.monotonic() >= self._due:
+            from IPython.display import HTML
+
+            self._due = time.monotonic() + PERIOD
+            page = console(width=160, record=True, file=io.StringIO())
+            page.print(self._draw())
+            self._cell.update(HTML(page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")))
 
 
 def progress(title: str) -> Progress:

@@ -25,7 +25,7 @@ from fedtune.reporting.templates import TextTable
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import AGAIN, RunFiles, search_of
-from fedtune.tuning import caveats, schedulers, verdict
+from fedtune.tuning import schedulers, verdict
 from fedtune.tuning.options.search import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of a study that has not ended
@@ -160,7 +160,7 @@ class Findings:
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
         own = [self.record["algorithm"]]
-        of_program = [*caveats.on_test_rows(self.record), *caveats.unseeded(self.record)]
+        of_program = [*verdict.on_test_rows(self.record), *verdict.unseeded(self.record)]
         of_run = of_state(self.run, self.state, self.record)
         return [*(sentence(line, own) for line in of_program), *of_run, *_of_check(self), *_of_trials(self)]
 
@@ -294,7 +294,7 @@ def _of_trials(f: Findings) -> list[str]:
     learns = (
         "" if f.record.get("whole") else str(f.record.get("searcher"))
     )  # if everything was tried, nothing was sampled
-    of_search = caveats.of_search(learns, len(f.trials), f.config, f.record.get("space") or {})
+    of_search = verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {})
     unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
     return [*warnings, *map(sentence, [*(of_search if f.best is not None else ()), *unjudged])]
 

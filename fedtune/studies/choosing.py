@@ -18,12 +18,12 @@ from fedtune.runs import choice, reading, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies import final_check, fresh_seeds, ray_tasks
 from fedtune.tuning import messages
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.plan import SearchPlan, StartedSearch
 
 Trial = dict[Any, Any]  # a row of the table of trials
 
 
-def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tuple[pd.Series | None, pd.DataFrame]:
+def choose(s: StartedSearch, trials: pd.DataFrame) -> tuple[pd.Series | None, pd.DataFrame]:
     """The trial to name, None if none can be; and a row for each that was trained on more seeds, in the order of rank.
 
     What decides is shown, and written into the table of trials.  Each run leaves a file, and is not trained again if
@@ -33,14 +33,15 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
     same on each further one; every metric of the goal, its mean over all of them; reason, why it cannot be chosen, ""
     if it can: it diverged or failed on a seed, or breaks a constraint in the mean.
     """
-    if p.earlier and not p.continued:
+    p = s.plan
+    if p.extended and not p.continued:
         p.files.choice_folder.mkdir(exist_ok=True)
-        for file in RunFiles(p.earlier).choice_folder.glob("*.json"):  # named by all that the outcome depends on
+        for file in RunFiles(p.extended).choice_folder.glob("*.json"):  # named by all that the outcome depends on
             shutil.copy(file, p.files.choice_folder)
     rows: list[dict[str, Any]] = []
 
     def worth(some: Sequence[Trial]) -> list[float]:
-        table = _trained(p, data, some)
+        table = _trained(s, some)
         rows.extend(table)
         first = p.goal.first
         return [math.nan if row["reason"] else first.sign * row[first.name] for row in table]
@@ -55,24 +56,25 @@ def choose(p: SearchPlan, data: Mapping[str, Any], trials: pd.DataFrame) -> tupl
     return trials[trials["trial"] == name].iloc[-1] if name else None, table
 
 
-def _trained(p: SearchPlan, data: Mapping[str, Any], some: Sequence[Trial]) -> list[dict[str, Any]]:
+def _trained(s: StartedSearch, some: Sequence[Trial]) -> list[dict[str, Any]]:
     """Train some trials' configurations on the further seeds, as trials are trained; a row each."""
+    p = s.plan
     runs = {
         (t["trial"], seed): ray_tasks.RunTask(
-            f"{t['trial']}, {p.run_word} {seed}", p.workload.with_seed(seed), fresh_seeds.values(p, t)
+            f"{t['trial']}, {p.run_word} {seed}", s.workload.with_seed(seed), fresh_seeds.values(p, t)
         )
         for t in some
         for seed in p.choosing
     }
     outcomes = ray_tasks.run_all(
         runs=list(runs.values()),
-        data=data,
+        data=s.data,
         folder=p.files.choice_folder,
-        cpus=p.cpus,
-        gpus=p.gpus,
+        cpus=p.options.cpus_per_trial,
+        gpus=s.gpus,
         budget=p.budget,
         title="choice",
-        concurrent=p.concurrent,
+        concurrent=s.concurrent,
         timed="seconds" in p.goal.names,
     )
     return [judged(p, t, {seed: outcomes[runs[t["trial"], seed].label] for seed in p.choosing}) for t in some]

@@ -10,16 +10,16 @@ from typing import Any
 
 import pandas as pd
 
+from fedtune.core import terminal
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, several
 from fedtune.runs import frames, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
-from fedtune.tuning import finite, plan, schedulers
-from fedtune.tuning import space as spaces
+from fedtune.tuning import plan, schedulers, space_facts
 from fedtune.tuning.searchers import EXTENDABLE
 
 
@@ -46,32 +46,19 @@ def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any],
     record = resuming.record_of(run, trust)
     _require_extendable(run, record)
     options = resuming.options_of(run, changed)
+    after = plan.EarlierSearch(path.absolute())
     if more.trials:
-        name = name or f"{options.name}+{more.trials}"
-        planned = plan.make(dataclasses.replace(options, name=name, trials=more.trials))
-        # the default configuration was the first trial of the first search
-        planned = dataclasses.replace(planned, points=[], outside=[], trials=_untried(planned, run))
+        options = dataclasses.replace(options, name=name or f"{options.name}+{more.trials}", trials=more.trials)
+        tried = {space_facts.key(t.params) for t in run.study.trials if t.state.is_finished()} if run.study else set()
+        after = after._replace(tried=frozenset(tried))
     else:
         name = name or f"{options.name}+{more.rounds}rounds"
         fields = {**options.fields, "rounds": rounds_of(record) + (more.rounds or 0)}
-        planned = longer(plan.make(dataclasses.replace(options, name=name, fields=fields)), run, more.top)
-    planned = dataclasses.replace(planned, earlier=path.absolute())
+        options = dataclasses.replace(options, name=name, fields=fields)
+        with terminal.silent():  # it is planned again below
+            after = after._replace(trials=longer(plan.make(options), run, more.top))
+    planned = plan.make(options, after=after)
     return search_study.run_with_ray(planned, {"extends": run.name})
-
-
-def _untried(p: plan.SearchPlan, run: StudyFolder) -> int:
-    """How many trials there will be; UserError if every configuration of the space was tried."""
-    if not finite.is_finite(p.space) or run.study is None:
-        return p.trials
-    tried = {finite.key(t.params) for t in run.study.trials if t.state.is_finished()}
-    left = sum(1 for _ in finite.untried(p.space, tried, p.trials))
-    if not left:
-        raise UserError(
-            f"more trials need untried configurations, but {run.path} tried all of its space; widen the space"
-        )
-    if left < p.trials:
-        say(f"note: {several(left, 'configuration')} of the space {'was' if left == 1 else 'were'} not tried yet")
-    return left
 
 
 def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
@@ -108,8 +95,8 @@ def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
         ) from error
 
 
-def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.SearchPlan:
-    """The plan of training a run's best finished trials further, each to its new end."""
+def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> tuple[plan.EarlierTrial, ...]:
+    """A run's best finished trials, which a search planned like this trains further, each to its new end."""
     if p.budget.unit != "rounds":
         raise UserError(
             f"--rounds needs a search whose budget is in rounds, but that of {run.path} is in {p.budget.unit}"
@@ -130,19 +117,9 @@ def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> plan.Search
             f"only finished trials can be trained further, but {run.path} has none; fedtune resume it, or add --trials"
         )
     saved_round = p.workload.trainer.saved_round
-    onward = tuple(
+    return tuple(
         plan.EarlierTrial(t.trial, configs[t.trial], int(t.rounds), *checkpoint(run, t.trial, rounds, saved_round))
         for t in best.itertuples()
-    )
-    default = p.workload.default()
-    moved = [spaces.inside(p.space, default | t.config) for t in onward]
-    return dataclasses.replace(
-        p,
-        points=[point for point, _ in moved],
-        outside=[outside for _, outside in moved],
-        trials=len(onward),
-        continued=onward,
-        scheduler="none",
     )
 
 

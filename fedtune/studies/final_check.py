@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,44 +12,47 @@ from fedtune.core.metrics import figures
 from fedtune.core.objectives import Goal
 from fedtune.runs import choice, clients, reading
 from fedtune.studies import fresh_seeds, ray_tasks
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.space_types import Config
 
 
-def check(p: SearchPlan, data: Mapping[str, Any], config: Config) -> pd.DataFrame:
+def check(s: StartedSearch, config: Config) -> pd.DataFrame:
     """Train the best and the default configuration on fresh seeds: new partitions, initialisations and samples.
 
     Returns a row per run, with the metrics of its last round.  Each client's results are in the table of clients.
     Each run leaves a file, and is not trained again if the search is resumed.
     """
+    p = s.plan
     default = p.default()
     candidates = {"best": config} if config == default else {"best": config, "default": default}
     runs = {
         (name, seed): ray_tasks.RunTask(
-            f"{name}, {p.run_word} {seed}", p.workload.with_seed(seed, checking=True), values
+            f"{name}, {p.run_word} {seed}", s.workload.with_seed(seed, checking=True), values
         )
-        for seed in p.fresh(p.final_seeds)
+        for seed in p.fresh(p.options.final_seeds)
         for name, values in candidates.items()
     }
     outcomes = ray_tasks.run_all(
         runs=list(runs.values()),
-        data=data,
+        data=s.data,
         folder=p.files.final_folder,
-        cpus=p.cpus,
-        gpus=p.gpus,
+        cpus=p.options.cpus_per_trial,
+        gpus=s.gpus,
         budget=p.budget,
         title="final check",
-        concurrent=p.concurrent,
+        concurrent=s.concurrent,
         objective=p.goal.first,
         timed="seconds" in p.goal.names,
     )
     if outcomes:
         algo = {"algorithm": p.workload.name}
-        scored = [(algo | {"configuration": n, "seed": s}, outcomes[r.label].clients) for (n, s), r in runs.items()]
+        scored = [
+            (algo | {"configuration": n, "seed": seed}, outcomes[r.label].clients) for (n, seed), r in runs.items()
+        ]
         reading.write_table(clients.table(scored), p.files.clients_file)
     rows = [
-        {"configuration": n, "seed": s} | last_round(outcomes[run.label], p.goal, p.workload.measures.figures)
-        for (n, s), run in runs.items()
+        {"configuration": n, "seed": seed} | last_round(outcomes[run.label], p.goal, p.workload.measures.figures)
+        for (n, seed), run in runs.items()
     ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
     return frame.sort_values(["configuration", "seed"], ignore_index=True)
@@ -62,11 +64,12 @@ class WorkersAhead(Callback):
     Ray ends a trial's worker with the trial, and a new one loads for seconds what trains.
     """
 
-    def __init__(self, p: SearchPlan) -> None:
-        """p: a plan whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
-        self._trials, self._slots = p.trials, p.concurrent or 1
-        largest = max(2 * p.final_seeds, choice.TOP * len(p.choosing))
-        self._workers = 0 if p.address or p.gpus else min(self._slots, largest)
+    def __init__(self, s: StartedSearch) -> None:
+        """s: one whose trials run on this machine's CPUs; in a cluster it is unknown which node would be used."""
+        p = s.plan
+        self._trials, self._slots = p.trials, s.concurrent
+        largest = max(2 * p.options.final_seeds, choice.TOP * len(p.choosing))
+        self._workers = 0 if p.options.address or s.gpus else min(self._slots, largest)
         self._started: list[ray.ObjectRef] = []
 
     def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:

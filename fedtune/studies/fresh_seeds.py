@@ -86,31 +86,32 @@ def evaluate(
     folder   where each run leaves a file; a run whose file is there is not run again.
     """
     entries = [
-        (k, name, p, c, seed)
+        (k, name, p, workload.with_seed(seed, checking=True), c, seed)
         for k, of in enumerate(plans, 1)
         for name, p in of.items()
+        for workload in [p.workload_as_begun()]
         for c in candidates(p, top)
         for seed in p.fresh(seeds)
     ]
     runs: dict[tuple[str, str, int], ray_tasks.RunTask] = {}
-    for _, name, p, c, seed in entries:
+    for _, name, p, workload, c, seed in entries:
         label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
-        runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, p.workload.with_seed(seed, checking=True), c.config))
+        runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, workload, c.config))
     first = next(iter(plans[0].values()))
     outcomes = ray_tasks.run_all(
         runs=list(runs.values()),
         data=data,
         folder=folder,
-        cpus=first.cpus,
+        cpus=first.options.cpus_per_trial,
         gpus=first.gpus,
         budget=first.budget,
         title="fresh seeds",
-        concurrent=first.concurrent,
+        concurrent=first.options.max_concurrent,
         objective=first.goal.first,
         timed="seconds" in first.goal.names,
     )
     rows, rounds, scored = [], [], []
-    for k, name, p, c, seed in entries:
+    for k, name, p, _, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
         whose = {"algorithm": name, "configuration": c.name, "seed": seed}
         config = {tables.CONFIG + n: v for n, v in c.config.items()}

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import JUDGED
-from fedtune.core.objectives import TEST, Goal
+from fedtune.core.objectives import TEST
 from fedtune.core.terminal import say, several
 from fedtune.runs import frames, provenance
 from fedtune.runs.files import RunFiles
@@ -52,24 +51,14 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
             f"a trial is replayed from its first round, but trials of {path} continued others (pbt, --rounds); "
             "replay the first search"
         )
-    planned = plan.make(options)
+    whole: dict[str, Any] = {"budget_unit": "rounds", "budget": None, "grace": None, "time_budget": None}
+    options = dataclasses.replace(options, objective=options.objective.split(",")[0], **whole)
+    planned = plan.make(options, after=plan.EarlierSearch(path, tuple(tried), replayed=True))
     if not planned.workload.traits.repeatable:
         raise UserError(
             f"a replay compares every number, but {planned.workload.name} has no seed and gives others each time; "
             "write {seed} in its command if it takes one"
         )
-    planned = dataclasses.replace(
-        planned,
-        replayed=tuple(tried),
-        trials=len(tried),
-        points=[],
-        outside=[],
-        searcher="replay",
-        scheduler="none",
-        budget=Budget("rounds", planned.workload.rounds, 1),
-        time_budget=None,
-        goal=Goal(planned.goal.objectives[:1], planned.goal.constraints),
-    )
     status = search_study.run_with_ray(planned, {"replays": run.name})
     nothing = status == 1 and record["state"] == "nothing found"  # the search had found nothing either
     return compare(before, planned, record) if nothing or not status else status

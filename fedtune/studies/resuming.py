@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.runs import state_copies, user_copies
+from fedtune.runs import user_copies
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.provenance import record_for_resume
 from fedtune.studies import search_study
@@ -45,7 +45,7 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         )
     if run.states_file.exists():  # the driver died while it replaced them
         with run.lock():
-            state_copies.commit_states(path)
+            saved_state.commit_states(path)
     saved_state.require_state(path)
     planned = plan.make(options, resumed=True)
     return search_study.run_with_ray(planned, record_for_resume(record), resumed=True)

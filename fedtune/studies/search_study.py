@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,9 +19,11 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
-from fedtune.tuning.callbacks import loggers
+from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.callbacks.recorder import TrialRows
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.options.options import AUTO
+from fedtune.tuning.plan import SearchPlan, StartedSearch
+from fedtune.tuning.space_types import Config
 from fedtune.user_code import user_errors
 
 
@@ -33,65 +35,44 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
     with ExitStack() as stack:
         if resumed:
             stack.enter_context(p.files.lock())
-        data = p.workload.trainer.load(p.workload, p.options.data_dir, p.options.download)
-        prepared = prepare(p, data, p.final_seeds)
+        trains, options = p.workload.trainer, p.options
+        data = trains.load(p.workload, options.data_dir, options.download)
+        trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
+        trains.report(p.workload, data)
+        prepared = prepare(p, data)
         disk.require_room(p.storage)
-        fits = stack.enter_context(
-            ray_start.connected(
-                p.address,
-                cpus=p.cpus,
-                gpus=p.gpus,
-                dashboard=p.options.dashboard,
-                host=p.options.dashboard_host,
-                trials=p.at_once,
-                log=p.files.ray_log_file,
-                storage=p.storage,
-            )
-        )
+        fits = stack.enter_context(connected(p, p.files, p.storage))
         return run_search(p, record or {}, data, prepared, fits, resumed)
 
 
-def prepare(p: SearchPlan, data: Mapping[str, Any], fresh: int) -> list[Any]:
-    """The data that every trial trains on, by seed; UserError if they, or the fresh ones, cannot be prepared."""
-    trains = p.workload.trainer
-    trains.require(p.workload, data, [*p.choosing, *p.fresh(fresh)])
-    trains.report(p.workload, data)
-    return prepared(p, data)
+def connected(p: SearchPlan, files: RunFiles, storage: Path) -> AbstractContextManager[int]:
+    """Ray, with room for so many of a search's trials.  files: of the study.  storage: what its nodes must share."""
+    return ray_start.connected(
+        p.options.address,
+        cpus=p.options.cpus_per_trial,
+        gpus=p.gpus,
+        dashboard=p.options.dashboard,
+        host=p.options.dashboard_host,
+        trials=min(p.trials, p.options.max_concurrent or p.trials),
+        log=files.ray_log_file,
+        storage=storage,
+    )
 
 
-def prepared(p: SearchPlan, data: Mapping[str, Any]) -> list[Any]:
+def prepare(p: SearchPlan, data: Mapping[str, Any]) -> list[Any]:
     """The data that every trial trains on, by seed."""
     return [p.workload.trainer.prepare(p.workload, data, seed) for seed in p.selecting]
 
 
-def as_recorded(p: SearchPlan) -> SearchPlan:
-    """The plan with what its run's record says was chosen, if it was started before."""
-    record = p.files.record if p.files.record_file.exists() else {}
-    return dataclasses.replace(p, workload=p.workload.as_recorded(record))
-
-
 def run_search(
-    p: SearchPlan,
-    record: dict[str, Any],
-    data: Mapping[str, Any],
-    prepared: list[Any],
-    fits: int,
-    resumed: bool,
+    p: SearchPlan, record: dict[str, Any], data: Mapping[str, Any], prepared: list[Any], fits: int, resumed: bool
 ) -> int:
-    """Run a search with Ray already running and room for `fits` trials; a resuming caller already holds the folder's
-    lock.
-    """
+    """Run a search with Ray already running and room for `fits` trials; who resumes one holds the folder's lock."""
     with ExitStack() as stack:
-        p = as_recorded(p)
-        p = dataclasses.replace(p, workload=p.workload.trainer.settled(p.workload, p.default(), prepared[0]))
-        if p.probe:
-            gpus, fits = gpu_share.measure_gpu_share(p.workload, prepared, p.cpus)
-            p = dataclasses.replace(p, gpus=gpus)
-        p = dataclasses.replace(p, concurrent=p.concurrent or fits)
-        messages.announce(p, p.options.space, p.concurrent or fits)
-        run = p.files
-        tools = stack.enter_context(loggers.opened(p.options.logger, about(p), p.workload.configuration))
-        run.add(**provenance.of_workload(p.workload) | p.to_record() | record)
+        s, run = _started(p, data, prepared, fits), p.files
+        messages.announce(s)
+        tools = stack.enter_context(trackers.opened(p)) if p.options.logger else []
+        run.add(**provenance.of_workload(s.workload) | p.to_record() | {"concurrent": s.concurrent} | record)
         if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
             stack.enter_context(run.lock())
@@ -102,77 +83,120 @@ def run_search(
         if not p.options.debug:
             stack.enter_context(ray_start.without_stacks())
         with watch.explaining(p.shown):
-            return search_and_check(
-                p=p, data=data, prepared=prepared, run=run, watch=watch, resumed=resumed, tools=tools
-            )
+            return search_and_check(s, run, watch, resumed, tools)
 
 
-def about(p: SearchPlan) -> loggers.About:
-    """The description of the search for tools that log trials."""
-    w = p.workload
-    return loggers.About(f"{p.storage.name}/{p.name}", w.name, p.scenario, w.seed, p.folder)
+def _started(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> StartedSearch:
+    """The search with what a look at its data, its record and its GPUs decides."""
+    workload, gpus = p.workload_as_begun(), p.gpus
+    workload = workload.trainer.settled(workload, p.default(), prepared[0])
+    if p.options.gpus_per_trial == AUTO:
+        gpus, fits = gpu_share.measure_gpu_share(workload, prepared, p.options.cpus_per_trial)
+    concurrent = p.options.max_concurrent or fits
+    return StartedSearch(plan=p, workload=workload, data=data, prepared=prepared, gpus=gpus, concurrent=concurrent)
+
+
+class Found(NamedTuple):
+    """What a search found."""
+
+    trials: pd.DataFrame
+    best: pd.Series | None  # by the trials' own seeds
+    broken: dict[str, list[str]]  # why trials failed with errors that stay, and their stacks
+    hopeless: str  # why no configuration can keep the constraints, if none can
+    interrupted: bool  # by the user, before its trials had ended
+    began: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many trials ended in which way."""
+        return dict(self.trials["status"].value_counts().to_dict())
 
 
 def search_and_check(
-    p: SearchPlan,
-    data: Mapping[str, Any],
-    prepared: list[Any],
+    s: StartedSearch,
     run: RunFiles,
     watch: disk.DiskWatch,
     resumed: bool,
-    tools: Sequence[loggers.TrialLogger] = (),
+    tools: Sequence[trackers.TrialLogger] = (),
 ) -> int:
-    """Search in the study's folder, write its tables, then check what was found; the exit status."""
-    began = time.monotonic()
+    """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
+    p, ahead = s.plan, final_check.WorkersAhead(s)
     with _ending_recorded(p, run, watch):
-        ahead = final_check.WorkersAhead(p)
-        grid, reported = driver.fit(p, prepared, p.concurrent or 1, resumed, watch, tools, also=[ahead])
-    rounds, trials = tables.frames(grid, reported, p.earlier, [t.trial for t in p.continued], p.goal)
-    p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
-    reading.write_table(rounds, run.rounds_file)
-    reading.write_table(trials, run.trials_file)
+        found = _search(s, run, watch, resumed, tools, ahead)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(p.shown)
-    if len(p.goal.objectives) > 1 and len(rounds):
-        messages.front(p, rounds, trials)
-    hopeless = unkeepable.reason(p, reported)
-    cut = not hopeless and saved_state.cut_short(grid, p.trials, p.folder)
-    if cut:
-        what = "time budget reached" if p.time_budget else _interrupted(p)
-        say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
-    counts = trials["status"].value_counts().to_dict()
-    run.add(search_seconds=round(time.monotonic() - began, 1), status=counts)
-    best = None if hopeless else tables.best_trial(trials, p.budget.unit, p.goal)
-    broken = _broken(reported)
+    if found.best is None:
+        return _nothing_found(p, run, found)
+    with _ending_recorded(p, run, watch):
+        best = _choose(s, run, found, ahead)
     if best is None:
-        return _nothing_found(p, run, trials, broken, cut and not p.time_budget, hopeless)
-    every = several(len(trials), "trial")
-    for reason, trouble in broken.items():
-        say(f"note: {len(trouble)} of {every} failed: {reason}" + _at_length(trouble))
-    how: dict[str, Any] = {"trials": len(trials), "seeds": p.seeds}
-    over = not cut or p.time_budget
-    if over and p.choosing and best["status"] == "finished":
-        with _ending_recorded(p, run, watch):
-            ahead.wait()
-            best, rows = choosing.choose(p, data, trials)
-        run.add(choice=rows.to_dict("records"))
-        if best is None:
-            return _nothing_stands(run, rows)
-        how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
-    config = tables.write_best(p.folder, p.workload, p.scenario, best, p.budget, p.goal, **how)
-    if not over:
+        return 1
+    config = _write_best(s, found, best)
+    if found.interrupted:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
         say(f"folder: {p.shown}")
         return 130
     with _ending_recorded(p, run, watch):
         ahead.wait()
-        checked = final_check.check(p, data, config)
-    run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - began, 1))
+        checked = final_check.check(s, config)
+    run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
     run.write("finished")
-    messages.conclude(p, config, best, checked, counts, p.options.data_dir)
+    messages.conclude(p, config, best, checked, found.counts)
     return 0
+
+
+def _search(
+    s: StartedSearch,
+    run: RunFiles,
+    watch: disk.DiskWatch,
+    resumed: bool,
+    tools: Sequence[trackers.TrialLogger],
+    ahead: final_check.WorkersAhead,
+) -> Found:
+    """Train the trials, and write and show the tables that they give."""
+    p, began = s.plan, time.monotonic()
+    grid, reported = driver.fit(s, resumed, watch, tools, also=[ahead])
+    rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
+    p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
+    reading.write_table(rounds, run.rounds_file)
+    reading.write_table(trials, run.trials_file)
+    if len(p.goal.objectives) > 1 and len(rounds) and not watch.fault:
+        messages.front(p, rounds, trials)
+    hopeless = unkeepable.reason(p, reported) if p.goal.constraints else ""
+    cut = not hopeless and not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
+    if cut:
+        what = "time budget reached" if p.options.time_budget else _interrupted(p)
+        say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
+    best = None if hopeless else tables.best_trial(trials, p.budget.unit, p.goal)
+    found = Found(trials, best, _broken(reported), hopeless, cut and not p.options.time_budget, began)
+    run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
+    return found
+
+
+def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.WorkersAhead) -> pd.Series | None:
+    """The trial to name: the best, by more seeds where the options say so; None, said and recorded, if none stands."""
+    for reason, stacks in found.broken.items():
+        say(f"note: {len(stacks)} of {several(len(found.trials), 'trial')} failed: {reason}{_at_length(stacks)}")
+    if found.interrupted or not s.plan.choosing or found.best is None or found.best["status"] != "finished":
+        return found.best
+    ahead.wait()
+    best, rows = choosing.choose(s, found.trials)
+    run.add(choice=rows.to_dict("records"))
+    if best is None:
+        run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
+        _say_nothing(run, messages.none_stands(rows))
+    return best
+
+
+def _write_best(s: StartedSearch, found: Found, best: pd.Series) -> Config:
+    """Write best.yaml; the searched values of the best trial."""
+    p = s.plan
+    how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
+    if tables.CHOICE in best:
+        how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
+    return tables.write_best(p.folder, s.workload, p.scenario, best, p.budget, p.goal, **how)
 
 
 @contextmanager
@@ -197,7 +221,7 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
 
 def _interrupted(p: SearchPlan) -> str:
     """The message for an interrupted search."""
-    if p.replayed or p.earlier:
+    if p.after:
         return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
     return f"interrupted; {command_line('resume', p.shown)} continues it"
 
@@ -216,34 +240,23 @@ def _at_length(stacks: list[str]) -> str:
     return f"\n{stacks[0]}".rstrip("\n")
 
 
-def _nothing_stands(run: RunFiles, rows: pd.DataFrame) -> int:
-    """Say and record that no finished trial can be chosen; the exit status."""
-    why = messages.none_stands(rows)
-    run.best_file.unlink(missing_ok=True)  # it may be from before an interruption
-    run.write("nothing found", reason=why)
-    say(why)
-    return 1
-
-
-def _nothing_found(
-    p: SearchPlan, run: RunFiles, trials: pd.DataFrame, broken: dict[str, list[str]], interrupted: bool, hopeless: str
-) -> int:
-    """Say and record why no trial counts; the exit status.  UserError if all failed with errors that stay.
-
-    hopeless: why no configuration can satisfy the constraints, if that is so.
-    """
-    if interrupted:
+def _nothing_found(p: SearchPlan, run: RunFiles, found: Found) -> int:
+    """Say and record why no trial counts; the exit status.  UserError if all failed with errors that stay."""
+    if found.interrupted:
         run.write("interrupted")
         return 130
-    if broken and sum(map(len, broken.values())) == len(trials):
-        (reason, stacks), *unlike = broken.items()
+    if found.broken and sum(map(len, found.broken.values())) == len(found.trials):
+        (reason, stacks), *unlike = found.broken.items()
         others = f" (and {len(unlike)} other reasons)" if unlike else ""
         failed = f"every trial failed: {reason}{others}"
         run.write("nothing found", reason=failed)
         if more := _at_length(stacks):
             say(f"a trial's last lines:{more}")
         raise UserError(failed)
-    why = hopeless or verdict.nothing(p.goal, p.budget.unit, trials)
+    return _say_nothing(run, found.hopeless or verdict.nothing(p.goal, p.budget.unit, found.trials))
+
+
+def _say_nothing(run: RunFiles, why: str) -> int:
     run.write("nothing found", reason=why)
     say(why)
     return 1

@@ -1,16 +1,16 @@
-"""Run a plan with Ray Tune: from the start, from where its last driver stopped, or continuing an earlier run."""
+"""Run a search with Ray Tune: from the start, from where its last driver stopped, or after an earlier search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import BasicVariantGenerator, Searcher
 
 from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
@@ -20,16 +20,16 @@ from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
 from fedtune.runs import disk, logs, pareto
 from fedtune.runs.files import RunFiles
-from fedtune.runs.state_copies import StateCopies
 from fedtune.tuning import saved_state, schedulers, searchers
-from fedtune.tuning.callbacks import live_view
-from fedtune.tuning.callbacks.loggers import TrialLogger
-from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
+from fedtune.tuning import space as spaces
+from fedtune.tuning.callbacks.live_view import LiveView
+from fedtune.tuning.callbacks.recorder import TrialRows
 from fedtune.tuning.callbacks.study_journal import StudyJournal
+from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.optuna_searcher import OptunaSearcher
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
-from fedtune.tuning.replaying import ReplaySearcher, StopAtRecordedRound
+from fedtune.tuning.space_types import Config
 from fedtune.tuning.trainable import FederatedTrainable, key, known_as_itself
 from fedtune.tuning.unkeepable import Unkeepable
 from fedtune.user_code.user_files import plain_name
@@ -47,106 +47,87 @@ class TensorBoard(TBXLoggerCallback):
 
 
 def fit(
-    p: SearchPlan,
-    data: list[Any],
-    concurrent: int,
-    resumed: bool,
-    watch: disk.DiskWatch | None = None,
-    tools: Sequence[TrialLogger] = (),
-    show: bool = True,
-    also: Sequence[tune.Callback] = (),
-) -> tuple[tune.ResultGrid, TrialRows]:
-    """Run the search, or what is left of it.  Returns Tune's results, and all that each trial reported."""
-    bundle = tune.PlacementGroupFactory([{"CPU": p.cpus, "GPU": p.gpus} if p.gpus else {"CPU": p.cpus}])
-    trainable = tune.with_resources(
-        tune.with_parameters(
-            FederatedTrainable,
-            workload=p.workload,
-            data=data,
-            budget=p.budget,
-            onward={key(t.config): (t.checkpoint, t.seconds) for t in p.continued if t.checkpoint},
-            warm="seconds" in (p.budget.unit, *p.goal.names),
-            goal=p.goal,
-            rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
-            search=p.name,
-            outputs=p.files.outputs_folder,
-        ),
-        bundle,
-    )
-    return drive(
-        p=p,
-        trainable=known_as_itself(trainable),
-        concurrent=concurrent,
-        resumed=resumed,
-        watch=watch,
-        tools=tools,
-        show=show,
-        also=also,
-    )
-
-
-def drive(
-    p: SearchPlan,
-    trainable: Any,
-    concurrent: int,
+    s: StartedSearch,
     resumed: bool = False,
     watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
-    show: bool = True,
     also: Sequence[tune.Callback] = (),
+    trainable: Any = None,
+    show: bool = True,
 ) -> tuple[tune.ResultGrid, TrialRows]:
-    """Run Tune on a trainable, from the start or from where its last driver stopped.
+    """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  show: whether to draw the progress.  also: further callbacks.
+    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.  show: draw the progress.
     """
+    p = s.plan
+    trainable = _trainable(s) if trainable is None else trainable
     with ray_start.settings(), ray_internals.searching():
         before: Rows = {}
         if resumed and saved_state.require_state(p.folder):
             before = saved_state.prepared(p.folder)
-            tuner = _restored(p, trainable, concurrent, before)
+            tuner = _restored(s, trainable, before)
             if watch:
                 watch.resumed = True
-            for tool in tools:
-                tool.catch_up(p.folder, before)
         else:
-            tuner = _new(p, trainable, concurrent)
-        recorder = ResultRecorder(before, [o.attribute for o in p.goal.objectives])
-        view = live_view.fitting_view()(
-            title=p.title, trials=p.trials, rounds=p.workload.rounds, names=p.space.names, before=before, goal=p.goal
-        )
+            tuner = _new(s, trainable)
+        rows = TrialRows(before, [o.attribute for o in p.goal.objectives])
+        for tool in tools:
+            tool.rows = rows
+            if before:
+                tool.catch_up(p.folder)
+        view = LiveView(p, before)
         searcher = _innermost(tuner)
-        journal = StudyJournal(searcher, p.files.study_file) if isinstance(searcher, OptunaSearcher) else None
+        journal = [StudyJournal(searcher, p.files.study_file)] if isinstance(searcher, OptunaSearcher) else []
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(),
-            recorder,
+            rows,
             Gauges(p.name, p.workload.name, p.goal.first),
             *([view] if show else []),
-            *([TensorBoard()] if p.tensorboard else []),
+            *([TensorBoard()] if p.options.tensorboard else []),
             *([watch] if watch else []),
-            *([journal] if journal else []),
+            *journal,
             *tools,
             *also,
         ]
-        copied = ray_internals.states_copied_by(StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view if show else nullcontext(), local_ray.spoken_to():
+        copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
+        with interrupting.ctrl_c_kept(), copied, view.window if show else nullcontext(), local_ray.spoken_to():
             grid = tuner.fit()
-        if journal:
-            journal.close()
-    return grid, recorder.rows
+        for file in journal:
+            file.on_trial_complete()
+    return grid, rows
 
 
-def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> tune.Tuner:
+def _trainable(s: StartedSearch) -> Any:
+    p = s.plan
+    given = tune.with_parameters(
+        FederatedTrainable,
+        workload=s.workload,
+        data=s.prepared,
+        budget=p.budget,
+        onward={key(t.config): (t.checkpoint, t.seconds) for t in p.continued if t.checkpoint},
+        warm="seconds" in (p.budget.unit, *p.goal.names),
+        goal=p.goal,
+        rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
+        search=p.name,
+        outputs=p.files.outputs_folder,
+    )
+    needs = {"CPU": p.options.cpus_per_trial} | ({"GPU": s.gpus} if s.gpus else {})
+    return known_as_itself(tune.with_resources(given, tune.PlacementGroupFactory([needs])))
+
+
+def _restored(s: StartedSearch, trainable: Any, before: Rows) -> tune.Tuner:
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
+    p = s.plan
     kind = schedulers.find(p.scheduler)
     if not saved_state.tuner_readable(p.folder):
-        _new(p, trainable, concurrent)  # writes Ray's settings
+        _new(s, trainable)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
         saved_state.drop_unlogged(p.folder, before, p.workload.trainer.saved_round, p.workload.traits.report_every)
     tuner = tune.Tuner.restore(str(p.folder), trainable=trainable, resume_errored=True)
-    ray_internals.limit_trials(tuner, concurrent)
+    ray_internals.limit_trials(tuner, s.concurrent)
     searcher = _innermost(tuner)
     if isinstance(searcher, OptunaSearcher):
-        searcher.log = _log(p)
+        searcher.log = p.files.suggestions_file
     if kind.remember:
         earlier_results = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, earlier_results)
@@ -155,21 +136,22 @@ def _restored(p: SearchPlan, trainable: Any, concurrent: int, before: Rows) -> t
     return tuner
 
 
-def _new(p: SearchPlan, trainable: Any, concurrent: int) -> tune.Tuner:
-    population = schedulers.find(p.scheduler).moves_hyperparameters
-    searcher, scheduler = _replaying(p) if p.replayed else _searching(p)
+def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
+    p = s.plan
+    population, name = schedulers.find(p.scheduler).moves_hyperparameters, plain_name(p.workload.name)
+    searcher, scheduler = _replaying(p) if p.replayed else _searching(s)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
         tune_config=tune.TuneConfig(
-            search_alg=_limited(searcher, scheduler, concurrent),
+            search_alg=_limited(searcher, scheduler, s.concurrent),
             scheduler=scheduler,
             num_samples=p.trials,
-            max_concurrent_trials=concurrent,
-            time_budget_s=p.time_budget,
+            max_concurrent_trials=s.concurrent,
+            time_budget_s=p.options.time_budget,
             reuse_actors=True,  # 0.2 s a trial instead of 1.7 s
-            trial_name_creator=lambda trial: f"{plain_name(p.workload.name)}-{trial.trial_id}",
-            trial_dirname_creator=lambda trial: f"{plain_name(p.workload.name)}-{trial.trial_id}",
+            trial_name_creator=lambda trial: f"{name}-{trial.trial_id}",
+            trial_dirname_creator=lambda trial: f"{name}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
             name=p.name,
@@ -197,44 +179,72 @@ def _innermost(tuner: tune.Tuner) -> Any:
     return searcher.searcher if isinstance(searcher, ResumableLimit) else searcher
 
 
+def _searching(s: StartedSearch) -> tuple[Any, Any]:
+    """The searcher and the scheduler, with the results of an earlier search if there is one."""
+    p = s.plan
+    kind, of_earlier = schedulers.find(p.scheduler), RunFiles(p.extended or p.folder)
+    earlier = pd.read_parquet(of_earlier.rounds_file) if p.extended else pd.DataFrame({"trial": []})
+    inside = [(point, {}) if p.space.is_grid else spaces.inside(p.space, point) for point in p.points]
+    searcher = searchers.searcher(  # another seed, otherwise an extended search would repeat its samples
+        name=p.searcher,
+        space=p.space,
+        points=[point for point, _ in inside],
+        outside=[outside for _, outside in inside],
+        seed=p.workload.seed + p.draws + earlier["trial"].nunique(),
+        study=p.name,
+        goal=p.goal,
+        log=p.files.suggestions_file,
+        population=kind.moves_hyperparameters,
+        once=True,
+    )
+    scheduler = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
+    if s.gpus:
+        scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
+    if p.extended and isinstance(searcher, OptunaSearcher):
+        continued = [t.trial for t in p.continued]
+        searcher.learn(of_earlier.study_file, complete=not continued, but=continued)
+        if kind.remember and not continued:
+            used = earlier["round" if p.budget.unit == "rounds" else "spent"]
+            judged = earlier[JUDGED] if p.goal.constraints else pareto.with_totals(earlier)[p.goal.first.name]
+            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, judged, strict=True))
+    return searcher, scheduler
+
+
 def _replaying(p: SearchPlan) -> tuple[Any, Any]:
     """The searcher and scheduler that run another search's trials once more."""
     searcher = ReplaySearcher([t.config for t in p.replayed], p.goal)
     return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
 
 
-def _searching(p: SearchPlan) -> tuple[Any, Any]:
-    """The searcher and the scheduler, with the results of an earlier run if there is one."""
-    kind = schedulers.find(p.scheduler)
-    earlier = pd.read_parquet(RunFiles(p.earlier).rounds_file) if p.earlier else pd.DataFrame({"trial": []})
-    searcher = searchers.searcher(  # another seed, otherwise an extended search would repeat its samples
-        name=p.searcher,
-        space=p.space,
-        points=p.points,
-        outside=p.outside,
-        seed=p.workload.seed + p.draws + earlier["trial"].nunique(),
-        study=p.name,
-        goal=p.goal,
-        log=_log(p),
-        population=kind.moves_hyperparameters,
-        once=True,
-    )
-    judge = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
-    scheduler = gpu_share.with_more_memory(judge, p.gpus)
-    if p.earlier and isinstance(searcher, OptunaSearcher):
-        continued = [t.trial for t in p.continued]
-        searcher.learn(RunFiles(p.earlier).study_file, complete=not continued, but=continued)
-        if kind.remember and not continued:
-            used = earlier["round" if p.budget.unit == "rounds" else "spent"]
-            kind.remember(scheduler, p.budget, zip(earlier["trial"], used, _judged(earlier, p.goal), strict=True))
-    return searcher, scheduler
+class ReplaySearcher(Searcher):
+    """Suggests what another search tried, in its order."""
+
+    def __init__(self, configs: list[Config], goal: Goal) -> None:
+        """configs: what the other search tried, in its order.  goal: what it went for."""
+        super().__init__(metric=goal.attribute, mode=goal.first.mode)
+        self.configs = configs
+        self.places: dict[str, int] = {}  # trial -> its place in that order
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next configuration, until there is none left."""
+        if len(self.places) == len(self.configs):
+            return Searcher.FINISHED
+        place = self.places.setdefault(trial_id, len(self.places))
+        return dict(self.configs[place])
+
+    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+        """Nothing is learnt from how a trial ends."""
 
 
-def _judged(rounds: pd.DataFrame, goal: Goal) -> pd.Series:
-    """The value that schedulers compare, for every round of an earlier search."""
-    return rounds[JUDGED] if goal.constraints else pareto.with_totals(rounds)[goal.first.name]
+class StopAtRecordedRound(FIFOScheduler):
+    """Ends every trial of a `ReplaySearcher` in the round in which it ended then."""
 
+    def __init__(self, searcher: ReplaySearcher, rounds: list[int]) -> None:
+        """rounds: the last one of each trial, in the searcher's order."""
+        super().__init__()
+        self.searcher, self.rounds = searcher, rounds
 
-def _log(p: SearchPlan) -> Path:
-    """The file that suggestions are written to."""
-    return p.files.suggestions_file
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict) -> str:
+        """Stop the trial in its last round."""
+        last = self.rounds[self.searcher.places[trial.trial_id]]
+        return self.STOP if result["training_iteration"] >= last else self.CONTINUE

@@ -16,22 +16,23 @@ from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, console, say, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
-from fedtune.tuning import caveats, finite, schedulers, verdict
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning import schedulers, space_facts, verdict
+from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
 
 
-def announce(p: SearchPlan, space: str, concurrent: int) -> None:
-    """Say what will be searched, and how.  space: its name."""
-    say(f"{p.title}, space {space}: " + listed(p.space.text()))
+def announce(s: StartedSearch) -> None:
+    """Say what will be searched, and how."""
+    p = s.plan
+    say(f"{p.title}, space {p.options.space}: " + listed(p.space.text()))
     for line in p.workload.describe():
         say(line)
     stops = schedulers.rungs(p.scheduler, p.budget.limit, p.grace)
     unit = {"mb": "{} MB", "seconds": "{} s"}.get(p.budget.unit, f"round{'s' * (len(stops) > 1)} {{}}")
-    at = unit.format(", ".join(format(s, "g") for s in stops))
+    at = unit.format(", ".join(format(stop, "g") for stop in stops))
     stopping = f"{p.scheduler} lets only the better ones go on after {at}" if stops else f"scheduler {p.scheduler}"
     wanted = f" for {p.goal.in_words}" if p.goal != BY_ACCURACY else ""
-    trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {concurrent} at once"
+    trials = f"{several(p.trials, 'trial')} of up to {_length(p)}, {s.concurrent} at once"
     say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
     if p.choosing:
         more = several(len(p.choosing), f"more {p.run_word}")
@@ -74,9 +75,7 @@ def none_stands(rows: pd.DataFrame) -> str:
     )
 
 
-def conclude(
-    p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int], data_dir: str | None
-) -> None:
+def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFrame, counts: dict[str, int]) -> None:
     """Print the best configuration and its figures."""
     counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
@@ -99,23 +98,25 @@ def conclude(
         _say_checked(p, checked)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = "" if finite.are_all(p.space, p.trials) else p.searcher  # if everything was tried, nothing was sampled
-    for caveat in caveats.of_search(learns, sum(counts.values()), config, p.space.text()):
+    learns = (
+        "" if space_facts.are_all(p.space, p.trials) else p.searcher
+    )  # if everything was tried, nothing was sampled
+    for caveat in verdict.caveats(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
-    record = p.files.record
-    for caveat in caveats.unseeded(record):
+    record = p.workload.to_record() | p.goal.to_record()
+    for caveat in verdict.unseeded(record):
         say(f"note: {caveat}")
-    for caveat in caveats.on_test_rows(record):
+    for caveat in verdict.on_test_rows(record):
         say(f"WARNING: {caveat}")
     if not in_comparison:
-        _say_next(p, config, sum(counts.values()), data_dir)
+        _say_next(p, config, sum(counts.values()))
 
 
-def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) -> None:
+def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
     """Where the results are, and the commands to use next."""
     say(f"folder: {p.shown}")
     say("what to do next:")
-    lie = ("--data-dir", data_dir) if data_dir else ()
+    lie = ("--data-dir", p.options.data_dir) if p.options.data_dir else ()
     todo = {"figures, and what to try": command_line("report", p.shown)}
     best = p.workload.to_best(p.scenario, config, None)
     again = command_line("run", "--config", p.shown / p.files.best_file.name, *lie)
@@ -123,7 +124,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int, data_dir: str | None) 
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo |= {"train the best again": again}
-    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or finite.are_all(p.space, p.trials)):
+    if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
@@ -133,8 +134,8 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
     main = p.goal.first.reported(checked)
     what = "test accuracy" if main == "test_acc" else main
-    repeated = several(p.final_seeds, "repetition")
-    many = f"on fresh seeds ({p.final_seeds})" if p.workload.traits.repeatable else f"in {repeated}"
+    repeated = several(p.options.final_seeds, "repetition")
+    many = f"on fresh seeds ({p.options.final_seeds})" if p.workload.traits.repeatable else f"in {repeated}"
     table = Table(title=f"{what} {many}, last round", title_justify="left")
     shown = ["test_acc"] * (main != "test_acc" and "test_acc" in checked)
     costs = ["MB a run"] * ("comm_mb" in checked)
@@ -152,12 +153,13 @@ def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
         more = [short(float(runs[column].mean(skipna=False))) for column in shown]
         table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
     console().print(table)
-    if set(checked["configuration"]) == {"best", "default"} and p.final_seeds > 1:
+    if set(checked["configuration"]) == {"best", "default"} and p.options.final_seeds > 1:
         both = checked.pivot(index="seed", columns="configuration", values=main).dropna()
         if trial_states.loss_word(checked["reason"]) == "failed" and len(both) > 1:  # a program may fail by chance
             gain = statistics.mean_difference(both["best"], both["default"])
             gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
-            say(f"where both have figures, {len(both)} of {p.final_seeds}: {gain_text}; those that failed may be worse")
+            both_text = f"where both have figures, {len(both)} of {p.options.final_seeds}"
+            say(f"{both_text}: {gain_text}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, GPSampler
 from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -21,9 +21,10 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 
 from fedtune.core import metrics
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
+from fedtune.core.threads import one_thread
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
-from fedtune.tuning.finite import is_finite, key, untried
+from fedtune.tuning.space_facts import is_finite, key, untried
 from fedtune.tuning.space_types import Condition, Config, Space, met
 
 TOLD = "reported to the sampler"  # a diverged trial's attribute with the value that the sampler was told
@@ -207,6 +208,7 @@ class OptunaSearcher(Searcher):
         earlier = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
         trials = earlier.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
         trials = [t for t in trials if t.user_attrs.get("trial") not in but]
+        trials.sort(key=lambda t: str(t.datetime_start))  # as they were suggested; the file has them as they ended
         for trial in trials:
             if TOLD in trial.user_attrs:  # its value in the file is that of its last round (`study_journal.in_file`)
                 trial.state, trial.values = TrialState.COMPLETE, [trial.user_attrs[TOLD]]
@@ -279,3 +281,12 @@ def _suggest(trial: optuna.Trial, name: str, over: BaseDistribution) -> Any:
         return trial.suggest_int(name, over.low, over.high, step=over.step, log=over.log)
     assert isinstance(over, CategoricalDistribution)
     return trial.suggest_categorical(name, over.choices)
+
+
+class OneThreadGPSampler(GPSampler):
+    """Optuna's sampler by a Gaussian process, limited to one thread; its suggestions are the same."""
+
+    def sample_relative(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Optuna's suggestion, in one thread."""
+        with one_thread():
+            return super().sample_relative(*args, **options)

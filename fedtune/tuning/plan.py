@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.util
 import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +22,8 @@ from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import finite, idle, schedulers, searchers, widening
+from fedtune.tuning import schedulers, searchers, space_facts, widening
 from fedtune.tuning import space as spaces
-from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.options.options import AUTO, flag
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.space import Config, Space
@@ -31,7 +33,7 @@ from fedtune.user_code.user_files import UserFile
 
 
 class EarlierTrial(NamedTuple):
-    """A trial of an earlier run, which this search continues or repeats."""
+    """A trial of an earlier search, which this one continues or repeats."""
 
     trial: str
     config: Config
@@ -40,36 +42,79 @@ class EarlierTrial(NamedTuple):
     seconds: float = 0.0  # of its rounds up to that checkpoint
 
 
+class EarlierSearch(NamedTuple):
+    """A finished search that another one extends by more trials or by more rounds of some, or replays."""
+
+    folder: Path
+    trials: tuple[EarlierTrial, ...] = ()  # those that are trained further, or once more
+    replayed: bool = False
+    tried: frozenset[str] = frozenset()  # keys of configurations, which more trials leave out of a finite space
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """A search that has been checked and can start."""
+    """A search that has been checked and can start: its options, and what follows from them."""
 
     options: SearchOptions
     workload: Workload
     space: Space
-    points: list[Config]  # tried first: the default configuration, then a grid's points
-    outside: list[Config]  # values of the first point outside the space: they are tried anyway
+    points: list[Config]  # tried first, also values outside the space: the default configuration, then a grid's points
     trials: int
-    seeds: int  # of each trial
     budget: Budget
     grace: float  # in the budget's unit
-    goal: Goal
-    scheduler: str
-    searcher: str
-    name: str
-    storage: Path
-    cpus: float
-    gpus: float
-    probe: bool  # whether a round on a whole GPU is measured to find a trial's share
-    concurrent: int | None
-    final_seeds: int
-    time_budget: float | None
-    address: str | None
-    tensorboard: bool
-    earlier: Path | None = None  # a finished search that this one extends
-    continued: tuple[EarlierTrial, ...] = ()  # trials of `earlier` that are trained further
-    replayed: tuple[EarlierTrial, ...] = ()  # trials of another search, which alone are trained once more
+    folder: Path
+    after: EarlierSearch | None = None
     draws: int = 0  # added to the searcher's seed: other draws on the same seeds
+
+    @cached_property
+    def goal(self) -> Goal:
+        """What it goes for."""
+        return _goal(self.options, self.workload)
+
+    @property
+    def searcher(self) -> str:
+        """What proposes its configurations."""
+        return "replay" if self.replayed else self.options.searcher or searchers.default(self.space, self.scheduler)
+
+    @property
+    def scheduler(self) -> str:
+        """What judges its trials: nothing if they are an earlier search's."""
+        return "none" if self.after and self.after.trials else self.options.scheduler
+
+    @property
+    def extended(self) -> Path | None:
+        """The folder of the search that it extends."""
+        return None if self.after is None or self.after.replayed else self.after.folder
+
+    @property
+    def continued(self) -> tuple[EarlierTrial, ...]:
+        """The earlier search's trials that are trained further."""
+        return self.after.trials if self.after and not self.after.replayed else ()
+
+    @property
+    def replayed(self) -> tuple[EarlierTrial, ...]:
+        """The earlier search's trials, which alone are trained once more."""
+        return self.after.trials if self.after and self.after.replayed else ()
+
+    @property
+    def name(self) -> str:
+        """The study's name, that of its folder."""
+        return self.folder.name
+
+    @property
+    def storage(self) -> Path:
+        """The folder that the study's folder lies in."""
+        return self.folder.parent
+
+    @property
+    def seeds(self) -> int:
+        """The seeds of each trial."""
+        return self.options.seeds_per_trial
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs of a trial; a whole one where its share is to be measured."""
+        return 1.0 if self.options.gpus_per_trial == AUTO else float(self.options.gpus_per_trial)
 
     @property
     def scenario(self) -> str:
@@ -80,16 +125,6 @@ class SearchPlan:
     def title(self) -> str:
         """What is searched, in words."""
         return f"{self.workload.name} on {self.scenario}" if self.scenario else f"{self.workload.name} (your program)"
-
-    @property
-    def folder(self) -> Path:
-        """The study's folder."""
-        return self.storage / self.name
-
-    @property
-    def at_once(self) -> int:
-        """The most trials that may run at the same time."""
-        return min(self.trials, self.concurrent or self.trials)
 
     @property
     def run_word(self) -> str:
@@ -105,6 +140,11 @@ class SearchPlan:
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the search is made of: the experiment's and the space's."""
         return user_files.merged(self.workload.own, spaces.files(self.options.space))
+
+    def workload_as_begun(self) -> Workload:
+        """The workload with what its record says was chosen, if the search has begun."""
+        record = self.files.record if self.files.record_file.exists() else {}
+        return self.workload.as_recorded(record)
 
     def default(self) -> Config:
         """The default values of what is searched."""
@@ -131,7 +171,7 @@ class SearchPlan:
         """Why its scheduler can stop no trial, or move none; "" if it can."""
         if self.grace < self.budget.limit:
             return ""
-        first = spaces.first_effect(self.space, self.workload, within=self.workload.rounds)
+        first = space_facts.first_effect(self.space, self.workload, within=self.workload.rounds)
         return schedulers.unjudged(self.scheduler, self.budget, self.grace, self.options.grace, *first)
 
     def to_record(self) -> dict[str, Any]:
@@ -152,12 +192,11 @@ class SearchPlan:
                 "budget": self.budget._asdict(),
                 "grace": self.grace,
                 "rungs": schedulers.rungs(self.scheduler, self.budget.limit, self.grace),
-                "concurrent": self.concurrent,
-                "time_budget": self.time_budget,
+                "time_budget": self.options.time_budget,
             }
             | ({"own": user_copies.to_record(self.own)} if self.own else {})
             | ({"unjudged": why} if (why := self.unjudged) else {})
-            | ({"whole": True} if finite.are_all(self.space, self.trials) else {})
+            | ({"whole": True} if space_facts.are_all(self.space, self.trials) else {})
         )
 
     @property
@@ -166,98 +205,146 @@ class SearchPlan:
         return near(self.folder)
 
 
-def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
-    """Check everything that can be known before anything starts; UserError otherwise.  A resumed run has its folder."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartedSearch:
+    """A search that has its data and its Ray, and what they decided."""
+
+    plan: SearchPlan
+    workload: Workload  # with everything chosen that a look at the data decides
+    prepared: Any  # what every trial trains on, by seed
+    concurrent: int  # trials at once
+    gpus: float = 0.0  # of a trial
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # data sets by name
+
+
+def make(
+    options: SearchOptions,
+    resumed: bool = False,
+    *,
+    after: EarlierSearch | None = None,
+    draws: int = 0,
+    since: int | None = None,
+) -> SearchPlan:
+    """Check everything that can be known before anything starts; UserError otherwise.
+
+    resumed: the folder is there.  since: the first round in which a trial may be stopped, if others decide it.
+    """
     ray_start.require_cpus(options.cpus_per_trial, options.address)
-    gpus = _gpus(options)
-    workload = _on_gpus(options.workload(), gpus)
+    workload = _on_gpus(options)
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
-    space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
-    space = widening.with_ranges(space, options.ranges, workload)
-    space = idle.without(space, workload, options.recorded.get("space", ()))
-    searcher = _searcher(options, space, workload)
-    if searcher == "grid" and not space.is_grid:
-        space = finite.as_grid(space)
+    space = _space(options, workload)
     kind = schedulers.find(options.scheduler)
-    moves = kind.moves_hyperparameters
-    if not workload.traits.continues and (moves or kind.pauses):
-        _require_from_the_start(options.scheduler, workload, moves)
-    points, outside = _points(space, workload, moves)
+    if not workload.traits.continues and (kind.moves_hyperparameters or kind.pauses):
+        _require_from_the_start(options.scheduler, workload, kind.moves_hyperparameters)
+    points, trials = _trials(options, space, workload, after)
     _note_defaults(options, space)
-    metrics = workload.measures.selectable
-    objective = options.objective or workload.measures.objective
-    goal = Goal(parse(objective, metrics), constraints(options.subject_to, metrics))
-    searchers.require_goal(goal, searcher, options.scheduler)
-    _require_checked(goal, workload)
-    _require_choosable(options, goal, moves)
-    budget, grace = _budget(options, space, workload)
-    storage, name = Path(options.storage_path), options.name or _name(workload, options.scenario)
+    _require_goal(options, space, workload)
+    budget, grace = _budget(options, space, workload, since)
+    folder = Path(options.storage_path).absolute() / (options.name or _name(workload, options.scenario))
     if not resumed:
-        require_folder(storage, name, options.name)
-    loggers.require(options.logger)
+        require_folder(Path(options.storage_path), folder.name, options.name)
+    require_packages(options.logger)
     ray_start.require_address(options.address)
     ray_start.require_host(options.dashboard_host)
-    requested = options.trials or (len(points) if searcher == "grid" else 32)
-    trials = finite.trials(requested, space, points, sum(map(bool, outside)), moves)
     return SearchPlan(
         options=options,
         workload=workload,
         space=space,
         points=points,
-        outside=outside,
         trials=trials,
-        seeds=options.seeds_per_trial,
         budget=budget,
         grace=grace,
-        goal=goal,
-        scheduler=options.scheduler,
-        searcher=searcher,
-        name=name,
-        storage=storage.absolute(),
-        cpus=options.cpus_per_trial,
-        gpus=gpus,
-        probe=options.gpus_per_trial == AUTO,
-        concurrent=options.max_concurrent,
-        final_seeds=options.final_seeds,
-        time_budget=options.time_budget,
-        address=options.address,
-        tensorboard=options.tensorboard,
+        folder=folder,
+        after=after,
+        draws=draws,
     )
 
 
-def _gpus(options: SearchOptions) -> float:
-    """The GPUs of a trial, a whole one where its share is to be measured; UserError if there are not so many."""
+def _on_gpus(options: SearchOptions) -> Workload:
+    """The workload, on a GPU if its trials have a share of one; UserError if there are not so many.
+
+    A program's command says what it does with a GPU.
+    """
     share, gpus_here = options.gpus_per_trial, torch.cuda.device_count()
-    if isinstance(share, str):
-        if not options.address and not gpus_here:
-            raise UserError(
-                "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
-                "or give --address of a cluster"
-            )
-        return 1.0
-    if not options.address and share > gpus_here:
+    if share == AUTO and not options.address and not gpus_here:
         raise UserError(
-            f"--gpus-per-trial must be at most {gpus_here}, the GPUs of this machine, but got {share:g}; leave it "
-            "out to run on "
-            "CPUs, or give --address of a cluster"
+            "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
+            "or give --address of a cluster"
         )
-    return share
-
-
-def _on_gpus(workload: Workload, gpus: float) -> Workload:
-    """The workload on a GPU, if its trials have a share of one; a program's command says what it does with it."""
+    if share != AUTO and not options.address and float(share) > gpus_here:
+        raise UserError(
+            f"--gpus-per-trial must be at most {gpus_here}, the GPUs of this machine, but got {share:g}; leave it out "
+            "to run on CPUs, or give --address of a cluster"
+        )
+    workload = options.workload()
     if not isinstance(workload, Experiment):
         return workload
-    if not gpus and workload.device != "cpu":
+    if not share and workload.device != "cpu":
         raise UserError("a search on GPUs needs a share for each trial, but got --device cuda; use --gpus-per-trial 1")
-    return dataclasses.replace(workload, device="cuda") if gpus else workload
+    return dataclasses.replace(workload, device="cuda") if share else workload
 
 
-def _searcher(options: SearchOptions, space: Space, workload: Workload) -> str:
-    """The requested searcher, or a suitable one; UserError if it does not fit the space and the scheduler."""
-    fitting = searchers.default(space, options.scheduler)
-    searchers.require_combination(options.searcher or fitting, options.scheduler, space, workload.traits.structural)
-    return options.searcher or fitting
+def _space(options: SearchOptions, workload: Workload) -> Space:
+    """The space, as the searcher and the scheduler can search it; UserError if they cannot."""
+    space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
+    space = widening.with_ranges(space, options.ranges, workload) if options.ranges else space
+    space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
+    searcher = options.searcher or searchers.default(space, options.scheduler)
+    searchers.require_combination(searcher, options.scheduler, space, workload.traits.structural)
+    return space_facts.as_grid(space) if searcher == "grid" and not space.is_grid else space
+
+
+def _goal(options: SearchOptions, workload: Workload) -> Goal:
+    metrics = workload.measures.selectable
+    objective = options.objective or workload.measures.objective
+    return Goal(parse(objective, metrics), constraints(options.subject_to, metrics))
+
+
+def _require_goal(options: SearchOptions, space: Space, workload: Workload) -> None:
+    """UserError for a goal that the searcher, the final check or the choice does not know how to go for."""
+    goal = _goal(options, workload)
+    searchers.require_goal(goal, options.searcher or searchers.default(space, options.scheduler), options.scheduler)
+    _require_checked(goal, workload)
+    _require_choosable(options, goal)
+
+
+def _trials(
+    options: SearchOptions, space: Space, workload: Workload, after: EarlierSearch | None
+) -> tuple[list[Config], int]:
+    """What is tried first, and how many trials there are; UserError if an earlier search tried all of the space."""
+    if after is None:
+        return _from_start(options, space, workload)
+    if after.trials:  # what is trained further may have values outside the space
+        default = workload.default()
+        tried = [spaces.inside(space, default | t.config) for t in after.trials]
+        return ([] if after.replayed else [point | outside for point, outside in tried]), len(after.trials)
+    wanted = options.trials or 0
+    if not space_facts.is_finite(space):
+        return [], wanted
+    if not (left := sum(1 for _ in space_facts.untried(space, after.tried, wanted))):
+        raise UserError(
+            f"more trials need untried configurations, but {after.folder} tried all of its space; widen the space"
+        )
+    if left < wanted:
+        say(f"note: {several(left, 'configuration')} of the space {'was' if left == 1 else 'were'} not tried yet")
+    return [], left
+
+
+def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tuple[list[Config], int]:
+    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults)."""
+    moves, default = schedulers.find(options.scheduler).moves_hyperparameters, workload.default()
+    if space.is_grid:
+        default = {n: v for n, v in default.items() if n in space.names}
+        points = distinct([default] + [default | point for point in space.points])
+        return points, space_facts.trials(options.trials or len(points), space, points, 0, moves)
+    point, outside = spaces.inside(space, default)
+    values = ", ".join(f"{n} = {v}" for n, v in outside.items())
+    if outside and moves:  # PBT perturbs these values, so they must lie in the space
+        say(f"note: the default has {values}, outside the space; trial 1 uses the nearest value inside")
+        outside = {}
+    elif outside:
+        say(f"note: trial 1, the default, has {values}, outside the space; the searcher gets the nearest value inside")
+    return [point | outside], space_facts.trials(options.trials or 32, space, [point], int(bool(outside)), moves)
 
 
 def _require_from_the_start(scheduler: str, workload: Workload, moves: bool) -> None:
@@ -280,11 +367,11 @@ def _require_checked(goal: Goal, workload: Workload) -> None:
         )
 
 
-def _require_choosable(options: SearchOptions, goal: Goal, moves: bool) -> None:
+def _require_choosable(options: SearchOptions, goal: Goal) -> None:
     """UserError where a trial's figures on its own seeds could not be compared with those on further ones."""
     if options.choose_seeds == 1:
         return
-    if moves:
+    if schedulers.find(options.scheduler).moves_hyperparameters:
         raise UserError(
             f"--choose-seeds trains the best configurations again, but --scheduler {options.scheduler} changes them "
             "during training; take asha, or --choose-seeds 1"
@@ -303,29 +390,7 @@ def _note_defaults(options: SearchOptions, space: Space) -> None:
             say(f"note: {name} is searched, so {flag(name)} only sets its default; --set {name}=… fixes it")
 
 
-def _points(space: Space, workload: Workload, population: bool) -> tuple[list[Config], list[Config]]:
-    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults).
-
-    Also those of the default's values that the space does not hold.
-    """
-    if not space.is_grid:
-        point, outside = spaces.inside(space, workload.default())
-        if outside:
-            values = ", ".join(f"{n} = {v}" for n, v in outside.items())
-            if population:  # PBT perturbs these values, so they must lie in the space
-                say(f"note: the default has {values}, outside the space; trial 1 uses the nearest value inside")
-                return [point], []
-            say(
-                f"note: trial 1, the default, has {values}, outside the space; the searcher is given the "
-                "nearest value inside"
-            )
-        return [point], [outside]
-    default = {n: v for n, v in workload.default().items() if n in space.names}
-    full = [default] + [default | point for point in space.points]
-    return distinct(full), []
-
-
-def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[Budget, float]:
+def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:
     """A trial's budget and grace period; warns if the requested grace period is too short."""
     rounds = workload.rounds
     if options.budget_unit == "rounds":
@@ -340,17 +405,17 @@ def _budget(options: SearchOptions, space: Space, workload: Workload) -> tuple[B
         raise UserError(f"--budget-unit {options.budget_unit} needs the length of a trial; give --budget, say 20")
     if options.grace is not None and options.grace > options.budget:
         raise UserError(f"--grace must be at most the --budget of {options.budget:g}, but got {options.grace:g}")
-    since = min(_first_effect(space, workload)[0], rounds)
-    return Budget(options.budget_unit, options.budget, since), options.grace or options.budget / 10
+    first = min(_first_effect(space, workload)[0], rounds)
+    return Budget(options.budget_unit, options.budget, since or first), options.grace or options.budget / 10
 
 
 def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
     """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
-    latest, name = spaces.first_effect(space, workload)
+    latest, name = space_facts.first_effect(space, workload)
     rounds = workload.rounds
     if latest > rounds:
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
-        latest, name = spaces.first_effect(space, workload, within=rounds)
+        latest, name = space_facts.first_effect(space, workload, within=rounds)
     return latest, name
 
 
@@ -374,6 +439,14 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
             f"{name} can have an effect in this space, so stopped trials say nothing about it"
         )
     return int(options.grace)
+
+
+def require_packages(loggers: Sequence[str]) -> None:
+    """UserError for a tracker whose package, of the same name, is not installed."""
+    for name in loggers:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
+            raise UserError(f"--logger {name} needs a package that is not installed; pip install 'fedtune[{name}]'")
 
 
 def _name(workload: Workload, scenario: str) -> str:

@@ -52,7 +52,7 @@ def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
 
 
 def _gaussian_process(seed: int) -> BaseSampler:
-    from fedtune.tuning.gaussian_process import OneThreadGPSampler
+    from fedtune.tuning.optuna_searcher import OneThreadGPSampler
 
     return _quietly(OneThreadGPSampler, seed=seed)
 

@@ -24,7 +24,6 @@ from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
 from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
-from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.shared import with_shared
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
@@ -41,7 +40,6 @@ __all__ = [
     "domain_text",
     "file_of",
     "files",
-    "first_effect",
     "grid_values",
     "inside",
     "lines",

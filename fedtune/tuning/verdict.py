@@ -1,10 +1,10 @@
-"""What a search found, in a sentence: the gain and how sure it is, or why there is none.  A terminal and a report say
-the same.
-"""
+"""What a search found, in a sentence, and what to know before you trust it: a terminal and a report say the same."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +13,9 @@ from fedtune.core.objectives import Goal, Objective
 from fedtune.core.statistics import interval, mean_difference
 from fedtune.core.terminal import several, short
 from fedtune.runs import tables, trial_states
+from fedtune.tuning import ranges, searchers
+
+ENOUGH = 32  # a search's default number of trials
 
 
 def sentence(runs: pd.DataFrame, objective: Objective, repeatable: bool = True) -> str:
@@ -61,3 +64,51 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
         f"none of {several(len(candidates), 'trial')}{longest} satisfies {bounds}; the nearest is trial "
         f"{best['trial']} with {listed}: loosen the bound, or {advice}"
     )
+
+
+def caveats(searcher: str, trials: int, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
+    """The caveats of one search.  config: its best.  space: domains, as a record has them."""
+    return as_random(searcher, trials, "this as a random search") + at_edges("the best", config, space)
+
+
+def on_test_rows(record: Mapping[str, Any]) -> list[str]:
+    """What to know of a search that selected by figures of test rows, as --selects-on-test allows it."""
+    splits = {name: dict(entry).get("split") for name, entry in (record.get("metrics") or {}).items()}
+    if not (names := [name for name in Goal.from_record(record).names if splits.get(name) == "test"]):
+        return []
+    return [
+        f"SELECTED ON TEST ROWS: {' and '.join(names)} of {record['algorithm']} is measured on test rows and has "
+        "selected its configuration (--selects-on-test), so all its figures are too good and say nothing about new data"
+    ]
+
+
+def unseeded(record: Mapping[str, Any]) -> list[str]:
+    """What to know of a search of a program that cannot be seeded."""
+    if record.get("repeatable", True):
+        return []
+    return [
+        f"{record['algorithm']} has no seed, so its trials cannot be repeated, and its runs on fresh seeds are "
+        "repetitions"
+    ]
+
+
+def as_random(searcher: str, trials: int, which: str) -> list[str]:
+    """A warning if the search ends before, or soon after, its searcher begins to learn.  which: how to read it."""
+    kind = searchers.KINDS.get(searcher)
+    enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
+    if not kind or trials >= enough:
+        return []
+    begun = (
+        f"with {several(trials, 'trial')} {searcher} has hardly begun to learn (its first {kind.startup} are random)"
+    )
+    return [f"{begun}: read {which}, or give --trials {enough}"]
+
+
+def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:
+    """Which of a configuration's values lie at an end of the searched range."""
+    return [
+        f"{whose} has {name} = {short(config[name])}, at the {end} end of the searched {text}: the optimum may lie "
+        "beyond it"
+        for name, text in space.items()
+        if (end := ranges.edge(config.get(name), text))
+    ]

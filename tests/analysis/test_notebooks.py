@@ -87,11 +87,12 @@ def test_a_notebook_draws_its_figures(path: Path, executed: Callable[[Any], list
 
 SEARCHED = f"""
 import runpy
-from fedtune.tuning.callbacks import live_view
-follow = runpy.run_path({str(Path(__file__).parents[1] / "tuning" / "test_live_view.py")!r})["follow"]
-live_view.PERIOD = 0.0
-with live_view.fitting_view()(title="gfpl on [digits]", trials=6, rounds=5, names=["lam"]) as view:
-    follow(view)
+from fedtune.core import terminal
+test = runpy.run_path({str(Path(__file__).parents[1] / "tuning" / "test_live_view.py")!r})
+terminal.PERIOD = 0.0
+view = test["made"]("gfpl on [digits]")
+with view.window:
+    test["follow"](view)
 """
 PRINTED = """
 import io, rich.table

@@ -19,7 +19,7 @@ from ray import cloudpickle as pickle
 from ray import tune
 from ray._private.authentication import authentication_token_setup as tokens
 from ray.cluster_utils import Cluster
-from support.searches import assert_as_undisturbed, begin_search
+from support.searches import assert_as_undisturbed, begin_search, started
 from support.user_algorithms import fedproto_in, gone
 from support.waiting import wait_for
 
@@ -35,6 +35,7 @@ from fedtune.runs import logs, tables
 from fedtune.tuning import driver, plan, schedulers
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 
@@ -116,11 +117,16 @@ def three(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def planned(cluster: Cluster, folder: Path, more: str) -> plan.SearchPlan:
-    """A search on GPUs whose trials compute on the CPU."""
+    """A search on GPUs."""
     given = f"--storage-path {folder} --name run --address {cluster.address} --cpus-per-trial 0.2 {more}"
     p = plan.make(SearchOptions(**arguments.given(search.parser().parse_args(given.split()), SearchOptions)))
     assert p.workload.device == "cuda"
-    return dataclasses.replace(p, workload=dataclasses.replace(p.workload, device="cpu"))
+    return p
+
+
+def on_cpu(s: StartedSearch) -> StartedSearch:
+    """Its trials compute on the CPU."""
+    return dataclasses.replace(s, workload=dataclasses.replace(s.workload, device="cpu"))  # type: ignore[type-var]
 
 
 def waiting(folder: Path) -> type[tune.Trainable]:
@@ -186,7 +192,7 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     watching = threading.Thread(target=watch)
     watching.start()
     data = np.ones(20 * 2**20, dtype=np.uint8)
-    grid, _ = driver.fit(dataclasses.replace(p, workload=light), data, 12, False)  # type: ignore[arg-type]
+    grid, _ = driver.fit(dataclasses.replace(started(p, data, 12), workload=light))  # type: ignore[arg-type]
     watching.join()
     assert len(grid) == 15 and not grid.errors
     assert seen["full"] == (12, 0) and seen["again"] == (13, 1)
@@ -228,13 +234,13 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     p = planned(
         gpus,
         tmp_path,
-        f"--algo fedproto --space {tmp_path}/space.py --clients 4 --rounds 5 --gpus-per-trial 0.25 --scheduler none",
+        f"--algo fedproto --space {tmp_path}/space.py --clients 4 --rounds 5 --trials 3 --gpus-per-trial 0.25 "
+        "--scheduler none",
     )
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
-    p = dataclasses.replace(p, trials=3)
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
     dealt = partitioning.make(p.workload.scenario, 0)
-    grid, reported = driver.fit(p, [dealt], 2, False)
+    grid, reported = driver.fit(on_cpu(started(p, [dealt], 2)))
     trials = tables.trials_frame(grid, tables.rounds_frame(reported)).set_index("config/lam")
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
     assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
@@ -312,11 +318,13 @@ def test_a_probe_sets_the_share_before_the_search_begins(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     p = planned(gpus, tmp_path, "--algo local --gpus-per-trial auto")
-    assert p.probe and p.gpus == 1
+    assert p.gpus == 1
     monkeypatch.setattr(gpu_share, "measure", measured)
-    share, fits = gpu_share.measure_gpu_share(p.workload, [partitioning.make(p.workload.scenario, 0)], p.cpus)
+    share, fits = gpu_share.measure_gpu_share(
+        p.workload, [partitioning.make(p.workload.scenario, 0)], p.options.cpus_per_trial
+    )
     assert capsys.readouterr().out == "one round took 1.9 s and 2.1 GB of 16 GB: 1/2 of a GPU a trial\n"  # 1 CPU for 2
     assert (share, fits) == (0.5, 4)
     monkeypatch.setattr(gpu_share, "measure", too_much)
     with pytest.raises(UserError, match="must fit into one GPU, but the first round .* ran out of GPU memory"):
-        gpu_share.measure_gpu_share(p.workload, [], p.cpus)
+        gpu_share.measure_gpu_share(p.workload, [], p.options.cpus_per_trial)

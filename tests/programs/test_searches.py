@@ -21,7 +21,8 @@ from support.waiting import wait_for
 
 from fedtune.analysis import notebook
 from fedtune.commands import report, resume, search, status
-from fedtune.tuning.callbacks import loggers
+from fedtune.tuning import plan
+from fedtune.tuning.callbacks import trackers
 
 pytestmark = pytest.mark.usefixtures("one_ray")
 
@@ -90,18 +91,11 @@ class Tracker:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], dict[str, float]] = {}
-        self.ended: dict[str, str | None] = {}
+        self.ended: dict[str, str] = {}
 
-    def resume(self, lost: Sequence[str]) -> None:
-        assert not lost
-
-    def begin(self, trial: str, config: dict[str, Any]) -> None:
+    def add(self, trial: str, config: dict[str, Any], rows: Sequence[dict[str, Any]], how: str) -> None:
         assert list(config) == ["lr"]
-
-    def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
         self.rows |= {(trial, row["round"]): {n: row[n] for n in ("val_acc", "test_acc")} for row in rows}
-
-    def end(self, trial: str, how: str | None) -> None:
         self.ended[trial] = how
 
 
@@ -109,7 +103,8 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = Tracker()
-    monkeypatch.setitem(loggers.KINDS, "wandb", loggers.TrackerKind("json", lambda about: tracker, {}))
+    monkeypatch.setitem(trackers.KINDS, "wandb", type("Kind", (), {"environment": {}, "__new__": lambda *_: tracker}))
+    monkeypatch.setattr(plan, "require_packages", lambda names: None)  # the package need not be there
     words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard --logger wandb"
     found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
     assert_its_figures(found.folder, seeds=2)

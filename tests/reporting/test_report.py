@@ -40,7 +40,7 @@ from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.tables import trial_summary
 from fedtune.studies.comparison.tables import COLUMNS
-from fedtune.tuning import caveats
+from fedtune.tuning import verdict
 from fedtune.tuning.ranges import edge
 
 ROUNDS = 6
@@ -268,7 +268,7 @@ def test_what_mattered_is_said_as_surely_as_the_trials_say_it() -> None:
 def test_a_search_says_where_it_was_as_good_as_random(searcher: str, trials: str, first: int, enough: int) -> None:
     begun = f"with {trials} {searcher} has hardly begun to learn (its first {first} are random)"
     said = [f"{begun}: read this as a random search, or give --trials {enough}"] if enough else []
-    assert caveats.of_search(searcher, int(trials.split()[0]), {}, {}) == said
+    assert verdict.caveats(searcher, int(trials.split()[0]), {}, {}) == said
 
 
 def test_a_page_has_the_caveats_of_the_terminal(html: str, comparison: Path, tmp_path: Path) -> None:

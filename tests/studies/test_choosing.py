@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 from support.commands import refusal
-from support.searches import searched
+from support.searches import searched, started
 
 from fedtune.commands import compare, report, resume, search, status
 from fedtune.core.objectives import Goal, constraints, parse
@@ -68,8 +67,9 @@ def test_what_diverges_or_breaks_a_constraint_in_the_mean_is_out() -> None:
 # ---- what is planned, and what is refused
 
 
-def planned(folder: Path, **more: Any) -> plan.SearchPlan:
-    return plan.make(SearchOptions(algo="fedavg", scenario="digits-w4", storage_path=str(folder), **more))
+def planned(folder: Path, after: plan.EarlierSearch | None = None, **more: Any) -> plan.SearchPlan:
+    options = SearchOptions(algo="fedavg", scenario="digits-w4", storage_path=str(folder), **more)
+    return plan.make(options, after=after)
 
 
 def test_the_seeds_that_choose_meet_neither_those_of_trials_nor_fresh_ones(tmp_path: Path) -> None:
@@ -237,12 +237,12 @@ def test_what_an_extended_search_trained_on_more_seeds_is_not_trained_again(
     trials[tables.CONFIG + "lr"], trials["reason"] = [0.1, 0.2], ""
     p = planned(tmp_path, choose_seeds=2, name="first")
     p.folder.mkdir()
-    best, _ = choosing.choose(p, {}, trials.copy())
+    best, _ = choosing.choose(started(p), trials.copy())
     assert best is not None and best["trial"] == "a" and asked == [{"a, seed 1", "b, seed 1"}]
     more = pd.concat([trials, trials.assign(trial=[*"cd"], last_val_acc=[0.95, 0.1])], ignore_index=True)
-    first, p = p, dataclasses.replace(planned(tmp_path, choose_seeds=2, name="on"), earlier=p.folder)
+    first, p = p, planned(tmp_path, plan.EarlierSearch(p.folder), choose_seeds=2, name="on", trials=2)
     p.folder.mkdir()
-    best, _ = choosing.choose(p, {}, more)
+    best, _ = choosing.choose(started(p), more)
     assert best is not None and best["trial"] == "c" and asked[1] == {"c, seed 1"}
     assert (first.files.choice_folder).exists()
 

@@ -12,10 +12,11 @@ import ray
 from fedtune.studies import final_check, ray_tasks
 
 
-def plan(**what: Any) -> Any:
-    return SimpleNamespace(
-        **{"trials": 4, "concurrent": 3, "final_seeds": 5, "address": None, "gpus": 0, "choosing": []} | what
-    )
+def started_search(**what: Any) -> Any:
+    given = {"trials": 4, "concurrent": 3, "final_seeds": 5, "address": None, "gpus": 0, "choosing": []} | what
+    options = SimpleNamespace(final_seeds=given["final_seeds"], address=given["address"])
+    plan = SimpleNamespace(trials=given["trials"], choosing=given["choosing"], options=options)
+    return SimpleNamespace(plan=plan, gpus=given["gpus"], concurrent=given["concurrent"])
 
 
 def trials(*over: bool) -> list[Any]:
@@ -30,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def test_a_worker_is_started_in_every_slot_that_no_trial_is_to_take(started: list[None]) -> None:
-    ahead = final_check.WorkersAhead(plan())
+    ahead = final_check.WorkersAhead(started_search())
     three = trials(True, False, False)
     ahead.on_trial_complete(0, three, three[1])
     assert not started  # one is still to come
@@ -53,12 +54,12 @@ def test_a_worker_is_started_in_every_slot_that_no_trial_is_to_take(started: lis
         ({"final_seeds": 0, "choosing": [1]}, 3),
         ({"gpus": 0.5}, 0),
         ({"address": "head:1"}, 0),
-        ({"concurrent": None}, 1),
+        ({"concurrent": 1}, 1),
     ],
 )
 def test_no_more_are_started_than_runs_will_take(started: list[None], what: dict[str, Any], number: int) -> None:
     over = trials(True, True, True, True)
-    final_check.WorkersAhead(plan(**what)).on_trial_complete(0, over, over[0])
+    final_check.WorkersAhead(started_search(**what)).on_trial_complete(0, over, over[0])
     assert len(started) == number
 
 

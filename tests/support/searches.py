@@ -21,6 +21,7 @@ from fedtune.core.errors import UserError
 from fedtune.runs import logs, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import saved_state
+from fedtune.tuning.plan import SearchPlan, StartedSearch
 from support.processes import below, working
 from support.waiting import wait_for
 
@@ -37,6 +38,11 @@ def searched(folder: Path, arguments: str, status: int = 0) -> SimpleNamespace:
         rounds=pd.read_parquet(at / "rounds.parquet"),
         record=json.loads((at / "run.json").read_text()),
     )
+
+
+def started(p: SearchPlan, prepared: Any = (), concurrent: int = 1) -> StartedSearch:
+    """A planned search as it starts, without a look at its data."""
+    return StartedSearch(plan=p, workload=p.workload, prepared=prepared, gpus=p.gpus, concurrent=concurrent)
 
 
 def configuration(trial: Any) -> dict[str, Any]:

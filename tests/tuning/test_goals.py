@@ -233,7 +233,9 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
 
 
 def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constraints(capsys: Any) -> None:
-    view = live_view.LineView(title="fedavg", trials=3, rounds=9, names=["lr"], goal=CONSTRAINED)
+    workload, space = SimpleNamespace(rounds=9), SimpleNamespace(names=["lr"])
+    plan: Any = SimpleNamespace(title="fedavg", trials=3, workload=workload, space=space, goal=CONSTRAINED)
+    view = live_view.LiveView(plan, {})
     for trial, loss, excess in (("a", 0.5, -0.1), ("b", 0.1, 0.3), ("c", 0.4, -0.2)):
         now = SimpleNamespace(
             trial_id=trial, config={"lr": 0.1}, status="TERMINATED", last_result={}, is_finished=lambda: True
@@ -302,7 +304,10 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
     ]
     goal = Goal(parse(f"{name}:max", {"val_recall": ""}) if name == "val_recall" else parse(name))
     p = SimpleNamespace(
-        goal=goal, final_seeds=3, run_word="seed", workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True))
+        goal=goal,
+        options=SimpleNamespace(final_seeds=3),
+        run_word="seed",
+        workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True)),
     )
     messages._say_checked(p, pd.DataFrame(rows))
     lines = capsys.readouterr().out.splitlines()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import io
-import pickle
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from IPython.core import display_functions
 from ray.tune.logger import TBXLoggerCallback
 
-from fedtune.core.objectives import Goal, parse
+from fedtune.core import terminal
+from fedtune.core.objectives import BY_ACCURACY, Goal, parse
 from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
-from fedtune.tuning.callbacks import live_view
-from fedtune.tuning.callbacks.live_view import LineView, Notebook, Terminal, View
-from fedtune.tuning.callbacks.recorder import ResultRecorder
+from fedtune.tuning.callbacks.live_view import LiveView
+from fedtune.tuning.callbacks.recorder import TrialRows
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:
@@ -26,11 +24,19 @@ def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config
     return SimpleNamespace(trial_id=name, status=status, config=config, last_result=last, is_finished=lambda: over)
 
 
+def made(
+    title: str = "t", trials: int = 6, rounds: int = 5, name: str = "lam", before: Any = (), goal: Goal = BY_ACCURACY
+) -> LiveView:
+    workload, space = SimpleNamespace(rounds=rounds), SimpleNamespace(names=[name])
+    plan: Any = SimpleNamespace(title=title, trials=trials, workload=workload, space=space, goal=goal)
+    return LiveView(plan, dict(before))
+
+
 def row(round: int, value: float, **more: Any) -> dict[str, Any]:
     return {"training_iteration": round, "val_acc": value, **more}
 
 
-def follow(view: View) -> None:
+def follow(view: LiveView) -> None:
     """A search of four: one is over before, one finishes, one diverges, one fails; one still runs."""
     before = trial("old", "TERMINATED", row(5, 0.4, complete=True), lam=9.0)
     a, b, c, d = (trial(name, lam=lam) for name, lam in (("a", 0.5), ("b", 2.0), ("c", 3.0), ("d", 4.0)))
@@ -47,14 +53,14 @@ def follow(view: View) -> None:
     view.on_trial_result(0, trials, d, row(3, 0.65))
 
 
-def text(view: View) -> str:
+def text(view: LiveView) -> str:
     shown = console(width=120, file=io.StringIO(), record=True)
     shown.print(view.picture())
     return shown.export_text()
 
 
 def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> None:
-    view = View(title="gfpl on digits", trials=6, rounds=5, names=["lam"])
+    view = made("gfpl on digits")
     follow(view)
     got = text(view)
     assert "gfpl on digits   4/6 trials (2 finished, 1 diverged, 1 failed)" in got
@@ -74,14 +80,14 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
     loss = Goal(parse("val_loss"))
     before = {"c": [row(1, 0.5, val_loss=0.7), row(2, 0.1, val_loss=27.6, diverged=True)]}
-    with LineView(title="t", trials=3, rounds=9, names=["lam"], before=before, goal=loss) as view:
-        for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
-            one = trial(name, lam=1.0)
-            view.on_trial_start(0, [], one)
-            if how:
-                view.on_trial_result(0, [], one, row(1, 0.5, val_loss=0.8))
-                view.on_trial_result(0, [], one, row(2, 0.1, val_loss=27.6, **how))
-            view.on_trial_complete(0, [], one)
+    view = made(trials=3, rounds=9, before=before, goal=loss)
+    for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
+        one = trial(name, lam=1.0)
+        view.on_trial_start(0, [], one)
+        if how:
+            view.on_trial_result(0, [], one, row(1, 0.5, val_loss=0.8))
+            view.on_trial_result(0, [], one, row(2, 0.1, val_loss=27.6, **how))
+        view.on_trial_complete(0, [], one)
     assert [line.split("; ")[0] for line in capsys.readouterr().err.splitlines()] == [
         "[0:00] 1/3 a diverged after 1 round, val_loss 0.8000 in the last",
         "[0:00] 2/3 b failed after 1 round, val_loss 0.8000 in the last",
@@ -98,19 +104,12 @@ def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.Mon
 
 
 def test_a_resumed_search_knows_the_peak_of_before() -> None:
-    view = View(
-        title="t",
-        trials=2,
-        rounds=5,
-        names=["lam"],
-        before={"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]},
-    )
-    assert view.peak == (0.8, "x", 1, {"lam": 7.0})
+    view = made(before={"x": [row(1, 0.8, config={"lam": 7.0}), row(2, 0.1, config={"lam": 7.0})]})
+    assert view.best == (0.8, "x", 1, {"lam": 7.0})
 
 
 def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with LineView(title="t", trials=6, rounds=5, names=["lam"]) as view:
-        follow(view)
+    follow(made())
     assert capsys.readouterr().err.splitlines() == [
         "[0:00] 2/6 a finished after 2 rounds, val_acc 0.6000 in the last; best round so far 0.7000 (a, round 1)",
         "[0:00] 3/6 b diverged after 1 round, val_acc 0.6500 in the last; best round so far 0.7000 (a, round 1)",
@@ -121,59 +120,52 @@ def test_without_a_terminal_an_ended_trial_is_a_line(capsys: pytest.CaptureFixtu
 def test_a_notebooks_cell_is_replaced_as_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
     handle = SimpleNamespace(update=lambda html: pages.append(html.data))
-    monkeypatch.setattr(
-        display_functions, "display", lambda html, display_id: pages.append(html.data) or (display_id and handle)
-    )
-    monkeypatch.setattr("IPython.display.display", display_functions.display)
-    monkeypatch.setattr(live_view, "PERIOD", 0.0)
-    with Notebook(title="<gfpl>", trials=6, rounds=5, names=["lam"]) as view:
+    monkeypatch.setattr("IPython.display.display", lambda display_id: handle)
+    monkeypatch.setattr(terminal, "in_notebook", lambda: True)
+    monkeypatch.setattr(terminal, "PERIOD", 0.0)
+    view = made("<gfpl> own[/x].py")
+    with view.window:
         follow(view)
     assert "0/6 trials" in pages[0] and "4/6 trials" in pages[-1] and "0.6500" in pages[-1] and len(pages) > 4
-    assert pages[0].startswith("<pre>") and "&lt;gfpl&gt;" in pages[0]
-    assert pickle.loads(pickle.dumps(view)).handle is None, "a cell cannot be saved with a search"
+    assert pages[0].startswith("<pre>") and "&lt;gfpl&gt; own[/x].py" in pages[0]
 
 
 def test_where_a_search_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    assert live_view.fitting_view() is Terminal
+    assert terminal.watched()
     monkeypatch.setenv("JPY_PARENT_PID", "1")  # `!fedtune search` in a cell, whose output has no cursor
-    assert live_view.fitting_view() is LineView
+    assert not terminal.watched()
     monkeypatch.delenv("JPY_PARENT_PID")
     monkeypatch.setenv("FORCE_COLOR", "1")  # colours in a log do not make it a terminal
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: False))
-    assert live_view.fitting_view() is LineView
+    assert not terminal.watched()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
-    assert live_view.fitting_view() is Notebook
+    assert terminal.in_notebook()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert live_view.fitting_view() is LineView
+    assert not terminal.in_notebook()
 
 
-def test_names_and_values_of_the_users_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = View(title="own[/x].py on [pad].npz", trials=6, rounds=5, names=["mode"])
-    chosen = trial("a", mode="[min] :fire:")
+def test_names_and_values_of_the_users_are_shown_as_they_are() -> None:
+    view, chosen = made("own[/x].py on [pad].npz", name="mode"), trial("a", mode="[min] :fire:")
     view.on_trial_start(0, [chosen], chosen)
     view.on_trial_result(0, [chosen], chosen, row(1, 0.7))
     assert "own[/x].py on [pad].npz" in text(view) and text(view).count("[min] :fire:") == 2
-    page = Notebook(title="own[/x].py <b>", trials=6, rounds=5, names=["mode"]).html()
-    assert "own[/x].py &lt;b&gt;" in page
 
 
-def test_what_goes_wrong_in_showing_does_not_end_the_search() -> None:
-    class Broken(View):
-        def draw(self) -> None:
-            raise BrokenPipeError
+def test_what_goes_wrong_in_showing_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise BrokenPipeError
 
-        def ended_one(self, trial: str) -> None:
-            raise ValueError
-
-    view = Broken(title="t", trials=6, rounds=5, names=["lam"])
-    follow(view)
+    view = made()
+    monkeypatch.setattr(view.window, "update", broken)
+    with view.window:
+        follow(view)
     assert len(view.ended) == 4
 
 
 def test_rows_are_kept_whoever_looks() -> None:
-    kept = ResultRecorder({"old": [row(1, 0.3)]})
+    kept = TrialRows({"old": [row(1, 0.3)]})
     kept.on_trial_result(0, [], trial("a"), row(1, 0.5))
     kept.on_trial_result(0, [], trial("old"), row(2, 0.6))
-    assert kept.rows == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}
+    assert dict(kept) == {"old": [row(1, 0.3), row(2, 0.6)], "a": [row(1, 0.5)]}

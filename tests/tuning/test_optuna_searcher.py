@@ -21,8 +21,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
-from fedtune.tuning import finite, searchers
-from fedtune.tuning.callbacks.study_journal import Mirror
+from fedtune.tuning import searchers, space_facts
+from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
 from fedtune.tuning.space import Space, met
 
@@ -214,19 +214,18 @@ def test_no_configuration_of_finitely_many_is_suggested_twice(
     space = Space(domains, [], conditions)
     searcher = searchers.searcher(name, space, [first], [], seed=1, study="s", once=True)
     assert isinstance(searcher, OptunaSearcher)
-    mirror = Mirror(searcher.study, searcher.storage, tmp_path / "study.journal")
+    journal = StudyJournal(searcher, tmp_path / "study.journal")
     got = []
     for i in range(there):
         got.append(searcher.suggest(str(i)))
-        mirror.update()  # while it runs
         searcher.on_trial_complete(str(i), {METRIC: 0.9 - 0.1 * i, "training_iteration": 1, "complete": True})
+        journal.on_trial_complete(0, [], None)
         if i == there // 2:  # as after a resume
             searcher.save(str(tmp_path / "state.pkl"))
             searcher.restore(str(tmp_path / "state.pkl"))
-            mirror = Mirror(searcher.study, searcher.storage, tmp_path / "resumed.journal")
+            journal = StudyJournal(searcher, tmp_path / "resumed.journal")
     assert got[0] == first and len({str(sorted(c.items())) for c in got}) == there
-    assert finite.is_finite(space) and len(list(finite.configurations(space))) == there
-    mirror.update()
+    assert space_facts.is_finite(space) and len(list(space_facts.configurations(space))) == there
     storage = JournalStorage(JournalFileBackend(str(tmp_path / "resumed.journal")))
     (kept,) = optuna.get_all_study_names(storage)
     trials = optuna.load_study(study_name=kept, storage=storage).trials
@@ -248,17 +247,19 @@ def test_there_are_no_more_trials_than_configurations_and_that_is_said(
     domains: dict, conditions: dict, asked: int, there: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space = Space(domains, [], conditions)
-    assert finite.trials(asked, space, [{}], 0, moves=False) == there
+    assert space_facts.trials(asked, space, [{}], 0, moves=False) == there
     said = capsys.readouterr().err
     assert (f"only {there} configurations, and none is tried twice: {there} trials instead of {asked}" in said) == (
         there < asked
     )
-    assert finite.are_all(space, there) == (there < asked), "of which no caveat of random draws is said"
-    assert finite.trials(asked, space, [{}], 1, moves=False) == min(asked, there + 1), "the default, outside the space"
-    assert finite.trials(asked, space, [{}], 0, moves=True) == asked, "a population moves on from where it begins"
+    assert space_facts.are_all(space, there) == (there < asked), "of which no caveat of random draws is said"
+    assert space_facts.trials(asked, space, [{}], 1, moves=False) == min(asked, there + 1), (
+        "the default, outside the space"
+    )
+    assert space_facts.trials(asked, space, [{}], 0, moves=True) == asked, "a population moves on from where it begins"
 
 
 def test_a_grid_has_a_trial_for_each_point(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = finite.as_grid(Space(FOUR, []))
-    assert len(grid.points) == 4 and finite.trials(10, grid, grid.points, 0, moves=False) == 4
+    grid = space_facts.as_grid(Space(FOUR, []))
+    assert len(grid.points) == 4 and space_facts.trials(10, grid, grid.points, 0, moves=False) == 4
     assert "4 trials instead of 10" in capsys.readouterr().err

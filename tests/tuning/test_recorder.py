@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from fedtune.core.metrics import METRICS
-from fedtune.tuning.callbacks.recorder import ResultRecorder, TrialRows
+from fedtune.tuning.callbacks.recorder import TrialRows
 
 ROUNDS, TRIALS = 30, 8
 
@@ -19,7 +19,7 @@ def trial(name: str) -> SimpleNamespace:
     return SimpleNamespace(trial_id=name, run_metadata=_TrainingRunMetadata())
 
 
-def hear(recorder: ResultRecorder, some: SimpleNamespace, results: list[dict]) -> None:
+def hear(recorder: TrialRows, some: SimpleNamespace, results: list[dict]) -> None:
     for result in results:
         for name in METRICS:
             some.run_metadata.update_metric(name, result.get(name, 0.1), step=result["round"])
@@ -27,21 +27,21 @@ def hear(recorder: ResultRecorder, some: SimpleNamespace, results: list[dict]) -
 
 
 def test_rows_are_the_same_before_and_after_a_trial_ends() -> None:
-    recorder, one = ResultRecorder(), trial("one")
+    recorder, one = TrialRows(), trial("one")
     hear(recorder, one, rows())
-    assert recorder.rows["one"] == rows()
+    assert recorder["one"] == rows()
     recorder.on_trial_complete(0, [], one)
-    assert recorder.rows["one"] == rows()
+    assert recorder["one"] == rows()
 
 
 def test_a_trial_that_goes_on_after_its_end_keeps_its_order() -> None:
-    recorder, one = ResultRecorder({"old": rows(), "one": rows(1, 2)}), trial("one")
+    recorder, one = TrialRows({"old": rows(), "one": rows(1, 2)}), trial("one")
     hear(recorder, one, rows(3, 4))
     recorder.on_trial_error(0, [], one)
     hear(recorder, one, rows(5, 5))
-    assert recorder.rows["one"] == rows(1, 5)
-    assert list(recorder.rows) == ["old", "one"] and len(recorder.rows) == 2
-    assert dict(recorder.rows) == {"old": rows(), "one": rows(1, 5)}
+    assert recorder["one"] == rows(1, 5)
+    assert list(recorder) == ["old", "one"] and len(recorder) == 2
+    assert dict(recorder) == {"old": rows(), "one": rows(1, 5)}
 
 
 def test_who_changes_a_list_changes_no_row_of_the_record() -> None:
@@ -51,7 +51,7 @@ def test_who_changes_a_list_changes_no_row_of_the_record() -> None:
 
 
 def test_of_an_ended_trial_tune_keeps_the_goal_alone() -> None:
-    recorder, one = ResultRecorder(goal=["val_acc"]), trial("one")
+    recorder, one = TrialRows(goal=["val_acc"]), trial("one")
     hear(recorder, one, rows())
     recorder.on_trial_complete(0, [], one)
     assert one.run_metadata.metric_analysis["val_acc"]["max"] == 1.0
@@ -62,7 +62,7 @@ def test_of_an_ended_trial_tune_keeps_the_goal_alone() -> None:
 
 
 def test_a_thousand_trials_of_thirty_rounds_take_at_most_twenty_megabytes() -> None:
-    recorder, some = ResultRecorder(goal=["val_acc"]), [trial(str(i)) for i in range(TRIALS)]
+    recorder, some = TrialRows(goal=["val_acc"]), [trial(str(i)) for i in range(TRIALS)]
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for i, one in enumerate(some):

@@ -2,6 +2,7 @@
 
 import pytest
 from ray import tune
+from support.searches import started
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
@@ -66,7 +67,7 @@ def test_what_can_stop_nothing_says_why(changes, said, tmp_path, capsys):
     assert said in made.unjudged and bool(said) == bool(made.unjudged)
     assert made.to_record().get("unjudged", "") == made.unjudged
     capsys.readouterr()
-    messages.announce(made, "default", 1)
+    messages.announce(started(made))
     assert (f"note: {made.unjudged}" in capsys.readouterr().err) == bool(said)
 
 

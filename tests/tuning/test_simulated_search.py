@@ -73,7 +73,7 @@ def test_it_is_the_search_that_ray_runs(scheduler: str, trials: int, tmp_path: P
         algo="local", fields={"rounds": 9, "clients": 4}, grace=1, scheduler=scheduler, trials=trials
     )
     p = plan.make(replace(options, storage_path=str(tmp_path), name="other"))
-    searcher: Any = searchers.searcher(p.searcher, p.space, p.points, p.outside, 0, "study", p.goal)
+    searcher: Any = searchers.searcher(p.searcher, p.space, p.points, [{}], 0, "study", p.goal)
     judge = schedulers.scheduler(scheduler, p.budget, p.grace, p.space)
     search = SimulatedSearch(
         searcher=searcher, scheduler=judge, curve=lambda c: curves[tuple(c.items())], rounds=9, trials=trials

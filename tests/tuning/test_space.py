@@ -18,7 +18,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedpa import FedPA
 from fedtune.trainables.gfpl import GFPL
-from fedtune.tuning import domains, schedulers, searchers, space
+from fedtune.tuning import domains, schedulers, searchers, space, space_facts
 
 
 def experiment(algo="gfpl", **pinned):
@@ -61,26 +61,26 @@ def test_a_hyperparameter_that_matters_late_if_ever_does_not_hold_up_the_rungs()
     e = experiment("fedpa")
     wide = space.load("wide", e)
     assert "po_floor" in wide.names and first_round(FedPA(), "po_floor") == 175
-    assert space.first_effect(wide, e)[0] == 3
+    assert space_facts.first_effect(wide, e)[0] == 3
 
 
 def test_first_effect_of_gfpl_is_its_latest_first_event_anywhere_in_the_space():
-    assert space.first_effect(space.load("default", experiment()), experiment())[0] == 20  # t* itself
-    assert space.first_effect(space.load("wide", experiment()), experiment())[0] == 60  # t* = 40, S_T = 20, stale
+    assert space_facts.first_effect(space.load("default", experiment()), experiment())[0] == 20  # t* itself
+    assert space_facts.first_effect(space.load("wide", experiment()), experiment())[0] == 60  # t* = 40, S_T = 20, stale
     pinned = experiment(order="fresh")
-    assert space.first_effect(space.load("wide", pinned), pinned)[0] == 40
+    assert space_facts.first_effect(space.load("wide", pinned), pinned)[0] == 40
     pinned = experiment(first=3, every=3)
-    assert space.first_effect(space.load("default", pinned), pinned)[0] == 3
+    assert space_facts.first_effect(space.load("default", pinned), pinned)[0] == 3
     by_t1 = max(GFPL(start=t1, every=st).first_event() for t1, st in itertools.product(range(1, 15), range(1, 11)))
     paper = space.tunable(GFPL, start=(1, 14), every=(1, 10))
-    assert space.first_effect(space.Space(paper, []), experiment())[0] == by_t1 == 20
+    assert space_facts.first_effect(space.Space(paper, []), experiment())[0] == by_t1 == 20
     every = space.tunable(GFPL, "start", "every")
-    assert space.first_effect(space.Space(every, []), experiment())[0] == 57  # spec 6.1
+    assert space_facts.first_effect(space.Space(every, []), experiment())[0] == 57  # spec 6.1
 
 
 @pytest.mark.parametrize(("algo", "round"), [("fedproto", 2), ("local", 1), ("fedprox", 1)])
 def test_first_effect_of_other_algorithms(algo, round):
-    assert space.first_effect(space.load("default", experiment(algo)), experiment(algo))[0] == round
+    assert space_facts.first_effect(space.load("default", experiment(algo)), experiment(algo))[0] == round
 
 
 def test_tunable_takes_declared_ranges_or_narrower_ones():

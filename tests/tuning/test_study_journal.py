@@ -1,13 +1,10 @@
-"""The study's file while a search runs: what Optuna, and so optuna-dashboard, reads from it at any moment."""
+"""The study's file: what Optuna, and so optuna-dashboard, reads from it as trials end."""
 
 from __future__ import annotations
 
-import pickle
 import random
 import re
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -22,10 +19,9 @@ from support.rows import first
 from fedtune.analysis import importances, plots
 from fedtune.core.metrics import METRIC, worst
 from fedtune.core.objectives import Goal, parse
-from fedtune.runs import logs
 from fedtune.tuning import searchers
 from fedtune.tuning.callbacks import study_journal
-from fedtune.tuning.callbacks.study_journal import PERIOD, StudyJournal
+from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
 
@@ -92,28 +88,16 @@ def opened(path: Path) -> optuna.Study:
     return optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(path))))
 
 
-def as_written_before(searcher: OptunaSearcher, path: Path) -> optuna.Study:
-    """The study as a whole, written when the search is over."""
-    journal = JournalStorage(JournalFileBackend(str(path)))
-    optuna.copy_study(from_study_name="s", from_storage=searcher.storage, to_storage=journal)
-    return opened(path)
-
-
 def content(trial: FrozenTrial) -> dict[str, Any]:
-    """All that a trial holds; when it ended, to the second."""
-    ended = trial.datetime_complete and round(trial.datetime_complete.timestamp())
-    return vars(trial) | {"_datetime_complete": None, "datetime_complete": None, "ended": ended}
+    """All that a trial holds, but not its place in its study."""
+    return {n: value for n, value in vars(trial).items() if n not in ("_number", "_trial_id")}
 
 
-def assert_same(got: optuna.Study, want: optuna.Study, seconds: float = 2) -> None:
-    assert got.directions == want.directions and got.study_name == want.study_name
-    of_study = [study._storage.get_study_system_attrs(study._study_id) for study in (got, want)]
-    assert of_study[0] == of_study[1] and len(got.trials) == len(want.trials)
-    for one, other in zip(got.trials, want.trials, strict=True):
-        left, right = content(one), content(study_journal.in_file(other))
-        ends = left.pop("ended"), right.pop("ended")
-        assert left == right
-        assert ends == (None, None) or abs(ends[0] - ends[1]) <= seconds
+def assert_same(got: optuna.Study, want: optuna.Study) -> None:
+    """The file has the trials of the study that have ended, all that they hold, in any order."""
+    assert (got.directions, got.study_name, got.metric_names) == (want.directions, want.study_name, want.metric_names)
+    ended = {t.user_attrs["trial"]: content(study_journal.in_file(t)) for t in want.trials if t.state.is_finished()}
+    assert {t.user_attrs["trial"]: content(t) for t in got.trials} == ended and len(got.trials) == len(ended)
 
 
 SEARCHED = [
@@ -123,21 +107,17 @@ SEARCHED = [
 
 
 @pytest.mark.parametrize(("name", "objectives"), first(SEARCHED, 2))
-def test_the_file_holds_the_study_at_every_moment(name: str, objectives: str, tmp_path: Path) -> None:
+def test_the_file_holds_every_trial_that_has_ended(name: str, objectives: str, tmp_path: Path) -> None:
     searcher, path = made(name, objectives), tmp_path / "study.journal"
-    driver, journal, rng = Driver(searcher, path, 12), StudyJournal(searcher, path), random.Random(1)
+    driver, journal = Driver(searcher, path, 12), StudyJournal(searcher, path)
     while not driver.over():
+        before = len(driver.running)
         driver.step()
-        if rng.random() < 0.3:
-            journal._update()
-        if rng.random() < 0.1:
-            journal._update()
-            assert_same(opened(path), as_written_before(searcher, tmp_path / f"at {driver.begun} {rng.random()}"))
-    journal.close()
-    assert not journal._broken
-    assert_same(opened(path), as_written_before(searcher, tmp_path / "whole"))
-    states = [t.state for t in opened(path).trials]
-    assert {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL} == set(states)
+        if len(driver.running) < before:
+            journal.on_trial_complete(0, [], None)
+            assert_same(opened(path), searcher.study)
+    assert_same(opened(path), searcher.study)
+    assert {t.state for t in opened(path).trials} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
 
 
 def a_search_that_diverges(
@@ -162,7 +142,7 @@ def a_search_that_diverges(
                 continue
             searcher.on_trial_complete(name, row | {"complete": t == 3 and "diverged" not in row})
             break
-    journal.close()
+    journal.on_trial_complete(0, [], None)
     return searcher
 
 
@@ -196,36 +176,6 @@ def test_a_report_and_a_dashboard_rank_hyperparameters_alike(
         assert "finished" in study.user_attrs["importance"]
 
 
-def test_a_running_trial_shows_its_rounds_and_what_they_cost(tmp_path: Path) -> None:
-    searcher, path = made(), tmp_path / "study.journal"
-    driver, journal = Driver(searcher, path, 6), StudyJournal(searcher, path)
-    for _ in range(8):
-        driver.step()
-    journal._update()
-    running = [t for t in opened(path).trials if t.state == TrialState.RUNNING]
-    assert running
-    for trial in running:
-        name = trial.user_attrs["trial"]
-        assert trial.intermediate_values == {t: row(name, t)[METRIC] for t in range(1, driver.running[name] + 1)}
-        last = row(name, driver.running[name])
-        assert trial.user_attrs == {
-            "trial": name,
-            "rounds": last["round"],
-            "comm_mb": last["comm_mb"],
-            "test_acc": last["test_acc"],
-        }
-
-
-def test_a_search_that_runs_has_the_rounds_of_its_running_trials_in_the_file(interrupted: dict[int, Path]) -> None:
-    run = interrupted[24]
-    logged, trials = logs.logged(run), opened(run / "study.journal").trials
-    assert any(t.state == TrialState.RUNNING for t in trials) and sum(len(t.intermediate_values) for t in trials) > 8
-    for trial in trials:
-        rows = {r["round"]: r[METRIC] for r in logged.get(trial.user_attrs["trial"], [])}
-        known = trial.intermediate_values  # its file was copied after the trials' logs, so it may be a round ahead
-        assert all(rows.get(n, v) == v for n, v in known.items()) and len(known.keys() - rows.keys()) <= 1
-
-
 def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path: Path) -> None:
     """Ray's saved state is older than what the killed driver wrote: trials are tried anew under other names."""
     searcher, path = made(), tmp_path / "study.journal"
@@ -235,9 +185,9 @@ def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path
     searcher.save(str(tmp_path / "state.pkl"))
     for _ in range(12):
         driver.step()
-    journal._update()
+    journal.on_trial_complete(0, [], None)
     (tmp_path / "study.journal.lock").symlink_to(path)  # killed while it wrote
-    again = pickle.loads(pickle.dumps(made()))
+    again = made()
     journal = StudyJournal(again, path)
     again.restore(str(tmp_path / "state.pkl"))  # Tune does so after it has got its callbacks
     driver = Driver(again, path, 9)
@@ -247,16 +197,12 @@ def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path
     }
     while not driver.over():
         driver.step()
-        journal._update()
-    journal.close()
-    names = [t.user_attrs["trial"] for t in opened(path).trials]
-    assert names == [str(i) for i in range(9)]
-    assert_same(opened(path), as_written_before(again, tmp_path / "whole"))
+        journal.on_trial_complete(0, [], None)
+    assert sorted(t.user_attrs["trial"] for t in opened(path).trials) == [str(i) for i in range(9)]
+    assert_same(opened(path), again.study)
 
 
-def test_a_file_that_could_not_be_written_to_is_written_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_could_not_be_written_to_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searcher, path = made(), tmp_path / "study.journal"
     driver, journal = Driver(searcher, path, 6), StudyJournal(searcher, path)
 
@@ -265,36 +211,10 @@ def test_a_file_that_could_not_be_written_to_is_written_at_the_end(
             file.write('{"op_co')
         raise OSError(28, "No space left on device")
 
-    for step in range(9):
-        driver.step()
-        with monkeypatch.context() as patch:
-            if step == 5:
-                patch.setattr(JournalFileBackend, "append_logs", full)
-            journal.on_trial_complete(0, [], None)
-    assert journal._broken
     while not driver.over():
         driver.step()
-        journal.on_step_end(0, [])
-    journal.close()
-    assert_same(opened(path), as_written_before(searcher, tmp_path / "whole"))
-
-
-def test_rounds_cost_nothing_and_the_file_is_written_once_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searcher, now = made("random"), SimpleNamespace(at=100.0)
-    monkeypatch.setattr(time, "monotonic", lambda: now.at)
-    journal, writes = StudyJournal(searcher, tmp_path / "study.journal"), []
-    append = JournalFileBackend.append_logs
-
-    def counted(self: JournalFileBackend, logs: list) -> None:
-        writes.append(len(logs))
-        append(self, logs)
-
-    monkeypatch.setattr(JournalFileBackend, "append_logs", counted)
-    assert searcher.suggest("a")
-    for t in range(1, 101):
-        searcher.on_trial_result("a", row("a", t) | {"complete": False})
-        now.at += PERIOD / 25
-        journal.on_step_end(t, [])
-    assert len(writes) == 4 and sum(writes) >= 75
+        with monkeypatch.context() as patch:
+            if driver.begun == 5:
+                patch.setattr(JournalFileBackend, "append_logs", full)
+            journal.on_trial_complete(0, [], None)
+    assert_same(opened(path), searcher.study)

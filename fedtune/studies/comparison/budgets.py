@@ -50,7 +50,7 @@ COLUMNS: dict[str, str] = {
 def averaged(p: SearchPlan) -> bool:
     """Whether the order of a search's trials is luck, so that the mean over all orders is taken."""
     ran_out = _begun(p)["status"].isin(["finished", "diverged", "failed"]).all()
-    return bool(ran_out) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.earlier
+    return bool(ran_out) and p.searcher == "random" and (p.scheduler == "none" or bool(p.unjudged)) and not p.extended
 
 
 def _begun(p: SearchPlan) -> pd.DataFrame:

@@ -10,10 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedtune.cluster import ray_start
 from fedtune.core import interrupting
 from fedtune.core.terminal import command_line, say, several
-from fedtune.runs import disk, provenance, reading, state_copies, user_copies
+from fedtune.runs import disk, provenance, reading, user_copies
 from fedtune.runs.files import COMPARISON, RunFiles
 from fedtune.studies import fresh_seeds, search_study
 from fedtune.studies.comparison import plan as comparison_plan
@@ -40,18 +39,7 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
             stack.enter_context(files.lock())
         data = _data(c)
         disk.require_room(c.folder)
-        fits = stack.enter_context(
-            ray_start.connected(
-                p.address,
-                cpus=p.cpus,
-                gpus=p.gpus,
-                dashboard=p.options.dashboard,
-                host=p.options.dashboard_host,
-                trials=p.at_once,
-                log=files.ray_log_file,
-                storage=c.folder,
-            )
-        )
+        fits = stack.enter_context(search_study.connected(p, files, c.folder))
         files.add(**provenance.of_scenario(c.to_record()) | dict(record or {}))
         if not begun:
             files.make()
@@ -118,7 +106,7 @@ def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
             say(f"\n{next(count)} of {several(len(c.every), 'search')}")
             source = p.workload.trainer.source(p.workload)
             if source not in prepared:
-                prepared[source] = search_study.prepared(p, data)
+                prepared[source] = search_study.prepare(p, data)
             if _search(p, data, prepared[source], fits) == 130:
                 return False
     return True
@@ -150,20 +138,19 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
     with ExitStack() as stack:
         if before:
             stack.enter_context(p.files.lock())
-            state_copies.commit_states(p.folder)
+            saved_state.commit_states(p.folder)
             saved_state.require_state(p.folder)
         record = provenance.record_for_resume(before) if before else {}
-        if p.earlier:
-            record["extends"] = p.earlier.name
+        if p.extended:
+            record["extends"] = p.extended.name
         return search_study.run_search(p, record, data, prepared, fits, resumed=bool(before))
 
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """Train the tuned configurations on fresh seeds, write and show the tables; returns the record's results."""
-    plans = [{name: search_study.as_recorded(p) for name, p in of.items()} for of in c.searches]
     options, files = c.options, RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
-        plans, data, options.seeds, options.candidates, files.evaluations_folder
+        c.searches, data, options.seeds, options.candidates, files.evaluations_folder
     )
     reading.write_table(evaluations, files.evaluations_file)
     reading.write_table(rounds, files.evaluation_rounds_file)

@@ -23,7 +23,7 @@ from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
 from fedtune.studies.comparison.results import Results
 from fedtune.studies.comparison.text import listed
-from fedtune.tuning import caveats, schedulers, searchers
+from fedtune.tuning import schedulers, searchers, verdict
 
 SEARCHERS = {
     "tpe": ("a tree-structured Parzen estimator", "bergstra2011tpe"),
@@ -91,7 +91,7 @@ def _of_searches(c: ComparisonPlan, ran: Ran) -> dict[str, Any]:
     spaces = [q.space.text() for q in c.compared.values()]
     common = [n for n in spaces[0] if len(spaces) > 1 and all(n in of for of in spaces)]
     same = [n for n in common if len({of[n] for of in spaces}) == 1]
-    on_test = dict.fromkeys(line for record in ran.records for line in caveats.on_test_rows(record))
+    on_test = dict.fromkeys(line for record in ran.records for line in verdict.on_test_rows(record))
     validated = all(n.startswith("val_") or n in METRICS for n in p.goal.names)
     return {
         "kind": searchers.find(p.searcher),

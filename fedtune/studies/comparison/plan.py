@@ -24,7 +24,7 @@ from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.options import AUTO, canonical
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.plan import SearchPlan
+from fedtune.tuning.plan import EarlierSearch, SearchPlan
 from fedtune.tuning.searchers import EXTENDABLE
 from fedtune.tuning.space import also_text
 from fedtune.tuning.widening import Widened
@@ -221,15 +221,7 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
         )
-        return dataclasses.replace(
-            _planned(more),
-            points=[],
-            outside=[],
-            earlier=p.folder,
-            grace=p.grace,
-            budget=p.budget,
-            concurrent=p.concurrent,
-        )
+        return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since)
 
     plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
     return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
@@ -346,19 +338,19 @@ def _ranged(options: SearchOptions) -> list[str]:
     return [text.partition("=")[0] for text in (options.ranges or "").split(",") if text]
 
 
-def _planned(search: SearchOptions) -> SearchPlan:
-    """A search's plan; one that has begun is planned as it was."""
+def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
+    """A search's plan; one that has begun is planned as it was.  more: of `plan.make`."""
     run = Path(search.storage_path) / str(search.name)
     if RunFiles(run).record_file.exists():
         then = {**search.recorded, "space": RunFiles(run).record_with("space")["space"]}
         search = dataclasses.replace(search, recorded=then)
-    return plan.make(search, resumed=run.exists())
+    return plan.make(search, resumed=run.exists(), **more)
 
 
-def _repeated_plan(first: SearchPlan, search: SearchOptions) -> SearchPlan:
-    """The plan of one of an algorithm's other searches: as its first, on other seeds."""
-    p = _planned(dataclasses.replace(search, also=first.options.also, grace=first.options.grace))
-    return dataclasses.replace(p, grace=first.grace, budget=first.budget)
+def _repeated_plan(first: SearchPlan, search: SearchOptions, draws: int = 0) -> SearchPlan:
+    """The plan of one of an algorithm's other searches: as its first, on other seeds or by other draws."""
+    search = dataclasses.replace(search, also=first.options.also, grace=first.options.grace)
+    return _planned(search, since=first.budget.since, draws=draws)
 
 
 def _with_control(c: ComparisonPlan) -> ComparisonPlan:
@@ -370,7 +362,7 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
 
     def twice(k: int, of: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
-        return {**of, name: dataclasses.replace(_repeated_plan(of[plainest], search), draws=OTHER_DRAWS)}
+        return {**of, name: _repeated_plan(of[plainest], search, OTHER_DRAWS)}
 
     plans, *repeats = (twice(k, of) for k, of in enumerate(c.searches))
     return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), control=(plainest, name))
@@ -423,9 +415,5 @@ def _with_common_grace(plans: dict[str, SearchPlan]) -> dict[str, SearchPlan]:
     grace, since = (max(of) for of in zip(*((p.grace, p.budget.since) for p in plans.values()), strict=True))
     if all(p.budget.unit == "rounds" for p in plans.values()):
         grace = schedulers.at_report(int(grace), math.lcm(*(p.workload.traits.report_every for p in plans.values())))
-    return {
-        name: dataclasses.replace(
-            p, options=dataclasses.replace(p.options, grace=grace), grace=grace, budget=p.budget._replace(since=since)
-        )
-        for name, p in plans.items()
-    }
+    with terminal.silent():  # they were planned before, and said what there is to say
+        return {n: _planned(dataclasses.replace(p.options, grace=grace), since=since) for n, p in plans.items()}

@@ -18,7 +18,7 @@ from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
-from fedtune.tuning import caveats as tuning_caveats
+from fedtune.tuning import verdict
 
 NAMED = 7  # algorithms that a title names
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
@@ -149,16 +149,16 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     Searches that used test rows, programs without a seed, searches that were almost random, values at the end of their
     range.  records: of each search.  trials: of each.  evaluations: the runs on fresh seeds.
     """
-    lines = [line for record in records.values() for line in tuning_caveats.on_test_rows(record)]
-    lines += [line for record in records.values() for line in tuning_caveats.unseeded(record)]
+    lines = [line for record in records.values() for line in verdict.on_test_rows(record)]
+    lines += [line for record in records.values() for line in verdict.unseeded(record)]
     searcher = next((str(record.get("searcher")) for record in records.values()), "")
-    lines += tuning_caveats.as_random(searcher, trials, "these as random searches")
+    lines += verdict.as_random(searcher, trials, "these as random searches")
     tuned = evaluations[evaluations["chosen"]]
     for name, record in records.items():
         space = record.get("space") or {}
         runs = tuned[tuned["algorithm"] == name]
         for values in _configurations(runs, list(space)):
-            lines += [line for line in tuning_caveats.at_edges(name, values, space) if line not in lines]
+            lines += [line for line in verdict.at_edges(name, values, space) if line not in lines]
     return lines + _failed(evaluations) + _chosen_anew(evaluations, tuned)
 
 

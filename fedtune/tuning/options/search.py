@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedtune.core.workload import Workload
 
 LOOPBACK = "127.0.0.1"
-LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/loggers.py)
+LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/trackers.py)
 
 
 @dataclass(frozen=True, kw_only=True)

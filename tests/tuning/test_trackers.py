@@ -17,12 +17,12 @@ import pytest
 from support.searches import QUICK, searched
 from support.wandb_files import run_of
 
+from fedtune.cluster.ray_internals import environment
 from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs.tables import rounds_frame
-from fedtune.tuning.callbacks import loggers
-from fedtune.tuning.callbacks.logged_runs import SearchInfo
-from fedtune.tuning.callbacks.loggers import TrialLogger
+from fedtune.tuning.callbacks import trackers
+from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.options.search import LOGGERS, SearchOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
@@ -44,33 +44,24 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loggers, "PERIOD", 0.02)
+    monkeypatch.setattr(trackers, "PAUSE", 0.0)
 
 
 class Fake:
     """A tool that keeps what it is told, and can be told to fail."""
 
-    def __init__(self, about: SearchInfo | None = None) -> None:
-        self.told: list[tuple[Any, ...]] = []
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[Any, ...]] = {}
         self.failures = 0
 
-    def take(self, *what: Any) -> None:
+    def add(self, trial: str, config: dict[str, Any], rows: Sequence[dict[str, Any]], how: str) -> None:
         if self.failures:
             self.failures -= 1
             raise OSError("no answer from the server")
-        self.told.append(what)
+        self.told[trial] = (config, [row["round"] for row in rows], how)
 
-    def resume(self, lost: Sequence[str]) -> None:
-        self.take("resume", lost)
-
-    def begin(self, trial: str, config: dict[str, Any]) -> None:
-        self.take("begin", trial, config)
-
-    def log(self, trial: str, rows: Sequence[dict[str, Any]]) -> None:
-        self.take("log", trial, [row["round"] for row in rows])
-
-    def end(self, trial: str, how: str | None) -> None:
-        self.take("end", trial, how)
+    def remove(self, trial: str) -> None:
+        self.told.pop(trial)
 
 
 def trial(name: str, **last: Any) -> SimpleNamespace:
@@ -83,56 +74,43 @@ def result(name: str, t: int) -> dict[str, Any]:
     return figures | {"round": t, "trial_id": name, "training_iteration": t, "timestamp": 1.7e9 + t, "done": t == 6}
 
 
-def told(tool: loggers.Tool, events: Callable[[TrialLogger], None], name: str = "mlflow") -> None:
+def told(tool: Any, events: Callable[[TrialLogger], None], name: str = "mlflow") -> None:
     with TrialLogger(name, tool, lambda config: config | {"rate": 0.1}) as teller:
         events(teller)
 
 
-def a_search(teller: TrialLogger, first: int = 1, last: int = 6) -> None:
-    """Three trials in turns: one trains to its end, one is stopped after round 4, one diverges in round 3."""
-    trials = {name: trial(name) for name in ("long", "cut", "odd")}
-    for t in range(first, last + 1):
-        for name, one in trials.items():
-            row = result(name, t) | {"complete": t == 6}
-            if name == "odd" and t >= 3:
-                row = {"val_acc": 0.1, "diverged": True, "training_iteration": t, "trial_id": name}
-            if (name == "odd" and t > 3) or (name == "cut" and t > 4):
-                continue
-            one.last_result = row
-            teller.on_trial_result(0, [], one, row)
-            if row.get("diverged") or (name == "cut" and t == 4) or t == 6:
-                teller.on_trial_complete(0, [], one)
+ENDS = {"long": (6, "finished"), "cut": (4, "stopped"), "odd": (2, "diverged")}  # the last round of each
 
 
-def test_a_tool_is_told_of_each_trial_in_its_order() -> None:
-    tool = Fake()
-    told(tool, a_search)
-    by_trial = {name: [w for w in tool.told if w[1] == name] for name in ("long", "cut", "odd")}
-    for name, rounds, how in (("long", 6, "finished"), ("cut", 4, "stopped"), ("odd", 2, "diverged")):
-        begin, *logs, end = by_trial[name]
-        assert begin == ("begin", name, {"lam": float(len(name)), "rate": 0.1}) and end == ("end", name, how)
-        assert [t for log in logs for t in log[2]] == list(range(1, rounds + 1))
+def a_search(teller: TrialLogger, names: Sequence[str] = tuple(ENDS)) -> None:
+    """Three trials: one trains to its end, one is stopped after round 4, one diverges in round 3; some rounds twice."""
+    rows: dict[str, list[dict[str, Any]]] = dict(teller.rows)
+    teller.rows = rows
+    for name in names:
+        last, how = ENDS[name]
+        rows[name] = [result(name, t) | {"config": {"lam": float(len(name))}} for t in (1, *range(1, last + 1))]
+        rows[name] += [{"val_acc": 0.1, "diverged": True, "trial_id": name}] * (how == "diverged")
+        teller.on_trial_complete(0, [], trial(name, **rows[name][-1] | {"complete": last == 6}))
 
 
-def test_what_has_not_ended_waits_and_what_failed_has_failed() -> None:
+def test_a_tool_is_told_of_each_trial_when_it_has_ended() -> None:
     tool = Fake()
 
     def events(teller: TrialLogger) -> None:
-        teller.on_trial_result(0, [], trial("open"), result("open", 1))
+        a_search(teller)
         teller.on_trial_error(0, [], trial("never began"))
         teller.on_trial_complete(0, [], trial("of an earlier driver"))
 
     told(tool, events)
-    assert tool.told[-1] == ("end", "never began", "failed") and ("end", "open", None) in tool.told
-    assert not any("of an earlier driver" in words for words in tool.told)
+    ended = {n: ({"lam": float(len(n)), "rate": 0.1}, [*range(1, last + 1)], how) for n, (last, how) in ENDS.items()}
+    assert tool.told == ended | {"never began": ({"lam": 11.0, "rate": 0.1}, [], "failed")}
 
 
 def test_a_tool_that_fails_now_and_then_misses_nothing(capsys: pytest.CaptureFixture) -> None:
-    tool, whole = Fake(), Fake()
-    tool.failures = loggers.TRIES - 1
+    tool = Fake()
+    tool.failures = trackers.TRIES - 1
     told(tool, a_search)
-    told(whole, a_search)
-    assert sorted(map(str, tool.told)) == sorted(map(str, whole.told)) and not capsys.readouterr().err
+    assert set(tool.told) == set(ENDS) and not capsys.readouterr().err
 
 
 def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.CaptureFixture) -> None:
@@ -140,7 +118,7 @@ def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.Captu
     tool.failures = 1000
     told(tool, a_search, "wandb")
     said = " ".join(capsys.readouterr().err.split())
-    assert "note: logging to wandb stopped (no answer from the server); the search continues" in said
+    assert "note: logging to wandb stopped (no answer from the server); rounds.parquet has everything" in said
 
 
 def test_a_tool_that_hangs_does_not_hold_the_search(
@@ -148,9 +126,9 @@ def test_a_tool_that_hangs_does_not_hold_the_search(
 ) -> None:
     import threading
 
-    monkeypatch.setattr(loggers, "LAST", 0.05)
+    monkeypatch.setattr(trackers, "LAST", 0.05)
     answers, tool = threading.Event(), Fake()
-    monkeypatch.setattr(tool, "begin", lambda trial, config: answers.wait(300))
+    monkeypatch.setattr(tool, "add", lambda *trial: answers.wait(300))
     told(tool, a_search)
     answers.set()
     assert "note: mlflow is too slow" in capsys.readouterr().err
@@ -174,9 +152,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         shutil.copy(request.getfixturevalue("empty_store"), tmp_path / "mlflow.db")
 
 
-def made(name: str, folder: Path, algorithm: str = "gfpl") -> loggers.Tool:
-    with loggers._environment(loggers.KINDS[name].environment):
-        return loggers.KINDS[name].make(SearchInfo("runs/run", algorithm, "digits-w4", 3, folder / "run"))
+def plan(folder: Path, algorithm: str = "gfpl") -> Any:
+    about = SimpleNamespace(name=algorithm, seed=3, configuration=dict)
+    options = SimpleNamespace(logger=["mlflow"])
+    storage = SimpleNamespace(name="runs")
+    place = {"folder": folder / "run", "storage": storage, "name": "run", "scenario": "digits-w4"}
+    return SimpleNamespace(workload=about, options=options, **place)
+
+
+def made(name: str, folder: Path, algorithm: str = "gfpl") -> trackers.Tracker:
+    with environment(dict(trackers.KINDS[name].environment)):
+        return trackers.KINDS[name](plan(folder, algorithm))
 
 
 def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -184,15 +170,22 @@ def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     return {"mlflow": _stored_by_mlflow, "wandb": _stored_by_wandb}[name](folder)
 
 
-def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
+def client(folder: Path) -> Any:
     from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    return MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+
+
+def runs(folder: Path) -> Any:
+    return client(folder).search_runs([client(folder).get_experiment_by_name("fedtune").experiment_id])
+
+
+def _stored_by_mlflow(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for run in client.search_runs([client.get_experiment_by_name("fedtune").experiment_id]):
+    for run in runs(folder):
         rows: dict[int, dict[str, float]] = {}
         for metric in run.data.metrics:
-            points = client.get_metric_history(run.info.run_id, metric)
+            points = client(folder).get_metric_history(run.info.run_id, metric)
             assert len(points) == len({p.step for p in points}), "no round stands there twice"
             for point in points:
                 rows.setdefault(point.step, {"round": point.step})[metric] = point.value
@@ -235,12 +228,15 @@ def assert_holds(name: str, folder: Path, rounds: pd.DataFrame, how: dict[str, s
             assert {n: float(v) for n, v in row.items()} == {n: float(v) for n, v in want.loc[t].dropna().items()}
 
 
+WHOLE = {n: [result(n, t) for t in range(1, last + 1)] for n, (last, _) in ENDS.items()}
+HOW = {n: how for n, (_, how) in ENDS.items()}
+
+
 @each
 @pytest.mark.usefixtures("store")
 def test_a_tool_holds_every_round_to_the_last_digit(name: str, tmp_path: Path) -> None:
     told(made(name, tmp_path), a_search)
-    rows = {n: [result(n, t) for t in range(1, last + 1)] for n, last in (("long", 6), ("cut", 4), ("odd", 2))}
-    assert_holds(name, tmp_path, rounds_frame(rows), {"long": "finished", "cut": "stopped", "odd": "diverged"})
+    assert_holds(name, tmp_path, rounds_frame(WHOLE), HOW)
     for trial, run in stored(name, tmp_path).items():
         assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == "runs/run"
         assert run["state"] == {"mlflow": "FINISHED", "wandb": 0}[name]
@@ -248,51 +244,27 @@ def test_a_tool_holds_every_round_to_the_last_digit(name: str, tmp_path: Path) -
 
 @each
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_resumed_search_goes_on_in_the_same_runs(name: str, killed: bool, tmp_path: Path) -> None:
-    """Of three rounds that the first driver told of the logs have two, so that the third is trained again."""
-    tool = made(name, tmp_path)
-
-    def begun(teller: TrialLogger) -> None:
-        a_search(teller, last=3)
-        teller.on_trial_result(0, [], trial("gone"), result("gone", 1))
-        if killed:  # nothing ends
-            teller._open.clear()
-
-    told(tool, begun)
-    if killed and name == "wandb":  # its process holds what nobody ended
-        import wandb
-
-        wandb.teardown()
-    run = tmp_path / "run"
-    before = {n: [result(n, t) | {"config": {"lam": float(len(n))}} for t in (1, 2)] for n in ("long", "cut", "odd")}
-    before["odd"].append({"val_acc": 0.1, "diverged": True, "trial_id": "odd", "timestamp": 1.7e9})
-    (run / "lost" / "gfpl-gone").mkdir(parents=True)
+@pytest.mark.parametrize("algorithm", ["gfpl", "own.py:Fair", "mein 'Verfahren'.py:[unk]", 'a/b#?%;,"ü.py', "x" * 140])
+def test_a_resumed_search_gives_each_trial_one_run(name: str, algorithm: str, tmp_path: Path) -> None:
+    """The first driver logged one trial, half of another, and one that is tried again under another name."""
+    tool = made(name, tmp_path, algorithm)
+    told(tool, lambda teller: a_search(teller, ["odd"]))
+    half = [{"val_acc": 0.5, "round": t, "timestamp": 1.7e9 + t} for t in (1, 2)]
+    tool.add("lost", {"lam": 4.0}, half, "finished")
+    tool.add("cut", {"lam": 3.0}, half, "stopped")
+    if name == "mlflow":  # killed before it could say so
+        (begun,) = (run for run in runs(tmp_path) if run.data.tags["trial"] == "cut")
+        client(tmp_path).delete_tag(begun.info.run_id, "status")
+    (tmp_path / "run" / "lost" / "gfpl-lost").mkdir(parents=True)
 
     def resumed(teller: TrialLogger) -> None:
-        teller.catch_up(run, before)
-        a_search(teller, first=3)
+        odd = [*WHOLE["odd"], {"val_acc": 0.1, "diverged": True, "trial_id": "odd", "timestamp": 1.7e9}]
+        teller.rows = {"odd": [row | {"config": {"lam": 3.0}} for row in odd]}
+        teller.catch_up(tmp_path / "run")
+        a_search(teller, ["long", "cut"])
 
-    told(made(name, tmp_path), resumed)
-    rows = {n: [result(n, t) for t in range(1, last + 1)] for n, last in (("long", 6), ("cut", 4), ("odd", 2))}
-    assert_holds(name, tmp_path, rounds_frame(rows), {"long": "finished", "cut": "stopped", "odd": "diverged"})
-    assert {r["state"] for r in stored(name, tmp_path).values()} == {{"mlflow": "FINISHED", "wandb": 0}[name]}
-
-
-@each
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("algorithm", ["own.py:Fair", "mein 'Verfahren'.py:[unk]", 'a/b#?%;,"ü.py', "x" * 140 + ".py"])
-def test_a_file_of_any_name_is_logged_and_found_again(name: str, algorithm: str, tmp_path: Path) -> None:
-    told(made(name, tmp_path, algorithm), lambda teller: a_search(teller, last=2))
-    before = {"long": [result("long", t) | {"config": {"lam": 4.0}} for t in (1, 2)]}
-
-    def resumed(teller: TrialLogger) -> None:
-        teller.catch_up(tmp_path / "run", before)
-        a_search(teller, first=3)
-
-    (tmp_path / "run").mkdir(exist_ok=True)
     told(made(name, tmp_path, algorithm), resumed)
-    assert sorted(stored(name, tmp_path)["long"]["rows"]) == [1, 2, 3, 4, 5, 6]
+    assert_holds(name, tmp_path, rounds_frame(WHOLE), HOW)
 
 
 @needs["mlflow"]
@@ -313,9 +285,8 @@ def test_the_users_environment_says_where_mlflow_stores(
 @needs["mlflow"]
 def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "carrier-pigeon://roof")
-    about = SearchInfo("runs/run", "gfpl", "digits-w4", 3, tmp_path / "run")
     with pytest.raises(UserError, match="--logger mlflow cannot be used: .*carrier-pigeon") as error:
-        with loggers.opened(["mlflow"], about, dict):
+        with trackers.opened(plan(tmp_path)):
             pass
     assert "\n" not in str(error.value) and "MLFLOW_DISABLE_TELEMETRY" not in os.environ
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedtune.runs import files, logs, state_copies
-from fedtune.runs.state_copies import StateCopies, commit_states
+from fedtune.runs import files, logs
+from fedtune.tuning import saved_state
+from fedtune.tuning.saved_state import StateCopies, commit_states
 
 STATES = ("experiment_state-1.json", "search_gen_state-1.json", "searcher-state-1.pkl", "callback-states-1.pkl")
 
@@ -146,7 +147,7 @@ def test_a_line_is_added_to_whole_lines(before: bytes | None, after: bytes, tmp_
 
 
 def test_states_are_those_of_ray() -> None:
-    assert all(state_copies.STATE.fullmatch(name) for name in STATES)
+    assert all(saved_state.STATE.fullmatch(name) for name in STATES)
     assert not any(
-        map(state_copies.STATE.fullmatch, ("run.json", "tuner.pkl", "../a_state-1.json", "a_state-1.json.part"))
+        map(saved_state.STATE.fullmatch, ("run.json", "tuner.pkl", "../a_state-1.json", "a_state-1.json.part"))
     )
