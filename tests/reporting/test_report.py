@@ -657,9 +657,10 @@ def test_a_report_overwrites_a_report_and_nothing_else(run: Path, html: str, tmp
 def test_what_a_page_is_made_of_is_in_the_package() -> None:
     root = Path(report.__file__).parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    patterns = declared["fedtune.reporting"]
-    files = [f for f in (root / "fedtune" / "reporting").iterdir() if f.is_file() and f.suffix != ".py"]
-    assert files and all(any(f.match(pattern) for pattern in patterns) for f in files)
+    for package in ("reporting", "studies.comparison"):
+        folder = root / "fedtune" / package.replace(".", "/")
+        files = [f for f in folder.iterdir() if f.is_file() and f.suffix != ".py"]
+        assert files and all(any(f.match(pattern) for pattern in declared[f"fedtune.{package}"]) for f in files)
 
 
 # in a browser ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -61,17 +60,3 @@ def test_the_page_says_what_it_leaves_out(
     text = page.read_text()
     assert "this shows 40 of 300 trials, the best 20 and others drawn at random" in text
     assert "the table has the best 200; frames.load returns all of them" in text
-
-
-@pytest.mark.long
-def test_the_page_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many trials as a report really draws."""
-    monkeypatch.setattr(sampling, "LISTED", 500)
-    run, page = many.made_up(tmp_path / "run", 800, log=False), tmp_path / "r.html"
-    assert report.main([str(run), "-o", str(page)]) == 0
-    text = page.read_text()
-    assert "this shows 400 of 800 trials, the best 200 and others drawn at random" in text
-    assert "the table has the best 500; frames.load returns all of them" in text
-    assert "250 of these, drawn at random" in text and "of the variance between 250 trials" in text
-    assert "a notebook can show it" not in text and len(re.findall(r'"0000[0-9a-f]{4}"', text)) >= 500
-    assert page.stat().st_size < 20e6

@@ -50,8 +50,9 @@ class Results:
         files = RunFiles(run, COMPARISON)
         record = files.record_with("algorithms", "trials", "budget", "seeds")
         try:
-            _, control = scenario_words(record), record.get("control", [])
-        except (KeyError, ValueError, TypeError) as error:
+            control, margin = record.get("control", []), float(record.get("margin", 0.0))
+            _ = scenario_words(record), int(record.get("searches", 1)), Goal.from_record(record)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise files.damaged(error) from error
         none, objective = pd.DataFrame(), Goal.from_record(record).first
         evaluations = none
@@ -64,7 +65,7 @@ class Results:
             table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
             pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
             against=pairs(files.against_file) if files.against_file.exists() else none,
-            twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,
+            twice=tables.control(evaluations, control, objective, margin) if has else none,
             by_budget=by_budget(run) if files.budget_file.exists() else none,
         )
 
