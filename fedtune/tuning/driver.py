@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pandas as pd
@@ -110,11 +109,10 @@ def fit(
     tools: Sequence[TrialLogger] = (),
     also: Sequence[tune.Callback] = (),
     trainable: Any = None,
-    show: bool = True,
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.  show: draw the progress.
+    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.
     """
     p = s.plan
     trainable = _trainable(s) if trainable is None else trainable
@@ -139,7 +137,7 @@ def fit(
             JsonLoggerCallback(),
             rows,
             Gauges(p.name, p.workload.name, p.goal.first),
-            *([view] if show else []),
+            view,
             *([TensorBoard()] if p.options.tensorboard else []),
             *([watch] if watch else []),
             *journal,
@@ -147,7 +145,7 @@ def fit(
             *also,
         ]
         copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view.window if show else nullcontext(), local_ray.spoken_to():
+        with interrupting.ctrl_c_kept(), copied, view.window, local_ray.spoken_to():
             grid = tuner.fit()
         for file in journal:
             file.on_trial_complete()
