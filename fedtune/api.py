@@ -131,10 +131,11 @@ def tunable(
     """
     from ray import tune
 
+    from fedtune.cluster import ray_internals
     from fedtune.core.budget import Budget
     from fedtune.core.process import turn
     from fedtune.tuning.space import inside
-    from fedtune.tuning.trainable import FederatedTrainable, known_as_itself
+    from fedtune.tuning.trainable import FederatedTrainable
 
     with turn():
         given, workload, domains = _ranges(algo, scenario, space, options)
@@ -143,7 +144,7 @@ def tunable(
     budget = Budget("rounds", workload.rounds)
     trainable = tune.with_parameters(FederatedTrainable, workload=workload, data=data, budget=budget)
     trainable.declared_names = frozenset(workload.hyperparameters())
-    return known_as_itself(trainable), dict(domains.domains)
+    return ray_internals.known_as_itself(trainable), dict(domains.domains)
 
 
 def objective(

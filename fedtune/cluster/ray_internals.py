@@ -152,6 +152,12 @@ def unsaved(trainable: Any) -> Any:
     return _TrainingResult(None, trainable._last_result or {})
 
 
+def known_as_itself(wrapped: Any) -> Any:
+    """A class that Tune has wrapped, under its own name: Ray's dashboard and `ps` would show the wrapper's."""
+    wrapped.__qualname__ = wrapped.__name__
+    return wrapped
+
+
 def title_with(what: str) -> None:
     """Add words to the title that Ray gives a worker's process while it does a task: `ps` and the dashboard show it."""
     raylet: Any = resolve_name("ray._raylet")

@@ -81,10 +81,10 @@ class StudyFolder(RunFiles):
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row per client of every fresh-seed run (see fedtune.runs.clients); UserError if there is none yet."""
-        from fedtune.runs import clients
+        """A row per client of every fresh-seed run (see tables.CLIENTS); UserError if there is none yet."""
+        from fedtune.runs import tables
 
-        return clients.load(self.path)
+        return tables.load_clients(self.path)
 
     @property
     def best(self) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import say
 from fedtune.runs import logs, reading, tables
-from fedtune.runs.clients import load as clients
 from fedtune.runs.files import RunFiles
 from fedtune.runs.reading import rounds_of
+from fedtune.runs.tables import load_clients as clients
 from fedtune.runs.trial_states import trial_statuses
 
 CONFIG = tables.CONFIG

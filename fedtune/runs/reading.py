@@ -1,4 +1,4 @@
-"""Read files in a study's folder: limited in size and depth, checked once, and reported by name if damaged.
+"""Read files in a study's folder: limited in size, checked once, and reported by name if damaged.
 
 Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's own state is different
 (docs/background/security.md).
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 LARGEST = 16 * 2**20  # the largest record, in bytes; one of 10,000 trials has a hundredth of it
 LARGEST_YAML = 2**18  # the largest best.yaml, in bytes: YAML is slow to read
-ENTRIES = 10_000  # the most in a best.yaml
 LARGEST_LOG = 2**28  # the largest log, in bytes
 LARGEST_LINE = 2**20
 LARGEST_CSV = 2**24
-DEEPEST = 20  # nested mappings and lists in a YAML file; a best.yaml has four levels
 NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 
@@ -32,7 +30,7 @@ def record(file: Path) -> dict[str, Any]:
     """Read a record; ValueError or OSError if it cannot be used."""
     from fedtune.runs import schema  # imported here, because pydantic takes a moment to load
 
-    return schema.checked(schema.RECORD, _parsed(file, json.loads, LARGEST))
+    return schema.checked(schema.RECORDS[file.name], _parsed(file, json.loads, LARGEST))
 
 
 def best(file: Path) -> dict[str, Any]:
@@ -168,17 +166,6 @@ def _yaml(text: str) -> Any:
     import yaml
 
     try:
-        depth = 0
-        for number, event in enumerate(
-            yaml.parse(text, Loader=yaml.SafeLoader)
-        ):  # deep nesting takes more and more time
-            if number > ENTRIES:
-                raise ValueError(f"it has more than {ENTRIES:,} entries")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise ValueError("it is nested too deeply")
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it refers to parts of itself")  # a few lines could expand to gigabytes
         return yaml.safe_load(text)
     except (yaml.YAMLError, TypeError, OverflowError) as error:  # TypeError and OverflowError come from dates and keys
         raise ValueError(short(error)) from error

@@ -1,7 +1,7 @@
 """The schema of a run's files: records, best.yaml, and the rows that trials log.
 
 Each file is parsed and checked once, when it is read (`fedtune.runs.reading`); afterwards its entries have the types
-below.  Every entry may be missing, because no kind of run has all; undeclared entries are not checked.
+below.  There is a model for each kind of record.  Every entry may be missing; undeclared ones are not checked.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class GridRecord(TypedDict, total=False):
 
 
 @_entries
-class Record(TypedDict, total=False):
-    """run.json, compare.json and reproduce.json."""
+class StudyRecord(TypedDict, total=False):
+    """What the records of all kinds of study may hold."""
 
     format: Count
     # provenance
@@ -169,8 +169,6 @@ class Record(TypedDict, total=False):
     device: Text
     own: list[Own]
     # the search
-    space: dict[Text, Text]
-    declared: dict[Text, Declared]  # what is searched
     trials: Count
     searcher: Text
     scheduler: Text
@@ -183,7 +181,30 @@ class Record(TypedDict, total=False):
     rungs: list[Amount]
     concurrent: Count | None
     time_budget: Amount | None
-    # the comparison
+    # the outcome
+    state: Text
+    reason: Text
+    seconds: Amount
+
+
+@_entries
+class SearchRecord(StudyRecord, total=False):
+    """run.json."""
+
+    space: dict[Text, Text]
+    declared: dict[Text, Declared]  # what is searched
+    search_seconds: Amount
+    status: dict[Text, Count]
+    choice: list[Annotated[CandidateRecord, BeforeValidator(_flat)]]
+    final: list[Annotated[FinalRunRecord, BeforeValidator(_flat)]] | None
+    extends: Text
+    replays: Text
+
+
+@_entries
+class ComparisonRecord(StudyRecord, total=False):
+    """compare.json."""
+
     algorithms: Annotated[list[Text], Field(min_length=1)]
     defaults_of: dict[Text, dict[Text, Scalar]]  # for each algorithm
     seeds: Count
@@ -192,19 +213,16 @@ class Record(TypedDict, total=False):
     unlike: list[Text]
     control: list[Text]
     widened: list[Text]
-    # the reproduction
+
+
+@_entries
+class ReproductionRecord(StudyRecord, total=False):
+    """reproduce.json."""
+
+    algorithms: Annotated[list[Text], Field(min_length=1)]
     grid: Annotated[GridRecord, BeforeValidator(_flat)]
+    seeds: Count
     runs: Count
-    # the outcome
-    state: Text
-    reason: Text
-    search_seconds: Amount
-    seconds: Amount
-    status: dict[Text, Count]
-    choice: list[Annotated[CandidateRecord, BeforeValidator(_flat)]]
-    final: list[Annotated[FinalRunRecord, BeforeValidator(_flat)]] | None
-    extends: Text
-    replays: Text
 
 
 @_entries
@@ -255,7 +273,12 @@ class Suggestion(TypedDict):
     config: dict[Text, Scalar]
 
 
-RECORD, BEST, SUGGESTION = TypeAdapter(Record), TypeAdapter(BestRecord), TypeAdapter(Suggestion)
+RECORDS: dict[str, TypeAdapter[Any]] = {  # by their files' names
+    "run.json": TypeAdapter(SearchRecord),
+    "compare.json": TypeAdapter(ComparisonRecord),
+    "reproduce.json": TypeAdapter(ReproductionRecord),
+}
+BEST, SUGGESTION = TypeAdapter(BestRecord), TypeAdapter(Suggestion)
 ROW: TypeAdapter[Any] = TypeAdapter(Annotated[ResultLine, BeforeValidator(_metrics)])
 
 

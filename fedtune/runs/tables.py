@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,11 @@ import pandas as pd
 import yaml
 
 from fedtune.core.budget import Budget
+from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC, METRICS, is_own, metrics_in
 from fedtune.core.objectives import ACCURACY, BY_ACCURACY, TEST, Goal, Objective, final
 from fedtune.core.terminal import one_line
-from fedtune.runs import user_copies
+from fedtune.runs import reading, user_copies
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.trial_states import reason, status
 
@@ -27,6 +28,26 @@ CONFIG = "config/"  # prefix of hyperparameter columns
 DEFAULT = "default"  # the configuration, in runs on fresh seeds
 SEARCH = "search"  # the column with a search's number, 1, 2, …
 CHOICE = "choice_mean"  # the column with the objective's mean over all seeds, of trials that were chosen among
+
+Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of the metrics that are kept of a run's last row
+
+# the table of clients: all that were scored in the last and the best round of every run on fresh seeds
+CLIENTS: dict[str, str] = {  # column -> dtype; your own metrics' val_NAME and test_NAME follow
+    "run": "str",  # the folder's name
+    "algorithm": "str",
+    "configuration": "str",  # best or default; in a comparison default, top 1, …
+    "seed": "int64",
+    "scored": "str",  # last, or best: the round of the best objective
+    "round": "int64",
+    "client": "int64",
+    "owner": "str",  # the owner of its rows, by name; empty if the data have no owners
+    "val_rows": "int64",
+    "val_acc": "float64",
+    "test_rows": "int64",
+    "test_acc": "float64",
+}
+
+KINDS = {name: reading.TEXT if kind == "str" else reading.NUMBER for name, kind in CLIENTS.items()}
 
 
 def rounds_frame(reported: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
@@ -225,3 +246,39 @@ def _status(result: Any) -> str:
     if result.error is not None:
         return "failed"
     return status(result.metrics) if result.metrics else "not started"
+
+
+def last_metrics(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
+    """The values of a run's last row that tables of fresh-seed runs keep; NaN if missing."""
+    return {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
+
+
+def clients_frame(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
+    """A row per run, scored round and client.
+
+    runs: the columns that identify a run, and its clients as an outcome has them.
+    """
+    parts = [pd.DataFrame(columns).assign(**run) for run, scored in runs for columns in scored]
+    if not parts:
+        return pd.DataFrame(columns=[name for name in CLIENTS if name != "run"])
+    all_rows = pd.concat(parts, ignore_index=True)
+    first = [name for name in CLIENTS if name in all_rows]
+    return all_rows[first + [name for name in all_rows if name not in first]]
+
+
+def load_clients(*runs: str | Path) -> pd.DataFrame:
+    """The clients of these runs; UserError for a folder that has no table of them."""
+    found = []
+    for run in map(Path, runs):
+        file = RunFiles(run).clients_file
+        if not file.exists():
+            raise UserError(
+                f"{run} has no {file.name}: it is written when a search's final check (--final-seeds) or a "
+                "comparison has ended"
+            )
+        found.append(reading.table(file, kinds=KINDS).assign(run=run.absolute().name))
+    if not found:
+        raise UserError("there must be at least one study's folder, but none was given")
+    all_rows = pd.concat(found, ignore_index=True)
+    all_rows = all_rows.reindex(columns=[*CLIENTS, *(c for c in all_rows if c not in CLIENTS)])
+    return all_rows.fillna({n: "" for n, kind in CLIENTS.items() if kind == "str"}).astype(CLIENTS)

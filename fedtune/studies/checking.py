@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtune.conformance import algorithms, models
 from fedtune.conformance.cases import TINY
-from fedtune.conformance.check import CheckResult, judge
+from fedtune.conformance.check import CheckResult, Note, Violation, check, judge
 from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
@@ -17,12 +17,28 @@ from fedtune.core.findings import Finding, summary
 from fedtune.core.threads import one_thread
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
+from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import catalogue
 from fedtune.programs.naming import is_program
-from fedtune.tuning import space_conformance
+from fedtune.tuning import space
 from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.user_code import user_files
+from fedtune.user_code import sources, user_files
+
+
+@check("spaces", "every search space holds hyperparameters within their ranges", needs=("declarations",))
+def spaces(s: Subject) -> Violation | Note | None:
+    """The spaces of the algorithm's file, or the one made from its declarations."""
+    names = []
+    try:
+        for name in (names := space.names(s.name)):
+            for preset in ("", *s.cls.presets):
+                space.load(name, Experiment(algorithm=s.name, scenario=Scenario(), preset=preset))
+    except UserError as error:
+        return Violation(
+            sources.of_name(s.cls, "SPACES"), str(error), "see docs/reference/your-code.md on search spaces"
+        )
+    return Note(", ".join(names))
 
 
 class Check:
@@ -69,7 +85,7 @@ class Check:
         if self._subject:
             if not stacks:
                 self._subject.executor = "loop"
-            yield from judge((*algorithms.CHECKS, space_conformance.spaces), self._subject)
+            yield from judge((*algorithms.CHECKS, spaces), self._subject)
 
     @cached_property
     def verdicts(self) -> list[CheckResult]:

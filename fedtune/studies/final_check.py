@@ -10,8 +10,8 @@ from ray.tune import Callback
 
 from fedtune.core.metrics import figures
 from fedtune.core.objectives import Goal
-from fedtune.runs import choice, clients, reading
-from fedtune.studies import fresh_seeds, ray_tasks
+from fedtune.runs import choice, reading, tables
+from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.space_types import Config
 
@@ -49,7 +49,7 @@ def check(s: StartedSearch, config: Config) -> pd.DataFrame:
         scored = [
             (algo | {"configuration": n, "seed": seed}, outcomes[r.label].clients) for (n, seed), r in runs.items()
         ]
-        reading.write_table(clients.table(scored), p.files.clients_file)
+        reading.write_table(tables.clients_frame(scored), p.files.clients_file)
     rows = [
         {"configuration": n, "seed": seed} | last_round(outcomes[run.label], p.goal, p.workload.measures.figures)
         for (n, seed), run in runs.items()
@@ -90,10 +90,10 @@ class WorkersAhead(Callback):
         self.on_trial_complete(iteration, trials, trial)
 
 
-def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: fresh_seeds.Figures = figures) -> dict[str, Any]:
+def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: tables.Figures = figures) -> dict[str, Any]:
     """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
     has_figures = bool(outcome.rounds) and not outcome.reason
-    row = fresh_seeds.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
+    row = tables.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
     if has_figures and "seconds" in row:
         row["seconds"] = outcome.seconds
     return row | {"reason": outcome.reason}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +12,13 @@ import pandas as pd
 
 from fedtune.core.metrics import METRICS, figures
 from fedtune.core.objectives import BY_ACCURACY, WORST, Goal
-from fedtune.runs import clients, tables
+from fedtune.runs import tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.tables import DEFAULT, SEARCH
 from fedtune.studies import ray_tasks
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 
-Figures = Callable[[Mapping[str, Any]], list[str]]  # the names of the metrics that are kept of a run's last row
 NOTHING = "nothing found"  # the state of a search without a best trial
 NEAR = 0.95  # share of a run's last test accuracy; `rounds_to_95` is the first round, of those tested, that reaches it
 
@@ -74,7 +73,7 @@ def evaluate(
     """Train the default and the best configurations of each search on fresh seeds.
 
     Returns a row per algorithm, search, candidate and seed; a row per round of each; a row per client of each (see
-    fedtune.runs.clients); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
+    tables.CLIENTS); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
     the default.
 
     Among a search's candidates, the one with the best mean of the objective on the fresh seeds is `chosen`; no test
@@ -126,7 +125,7 @@ def evaluate(
     frame = pd.DataFrame(rows)
     frame.insert(3, "chosen", is_tuned(frame, first.goal))
     every = pd.DataFrame(rounds, columns=_columns(rounds))
-    return frame, every, clients.table(scored), list(outcomes.values())
+    return frame, every, tables.clients_frame(scored), list(outcomes.values())
 
 
 def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:
@@ -134,23 +133,22 @@ def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:
     return p.workload.name, json.dumps(c.config, sort_keys=True), seed
 
 
-def last_metrics(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
-    """The values of a run's last row that tables of fresh-seed runs keep; NaN if missing."""
-    return {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
-
-
-def run_summary(outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: Figures = figures) -> dict[str, Any]:
+def run_summary(
+    outcome: ray_tasks.Outcome, goal: Goal = BY_ACCURACY, figures: tables.Figures = figures
+) -> dict[str, Any]:
     """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
     length: dict[str, Any] = {"rounds": rows[-1]["round"] if rows else 0, "seconds": outcome.seconds}
     if outcome.reason or not rows:
-        none = last_metrics({}, goal, figures) | dict.fromkeys(("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan)
+        none = tables.last_metrics({}, goal, figures) | dict.fromkeys(
+            ("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan
+        )
         return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
     last = rows[-1]
     near_end = next((r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)), {})
     return (
         length
-        | {n: v for n, v in last_metrics(last, goal, figures).items() if n not in length}
+        | {n: v for n, v in tables.last_metrics(last, goal, figures).items() if n not in length}
         | {
             "rounds_to_95": near_end.get("round", math.nan),
             "mb_to_95": near_end.get("comm_mb", math.nan),

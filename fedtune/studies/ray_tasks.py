@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from fedtune.core.memory import keep_freed_memory
 from fedtune.core.objectives import Objective
 from fedtune.core.terminal import progress, say
 from fedtune.core.workload import Place, Run, Workload
-from fedtune.runs import clients, provenance
+from fedtune.runs import provenance
 from fedtune.runs.files import RunFiles, write_json
 from fedtune.runs.trial_states import FAILED
 
@@ -203,7 +203,7 @@ class _Course:
             of_clients = self.run.clients(self.best) if self.best else []
         except Diverged as error:
             return Outcome(self.rows, str(error))
-        scored = [clients.columns(*each) for each in of_clients]
+        scored = [client_columns(*each) for each in of_clients]
         return Outcome(self.rows, "", clients=scored, notes=self.run.take_notes())
 
 
@@ -280,6 +280,15 @@ def _next(waiting: dict[Any, list[RunTask]]) -> Iterator[tuple[RunTask, Outcome]
             raise
         raise error.cause from error
     yield from zip(waiting.pop(done), outcomes, strict=True)
+
+
+def client_columns(scored: str, round: int, clients: Mapping[str, Any], owner: Callable[[int], str]) -> dict[str, Any]:
+    """The clients of one round as plain lists.
+
+    scored: last or best.  clients: tensors from an evaluation.  owner: returns a client's owner by name.
+    """
+    by_name = {name: values.tolist() for name, values in clients.items()}
+    return {"scored": scored, "round": round, "owner": [owner(k) for k in by_name["client"]]} | by_name
 
 
 def _slots(cpus: float, gpus: float) -> int:

@@ -20,7 +20,6 @@ from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
 from fedtune.tuning.callbacks import trackers
-from fedtune.tuning.callbacks.recorder import TrialRows
 from fedtune.tuning.options.options import AUTO
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
@@ -76,7 +75,8 @@ def run_search(
         if not resumed:  # not before: a refused search leaves nothing behind
             run.make()
             stack.enter_context(run.lock())
-            user_copies.keep(p.own, p.folder)
+            if p.own:
+                user_copies.keep(p.own, p.folder)
         run.write("running")
         stack.enter_context(disk.reserved(p.folder))
         watch = disk.DiskWatch(p.folder)
@@ -226,7 +226,7 @@ def _interrupted(p: SearchPlan) -> str:
     return f"interrupted; {command_line('resume', p.shown)} continues it"
 
 
-def _broken(reported: TrialRows) -> dict[str, list[str]]:
+def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:
     """Why trials failed with errors that a retry cannot fix, and their stacks."""
     stacks: dict[str, list[str]] = {}
     for rows in reported.values():

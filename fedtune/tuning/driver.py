@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import pickle
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from ray import tune
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from ray.tune.schedulers import FIFOScheduler
-from ray.tune.search import BasicVariantGenerator, Searcher
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 from fedtune.cluster import gpu_share, local_ray, ray_internals, ray_start
 from fedtune.cluster.prometheus import Gauges
@@ -23,18 +24,73 @@ from fedtune.runs.files import RunFiles
 from fedtune.tuning import saved_state, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks.live_view import LiveView
-from fedtune.tuning.callbacks.recorder import TrialRows
-from fedtune.tuning.callbacks.study_journal import StudyJournal
 from fedtune.tuning.callbacks.trackers import TrialLogger
-from fedtune.tuning.optuna_searcher import OptunaSearcher
+from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
 from fedtune.tuning.plan import SearchPlan, StartedSearch
-from fedtune.tuning.promotion import Promotion, ResumableLimit, RunningLimit
+from fedtune.tuning.promotion import Promotion, RunningLimit
 from fedtune.tuning.space_types import Config
-from fedtune.tuning.trainable import FederatedTrainable, key, known_as_itself
+from fedtune.tuning.trainable import FederatedTrainable, key
 from fedtune.tuning.unkeepable import Unkeepable
 from fedtune.user_code.user_files import plain_name
 
-Rows = dict[str, list[dict[str, Any]]]  # what each trial reported
+Row = dict[str, Any]  # what a trial reported
+
+
+class ResumableLimit(ConcurrencyLimiter):
+    """Ray's limit on trials at once, but the one that a resumed search asks for, not the one that was saved."""
+
+    def get_state(self) -> dict:
+        """What Ray saves of the limit."""
+        return {name: value for name, value in super().get_state().items() if name != "max_concurrent"}
+
+
+class TrialRows(tune.Callback, Mapping[str, list[Row]]):
+    """Every result of every trial as the driver receives it, in the order of their first ones.
+
+    Those of a trial that has ended are packed: sixty rounds as dictionaries are 240 kB, packed 17 kB; Tune forgets the
+    rest.  Tune's own log of a trial is no substitute: population based training rewrites it from a stale copy.
+    """
+
+    def __init__(self, before: Mapping[str, list[Row]] | None = None, goal: Collection[str] = ()) -> None:
+        """before: results that an earlier driver received, by trial.  goal: the objectives and constraints."""
+        self._open: dict[str, list[Row]] = {}
+        self._packed = {trial: _pack(some) for trial, some in (before or {}).items()}
+        self._goal = goal
+
+    def __getitem__(self, trial: str) -> list[Row]:
+        """A trial's rows, as a new list."""
+        return _unpack(self._packed[trial]) + self._open.get(trial, [])
+
+    def __iter__(self) -> Iterator[str]:
+        """The trials."""
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        """How many trials there are."""
+        return len(self._packed)
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
+        """Keep a result that a trial reported."""
+        self._packed.setdefault(trial.trial_id, b"")
+        self._open.setdefault(trial.trial_id, []).append(result)
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        """A trial has ended; it may still go on."""
+        if trial.trial_id in self._open:
+            self._packed[trial.trial_id] = _pack(self[trial.trial_id])
+            del self._open[trial.trial_id]
+        ray_internals.forget_averages(trial, self._goal)
+
+    on_trial_error = on_trial_complete
+
+
+def _pack(rows: list[Row]) -> bytes:
+    return zlib.compress(pickle.dumps(rows), 1)
+
+
+def _unpack(packed: bytes) -> list[Row]:
+    rows: list[Row] = pickle.loads(zlib.decompress(packed)) if packed else []
+    return rows
 
 
 class TensorBoard(TBXLoggerCallback):
@@ -53,16 +109,15 @@ def fit(
     tools: Sequence[TrialLogger] = (),
     also: Sequence[tune.Callback] = (),
     trainable: Any = None,
-    show: bool = True,
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.  show: draw the progress.
+    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.
     """
     p = s.plan
     trainable = _trainable(s) if trainable is None else trainable
     with ray_start.settings(), ray_internals.searching():
-        before: Rows = {}
+        before: dict[str, list[Row]] = {}
         if resumed and saved_state.require_state(p.folder):
             before = saved_state.prepared(p.folder)
             tuner = _restored(s, trainable, before)
@@ -82,7 +137,7 @@ def fit(
             JsonLoggerCallback(),
             rows,
             Gauges(p.name, p.workload.name, p.goal.first),
-            *([view] if show else []),
+            view,
             *([TensorBoard()] if p.options.tensorboard else []),
             *([watch] if watch else []),
             *journal,
@@ -90,7 +145,7 @@ def fit(
             *also,
         ]
         copied = ray_internals.states_copied_by(saved_state.StateCopies().copy)
-        with interrupting.ctrl_c_kept(), copied, view.window if show else nullcontext(), local_ray.spoken_to():
+        with interrupting.ctrl_c_kept(), copied, view.window, local_ray.spoken_to():
             grid = tuner.fit()
         for file in journal:
             file.on_trial_complete()
@@ -112,10 +167,10 @@ def _trainable(s: StartedSearch) -> Any:
         outputs=p.files.outputs_folder,
     )
     needs = {"CPU": p.options.cpus_per_trial} | ({"GPU": s.gpus} if s.gpus else {})
-    return known_as_itself(tune.with_resources(given, tune.PlacementGroupFactory([needs])))
+    return ray_internals.known_as_itself(tune.with_resources(given, tune.PlacementGroupFactory([needs])))
 
 
-def _restored(s: StartedSearch, trainable: Any, before: Rows) -> tune.Tuner:
+def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) -> tune.Tuner:
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     p = s.plan
     kind = schedulers.find(p.scheduler)
@@ -176,7 +231,7 @@ def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
 def _innermost(tuner: tune.Tuner) -> Any:
     """The searcher under its limit."""
     searcher = ray_internals.tune_config(tuner).search_alg
-    return searcher.searcher if isinstance(searcher, ResumableLimit) else searcher
+    return searcher.searcher if isinstance(searcher, ConcurrencyLimiter) else searcher
 
 
 def _searching(s: StartedSearch) -> tuple[Any, Any]:

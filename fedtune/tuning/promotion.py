@@ -83,15 +83,7 @@ class Rungs:
         return sorted(rung.reached, key=lambda trial: -self.sign * rung.reached[trial][1])
 
 
-class ResumableLimit(ConcurrencyLimiter):
-    """Ray's limit on trials at once, but the one that a resumed search asks for, not the one that was saved."""
-
-    def get_state(self) -> dict:
-        """What Ray saves of the limit."""
-        return {name: value for name, value in super().get_state().items() if name != "max_concurrent"}
-
-
-class RunningLimit(ResumableLimit):
+class RunningLimit(ConcurrencyLimiter):
     """A limit on running trials.  Ray's own also counts paused ones, and so would wait for ever for one to end.
 
     A `Promotion` says whether there is room for a new one; before the first trial there is.

@@ -254,12 +254,6 @@ class FederatedTrainable(tune.Trainable):
         return 0 if self._broken else self.run.round
 
 
-def known_as_itself(wrapped: Any) -> Any:
-    """A class that Tune has wrapped, under its own name: Ray's dashboard and `ps` would show the wrapper's."""
-    wrapped.__qualname__ = wrapped.__name__
-    return wrapped
-
-
 def key(config: dict[str, Any]) -> str:
     """A configuration as text, equal for equal configurations; the key of `onward`."""
     return json.dumps(config, sort_keys=True)

@@ -14,10 +14,12 @@ from ray import tune
 from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Constraint
 from fedtune.core.terminal import several
-from fedtune.experiment.experiment import built_in
 from fedtune.tuning.plan import SearchPlan
 
 CLOSE = 1e-9  # share of a bound by which figures that are added up otherwise may differ
+
+
+ADVICE = "loosen the bound, or change --rounds or --participation"
 
 
 def why(p: SearchPlan, row: Mapping[str, Any]) -> str:
@@ -41,7 +43,7 @@ def _broken(p: SearchPlan, c: Constraint, row: Mapping[str, Any]) -> str:
     at = fewest if c.rule == "<=" else most
     if c.excess(at * each) <= CLOSE:
         return ""
-    return f"{c} cannot be satisfied: {_cost_text(p, c, each, at)}; {_advice(p, c, each, at)}"
+    return f"{c} cannot be satisfied: {_cost_text(p, c, each, at)}; {ADVICE}"
 
 
 def _cost_text(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
@@ -49,22 +51,6 @@ def _cost_text(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
     in_all = f", {rounds * each:.4g} in {several(rounds, 'round')}" if rounds > 1 else ""
     costs = {"comm_mb": "sends and receives", "up_bytes": "sends", "down_bytes": "receives"}[c.name]
     return f"whatever the configuration, {p.workload.name} {costs} {each:.4g} {unit} a round here{in_all}"
-
-
-def _advice(p: SearchPlan, c: Constraint, each: float, rounds: int) -> str:
-    """What would satisfy it."""
-    rounded = math.ceil if c.rule == "<=" else math.floor
-    options = [f"a bound of {rounded(1000 * rounds * each) / 1000:.12g}"]
-    by_rounds = c.name == "comm_mb" and p.budget.unit == "rounds" and each > 0
-    if c.rule == ">=":
-        options += [f"--rounds {math.ceil(c.bound / each - CLOSE)} or more"] * by_rounds
-        return "give " + ", or ".join(options)
-    if by_rounds and (fewer := int(c.bound / each + CLOSE)):
-        options.append(f"--rounds {fewer} or fewer")
-    scenario = built_in(p.workload, "a bound on what is sent").scenario  # of a program it is unknown
-    if share := int(scenario.participants * c.bound / (rounds * each) + CLOSE) / scenario.clients:
-        options.append(f"--participation {share:.4g} or less")
-    return "give " + ", or ".join(options)
 
 
 class Unkeepable(tune.Stopper):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedtune.cluster import nodes, ray_internals, ray_start
+from fedtune.cluster import ray_internals, ray_start
 from fedtune.core.errors import UserError
 
 DEAD = (
@@ -32,7 +32,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
     from ray._private import worker
 
     log = tmp_path / "ray.log"
-    with ray_internals.messages_told(nodes.Told(log, several)):
+    with ray_internals.messages_told(ray_start.Told(log, several)):
         for message in (DUMP, DEAD, DUMP, DEAD):
             worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert capsys.readouterr() == ("", said.format(log=log))
@@ -40,7 +40,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
 
 
 def test_whatever_else_ray_says_is_one_line_each_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = nodes.Told(None, False)
+    tell = ray_start.Told(None, False)
     for _ in range(2):
         tell("2 Workers (tasks / actors) killed due to memory pressure (OOM)\nRefer to \x1b[1mthe " + "x " * 900)
     out, err = capsys.readouterr()
@@ -76,7 +76,7 @@ class Two:
             lambda asked, **_: ([a for a in asked if sees[a[0]] is not None], [a for a in asked if sees[a[0]] is None]),
         )
         monkeypatch.setattr(ray, "get", lambda asked: sees[asked[0]] and Path(asked[1]).exists())
-        monkeypatch.setattr(nodes, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
+        monkeypatch.setattr(ray_start, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
 
     def options(self, scheduling_strategy: str) -> Any:
         self.node = scheduling_strategy
@@ -91,19 +91,19 @@ def test_a_folder_that_another_node_does_not_see_is_refused(
 ) -> None:
     """The default, a folder runs/ where the driver is, on a cluster of several machines."""
     Two(monkeypatch, {"n1": True, "n2": True})
-    nodes.require_shared(tmp_path / "not" / "yet")
+    ray_start.require_shared(tmp_path / "not" / "yet")
     Two(monkeypatch, {})
-    nodes.require_shared(tmp_path)  # one node, the driver's own
+    ray_start.require_shared(tmp_path)  # one node, the driver's own
     assert capsys.readouterr() == ("", "")
     Two(monkeypatch, {"n1": None, "n2": True})
-    nodes.require_shared(tmp_path)
+    ray_start.require_shared(tmp_path)
     assert "note: 1 node did not say within 60 s whether" in capsys.readouterr().err
     Two(monkeypatch, {"n1": True, "n2": False})
     with pytest.raises(UserError, match=r"a folder that every node of the cluster shares, but 192.0.2.2 does not see"):
-        nodes.require_shared(tmp_path / "not" / "yet")
+        ray_start.require_shared(tmp_path / "not" / "yet")
     Two(monkeypatch, {"n1": False, "n2": False})
     with pytest.raises(UserError, match=r"but 192.0.2.1 and 1 more do not see"):
-        nodes.require_shared(tmp_path)
+        ray_start.require_shared(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

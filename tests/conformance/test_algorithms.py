@@ -20,7 +20,7 @@ from fedtune.conformance.subject import Subject
 from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.experiment import fitting
 from fedtune.experiment.registry import find, names
-from fedtune.tuning.space_conformance import spaces
+from fedtune.studies.checking import spaces
 
 ALL = names()
 # optimisers, schedules, epochs, Dropout and whose BatchNorm is whose: what the engine does for all algorithms alike

@@ -18,8 +18,8 @@ from fedtune.data.federation import joined
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
-from fedtune.runs import clients
-from fedtune.studies import partition_view
+from fedtune.runs import tables
+from fedtune.studies import partition_view, ray_tasks
 from fedtune.tuning.options.options import ExperimentOptions
 
 CLINICS = [f"clinic-{i:02d}" for i in range(12)]
@@ -98,8 +98,8 @@ def test_table_picture_and_clients_parquet_say_the_owner_and_the_class_by_name(t
     assert list(figure.layout.xaxis2.ticktext) == CLINICS and figure.layout.xaxis2.title.text == "owner"
     assert {text for _, text in figure.data[0].customdata} == {f"client {k} ({n})" for k, n in enumerate(CLINICS)}
 
-    columns = clients.columns("last", 3, {"client": torch.tensor([4, 2]), "val_acc": torch.rand(2)}, f.owner)
-    table = clients.table([({"seed": 1}, [columns])])
+    columns = ray_tasks.client_columns("last", 3, {"client": torch.tensor([4, 2]), "val_acc": torch.rand(2)}, f.owner)
+    table = tables.clients_frame([({"seed": 1}, [columns])])
     assert table["owner"].tolist() == ["clinic-04", "clinic-02"] and list(table)[3:5] == ["client", "owner"]
 
 

@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective, parse
 from fedtune.engine.built_in import ENGINE
 from fedtune.experiment.experiment import Experiment
-from fedtune.runs import clients, frames
+from fedtune.runs import frames, tables
 from fedtune.runs.files import RunFiles
 from fedtune.runs.folder import StudyFolder
 from fedtune.studies import ray_tasks
@@ -42,7 +42,7 @@ def outcome(objective: Objective | None, rounds: int = 4, some: int = 0, limit: 
 def test_the_clients_of_the_last_and_the_best_round_have_the_means_of_those_rounds(objective: str) -> None:
     first = parse(objective)[0]
     found = outcome(first)
-    table = clients.table([({"configuration": "best", "seed": 3}, found.clients)])
+    table = tables.clients_frame([({"configuration": "best", "seed": 3}, found.clients)])
     assert list(table)[:4] == ["configuration", "seed", "scored", "round"] and len(table) == 2 * 4
     value = pd.Series([first.sign * row[objective] for row in found.rounds])
     for scored, t in (("last", 4), ("best", int(value.idxmax()) + 1)):
@@ -77,9 +77,9 @@ def test_a_folder_gives_its_clients_with_the_documented_columns(tmp_path: Path) 
             "test_brier": [0.1, 0.2],
         }
     ]
-    clients.table([(whose, found)]).to_parquet(RunFiles(tmp_path).clients_file, index=False)
+    tables.clients_frame([(whose, found)]).to_parquet(RunFiles(tmp_path).clients_file, index=False)
     both = frames.clients(tmp_path, tmp_path)
-    assert [*both] == [*clients.CLIENTS, "test_brier"] and len(both) == 4
-    assert {n: str(both[n].dtype) for n in clients.CLIENTS} == clients.CLIENTS
+    assert [*both] == [*tables.CLIENTS, "test_brier"] and len(both) == 4
+    assert {n: str(both[n].dtype) for n in tables.CLIENTS} == tables.CLIENTS
     pd.testing.assert_frame_equal(StudyFolder(tmp_path).clients, both.iloc[:2])
-    assert clients.table([(whose, [])]).empty
+    assert tables.clients_frame([(whose, [])]).empty

@@ -16,6 +16,7 @@ from fedtune.runs import frames, logs, reading, schema
 from fedtune.runs.files import RunFiles
 
 KEPT = Path(__file__).parent / "kept"
+RECORD = schema.RECORDS["run.json"]
 EXAMPLE = Path(__file__).parents[2] / "analysis" / "example"
 
 
@@ -69,12 +70,12 @@ def test_a_best_configuration_is_read_as_it_is() -> None:
 def test_an_entry_of_another_kind_is_named(entry: str, value: Any, why: str) -> None:
     good = json.loads((KEPT / "run.json").read_text())
     with pytest.raises(ValueError) as caught:
-        schema.checked(schema.RECORD, good | {entry: value})
+        schema.checked(RECORD, good | {entry: value})
     assert str(caught.value).startswith(why)
 
 
 def test_what_is_not_declared_passes() -> None:
-    assert schema.checked(schema.RECORD, {"of a later version": [{"a": 1}]}) == {"of a later version": [{"a": 1}]}
+    assert schema.checked(RECORD, {"of a later version": [{"a": 1}]}) == {"of a later version": [{"a": 1}]}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,7 @@ def test_a_record_is_bounded(text: str, why: str, tmp_path: Path) -> None:
         RunFiles(tmp_path).record  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "text", ["a: &a [1]\nb: *a", "? [a]\n: 1", "a: 2001-99-99", "- 1", "!!python/object:os.x {}", "\t"]
-)
+@pytest.mark.parametrize("text", ["? [a]\n: 1", "a: 2001-99-99", "- 1", "!!python/object:os.x {}", "\t"])
 def test_a_best_configuration_is_plain(text: str, tmp_path: Path) -> None:
     (tmp_path / "best.yaml").write_text(text)
     with pytest.raises(ValueError):

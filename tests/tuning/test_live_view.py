@@ -16,7 +16,7 @@ from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
 from fedtune.tuning.callbacks.live_view import LiveView
-from fedtune.tuning.callbacks.recorder import TrialRows
+from fedtune.tuning.driver import TrialRows
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:

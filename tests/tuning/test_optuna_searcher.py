@@ -22,8 +22,7 @@ from ray.tune.search.optuna import OptunaSearch
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import Goal, parse
 from fedtune.tuning import searchers, space_facts
-from fedtune.tuning.callbacks.study_journal import StudyJournal
-from fedtune.tuning.optuna_searcher import OptunaSearcher, distribution
+from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal, distribution
 from fedtune.tuning.space import Space, met
 
 RANGES = {

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from fedtune.core.metrics import METRICS
-from fedtune.tuning.callbacks.recorder import TrialRows
+from fedtune.tuning.driver import TrialRows
 
 ROUNDS, TRIALS = 30, 8
 

@@ -7,8 +7,8 @@ from support.searches import started
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.tuning import messages, plan, schedulers, searchers
+from fedtune.tuning.driver import ResumableLimit
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.promotion import ResumableLimit
 from fedtune.tuning.space import Space
 
 RANGES = Space({"lam": tune.loguniform(0.1, 10)}, [])

@@ -19,10 +19,8 @@ from support.rows import first
 from fedtune.analysis import importances, plots
 from fedtune.core.metrics import METRIC, worst
 from fedtune.core.objectives import Goal, parse
-from fedtune.tuning import searchers
-from fedtune.tuning.callbacks import study_journal
-from fedtune.tuning.callbacks.study_journal import StudyJournal
-from fedtune.tuning.optuna_searcher import OptunaSearcher
+from fedtune.tuning import optuna_searcher, searchers
+from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
 from fedtune.tuning.space import Space
 
 RANGES = {"lam": tune.loguniform(1e-3, 10), "lr": tune.uniform(0.01, 0.3), "n": tune.randint(1, 9)}
@@ -96,7 +94,7 @@ def content(trial: FrozenTrial) -> dict[str, Any]:
 def assert_same(got: optuna.Study, want: optuna.Study) -> None:
     """The file has the trials of the study that have ended, all that they hold, in any order."""
     assert (got.directions, got.study_name, got.metric_names) == (want.directions, want.study_name, want.metric_names)
-    ended = {t.user_attrs["trial"]: content(study_journal.in_file(t)) for t in want.trials if t.state.is_finished()}
+    ended = {t.user_attrs["trial"]: content(optuna_searcher.in_file(t)) for t in want.trials if t.state.is_finished()}
     assert {t.user_attrs["trial"]: content(t) for t in got.trials} == ended and len(got.trials) == len(ended)
 
 

@@ -76,19 +76,14 @@ def test_a_bound_is_hopeless_where_every_round_costs_as_much(bound: str, more: d
     assert not unkeepable.why(p, third)
 
 
-def test_it_says_what_would_keep_it() -> None:
+def test_it_says_what_a_round_costs() -> None:
     said = unkeepable.why(made(subject_to="comm_mb<=15"), row(2.0))
-    assert said == (
-        "comm_mb<=15 cannot be satisfied: whatever the configuration, fedavg sends and receives 2 MB a round "
-        "here, 20 in 10 "
-        "rounds; give a bound of 20, or --rounds 7 or fewer, or --participation 0.75 or less"
+    assert said.startswith(
+        "comm_mb<=15 cannot be satisfied: whatever the configuration, fedavg sends and receives 2 MB a round here, "
+        "20 in 10 rounds; loosen the bound"
     )
-    least = unkeepable.why(made(subject_to="comm_mb>=31"), row(2.0))
-    assert least.endswith("20 in 10 rounds; give a bound of 20, or --rounds 16 or more")
-    none = unkeepable.why(made(subject_to="comm_mb<=0.01"), row(2.0))
-    assert none.endswith("; give a bound of 20")
     up = unkeepable.why(made(subject_to="up_bytes<=700000"), row(2.0))
-    assert "fedavg sends 1.333e+06 bytes a round here; give a bound of 1333333.334, or --participation 0.5 or" in up
+    assert "fedavg sends 1.333e+06 bytes a round here; loosen" in up
 
 
 @pytest.mark.parametrize(
