@@ -30,6 +30,7 @@ TINY = Scenario(
 # rows of four clients, and their classes: three clients hold class 1, one holds 4, none holds 2 or 5
 SIZES = [9, 6, 8, 5]
 HOLDERS = [[0, 1], [1], [0, 1, 3], [3, 4, 0]]
+THREE = {"local_steps": 3}
 
 
 class CheckedScenario(NamedTuple):
@@ -109,74 +110,43 @@ class Cases(NamedTuple):
 
 
 def cases(base: Scenario | None = None) -> Cases:
-    """All cases, on 8×8 digits and small nets, or with the data's shape and the model of a scenario."""
-    if base:
-        return _cases_of(base)
-    digits = _partitioned
-    batch_norm = replace(TINY, model="fedgen-cnn", features=8)
-    unequal = _rows([5, 13, 9, 2])
-    return Cases(
-        few=CheckedScenario("3 of 5 clients take part", replace(TINY, participation=0.6, all_classes=20), digits,
-                    resumes=True),
-        everyone=CheckedScenario("two epochs, small batches", replace(TINY, ways_spread=2, shots=5, shots_spread=3),
-                    digits, {"local_epochs": 2, "batch": 5}, rounds=2),
-        adam=CheckedScenario("Adam", TINY, digits, {"optimizer": "adam", "lr": 0.003}),
-        skewed=CheckedScenario("Dirichlet-skewed clients, momentum and weight decay",
-                       replace(TINY, partition="dirichlet", alpha=0.3, floor=12), digits,
-                       {"batch": 32, "weight_decay": 0.01, "momentum": 0.9}),
-        steps=CheckedScenario("a net with convolutions, three steps a round",
-                      replace(TINY, model="cnn8", shots=4, shots_spread=1), digits, {"local_steps": 3}, rounds=2),
-        averaged=CheckedScenario("clients of different sizes, BatchNorm averaged", batch_norm, unequal),
-        personal=CheckedScenario("clients of different sizes, personal "
-                         "BatchNorm", batch_norm, unequal, {"batch_norm": "personal"}, rounds=2),
-        holders=CheckedScenario("classes that only one client holds, or none", replace(TINY, participation=0.75),
-                        _rows(SIZES, HOLDERS, 6), rounds=4),
-        alone=CheckedScenario("a single client", TINY, _rows([11]), rounds=2),
-        chance=CheckedScenario("a model with Dropout", replace(TINY, participation=0.6), digits, rounds=2, resumes=True,
-                       dropout=0.3),
-        mixed=CheckedScenario("clients with different architectures",
-                      replace(TINY, model="htmini3", participation=0.8), digits, rounds=2, resumes=True),
-        effects=CheckedScenario("4 clients", replace(TINY, shots=12, clients=4), digits, {"batch": 16}),
-    )  # fmt: skip
+    """All cases, on 8×8 digits and small nets, or on random rows with the data's shape and the model of a scenario."""
+    ours = base is None
+    start = TINY if base is None else _small(base)
+    data = _partitioned if ours else _rows([5, 13, 9, 2, 7])
+    unequal = _rows([5, 13, 9, 2]) if ours else data
+    epochs = {"local_epochs": 2, "batch": 5} | ({} if ours else {"local_steps": 0})
+    momentum = {"weight_decay": 0.01, "momentum": 0.9} | ({"batch": 32} if ours else {"batch": 16, "optimizer": "sgd"})
+    adam = {"optimizer": "adam", "lr": 0.003}
+    norm = {"model": "fedgen-cnn", "features": 8}
+    two: dict[str, Any] = {} if ours else {"rounds": 2}  # what takes long
 
+    def case(words: str, make: Any = data, changes: Any = None, part: float = 1, **rest: Any) -> CheckedScenario:
+        """changes: of our small scenario.  part: the share of clients that take part."""
+        scenario = replace(start, participation=part)
+        return CheckedScenario(words, replace(scenario, **(changes or {})) if ours else scenario, make, **rest)
 
-def _cases_of(base: Scenario) -> Cases:
-    """Cases with a scenario's data shape, model and local work, on random rows."""
-    small = replace(
-        base,
-        clients=5,
-        participation=1.0,
-        evaluation="personal",
-        eval_clients=0,
-        all_classes=0,
-        rounds=TINY.rounds,
-    )
-    unequal = _rows([5, 13, 9, 2, 7])
-    partial = replace(small, participation=0.6)
     return Cases(
-        few=CheckedScenario("3 of 5 clients take part", partial, unequal, resumes=True),
-        everyone=CheckedScenario(
-            "two epochs, small batches", small, unequal, {"local_epochs": 2, "local_steps": 0, "batch": 5}, 2
-        ),
+        few=case("3 of 5 clients take part", data, {"all_classes": 20}, 0.6, resumes=True),
+        everyone=case("two epochs", data, {"ways_spread": 2, "shots": 5, "shots_spread": 3}, values=epochs, rounds=2),
         # Adam divides rounding errors around 0 by nearly 0
-        adam=CheckedScenario("Adam", small, unequal, {"optimizer": "adam", "lr": 0.003}, 2, atol=1e-8),
-        skewed=CheckedScenario(
-            "momentum and weight decay",
-            small,
-            unequal,
-            {"batch": 16, "optimizer": "sgd", "weight_decay": 0.01, "momentum": 0.9},
-        ),
-        steps=CheckedScenario("three steps a round", small, unequal, {"local_steps": 3}, 2),
-        averaged=CheckedScenario("BatchNorm averaged", small, unequal, {"batch_norm": "averaged"}, 2),
-        personal=CheckedScenario("BatchNorm kept", small, unequal, {"batch_norm": "personal"}, 2),
-        holders=CheckedScenario(
-            "classes that only one client holds, or none",
-            replace(partial, clients=4),
-            _rows(SIZES, HOLDERS, 6),
-            rounds=4,
-        ),
-        alone=CheckedScenario("a single client", replace(small, clients=1), _rows([11]), rounds=2),
-        chance=CheckedScenario("Dropout after the model's body", partial, unequal, rounds=2, resumes=True, dropout=0.3),
-        mixed=None,
-        effects=CheckedScenario("5 clients", small, unequal),
+        adam=case("Adam", values=adam, atol=1e-12 if ours else 1e-8, **two),
+        skewed=case("skewed clients", data, {"partition": "dirichlet", "alpha": 0.3, "floor": 12}, values=momentum),
+        steps=case("three steps", data, {"model": "cnn8", "shots": 4, "shots_spread": 1}, values=THREE, rounds=2),
+        averaged=case("BatchNorm averaged", unequal, norm, values={"batch_norm": "averaged"}, **two),
+        personal=case("personal BatchNorm", unequal, norm, values={"batch_norm": "personal"}, rounds=2),
+        holders=case("classes that only one client holds, or none", _rows(SIZES, HOLDERS, 6), None, 0.75, rounds=4),
+        alone=case("a single client", _rows([11]), rounds=2),
+        chance=case("a model with Dropout", data, None, 0.6, rounds=2, resumes=True, dropout=0.3),
+        mixed=case("clients with different architectures", data, {"model": "htmini3"}, 0.8, rounds=2, resumes=True)
+        if ours
+        else None,
+        effects=case("all clients", data, {"shots": 12, "clients": 4}, values={"batch": 16} if ours else {}),
+    )
+
+
+def _small(base: Scenario) -> Scenario:
+    """A scenario's data shape, model and local work, with few clients who all take part."""
+    return replace(
+        base, clients=5, participation=1.0, evaluation="personal", eval_clients=0, all_classes=0, rounds=TINY.rounds
     )

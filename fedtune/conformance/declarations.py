@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -25,119 +26,86 @@ from fedtune.user_code import sources
 @check("declarations", "every field is a hyperparameter whose default lies in its range, and every method a hook")
 def declarations(s: Subject) -> Violation | Note | None:
     """Everything that can be checked without running the algorithm."""
-    for violation in (*_fields(s.cls), *_hooks(s.cls), *_named_values(s.cls)):
-        return violation
-    return None
+    found = next(chain(_fields(s.cls), _hooks(s.cls), _named_values(s.cls)), None)
+    return Violation(*found) if found else None
 
 
-def _fields(cls: type[Algorithm]) -> Iterator[Violation]:  # noqa: C901, PLR0912
-    declared = hyperparameters(cls)
-    for name, value in vars(cls).items():
-        if isinstance(value, dataclasses.Field):
-            yield Violation(
-                sources.of_class(cls),
-                f"{name} is not a field of {cls.__name__}",
-                "write @dataclass(frozen=True) above the class",
-            )
-    for name in (f.name for f in dataclasses.fields(cls) if f.name not in declared):
-        yield Violation(
-            sources.of_name(cls, name),
-            f"{name} is a field, but not a hyperparameter",
-            f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar",
-        )
+def _fields(cls: type[Algorithm]) -> Iterator[tuple[str, str, str]]:  # noqa: C901
+    """What is wrong with an algorithm's fields: place, what and advice."""
+    declared, fields = hyperparameters(cls), {f.name for f in dataclasses.fields(cls)}
+    for name in (n for n, value in vars(cls).items() if isinstance(value, dataclasses.Field)):
+        what = f"{name} is not a field of {cls.__name__}"
+        yield sources.of_class(cls), what, "write @dataclass(frozen=True) above the class"
+    for name in fields - declared.keys():
+        advice = f"declare it: {name}: … = hyper(default, low, high, help=…), or as ClassVar"
+        yield sources.of_name(cls, name), f"{name} is a field, but not a hyperparameter", advice
     for name, hp in declared.items():
         place = sources.of_name(cls, name)
         if name in {f.name for f in dataclasses.fields(Scenario)}:
-            yield Violation(place, f"{name} is also a field of scenarios", "give it another name")
+            yield place, f"{name} is also a field of scenarios", "give it another name"
         if hp.log and not (hp.low or 0) > 0:
-            yield Violation(place, f"{name} has a log scale from {hp.low}", "give a lower end above 0")
+            yield place, f"{name} has a log scale from {hp.low}", "give a lower end above 0"
         if hp.low is not None and not hp.low <= (math.inf if hp.high is None else hp.high):
-            yield Violation(place, f"{name} has the range {hp.low} … {hp.high}", "give the lower end first")
+            yield place, f"{name} has the range {hp.low} … {hp.high}", "give the lower end first"
         try:
-            if type(hp.check(hp.default)) is not type(hp.default):
-                yield Violation(
-                    place,
-                    f"the default of {name} is not of type {type(hp.check(hp.default)).__name__}",
-                    f"write {hp.check(hp.default)!r}",
-                )
+            if type(value := hp.check(hp.default)) is not type(hp.default):
+                yield place, f"the default of {name} is not of type {type(value).__name__}", f"write {value!r}"
         except UserError as error:
-            yield Violation(place, str(error), "give a default in the range, or name it in extra_values")
+            yield place, str(error), "give a default in the range, or name it in extra_values"
     try:
         alg = cls()
     except UserError as error:
-        yield Violation(
-            sources.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible"
-        )
+        yield sources.of_class(cls), f"the defaults are refused: {error}", "give defaults that are compatible"
         return
     for name, hp in declared.items():
-        if isinstance(hp.first_round, str) and not callable(getattr(alg, hp.first_round, None)):
-            yield Violation(
-                sources.of_name(cls, name),
-                f"{name} declares first_round={hp.first_round!r}, but there is no such method",
-                f"write a method {hp.first_round}(self) -> int",
-            )
+        place, rule = sources.of_name(cls, name), hp.first_round
+        if isinstance(rule, str) and not callable(getattr(alg, rule, None)):
+            what = f"{name} declares first_round={rule!r}, but there is no such method"
+            yield place, what, f"write a method {rule}(self) -> int"
         elif not (isinstance(first := first_round(alg, name), int) and first >= 1):
-            yield Violation(
-                sources.of_name(cls, name),
-                f"the first round of {name} is {first!r}",
-                "rounds count from 1",
-            )
+            yield place, f"the first round of {name} is {first!r}", "rounds count from 1"
 
 
-def _hooks(cls: type[Algorithm]) -> Iterator[Violation]:
+def _hooks(cls: type[Algorithm]) -> Iterator[tuple[str, str, str]]:
     """Methods that the engine would call with other arguments, or whose name looks like a mistyped hook."""
     text = sources.source_of(cls)
-    for owner in sources.own_classes(cls):
-        for name, method in vars(owner).items():
-            if not isinstance(method, FunctionType) or name.startswith("__"):
-                continue
-            if name in HOOKS:
-                expected, accepted = (list(inspect.signature(f).parameters) for f in (getattr(Algorithm, name), method))
-                try:
-                    inspect.signature(method).bind(*expected)
-                except TypeError:
-                    yield Violation(
-                        sources.of_function(method),
-                        f"{name}({', '.join(accepted)}) is called with other arguments: {name}({', '.join(expected)})",
-                        "give it these arguments",
-                    )
-            elif len(re.findall(rf"\b{name}\b", text)) == 1 and (
-                similar := difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
-            ):
-                yield Violation(sources.of_function(method), f"{name} is never called", f"did you mean {similar[0]}?")
-
-
-def _named_values(cls: type[Algorithm]) -> Iterator[Violation]:
-    """Presets and other attributes that name hyperparameters."""
-    declared, declarable = hyperparameters(cls), hyperparameters(Scenario) | hyperparameters(cls)
-    for attribute in ("schedule", "structural"):
-        for name in getattr(cls, attribute):
-            if name not in declared:
-                yield Violation(
-                    sources.of_name(cls, attribute),
-                    f"{attribute} names {name}, which is not a hyperparameter",
-                    f"name some of {', '.join(declared) or 'none'}",
-                )
-    for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
-        if not isinstance(getattr(cls(), attribute), tuple):
-            yield Violation(
-                sources.of_name(cls, attribute), f"{attribute} is not a tuple", f'write {attribute} = ("…",)'
+    methods = [m for owner in sources.own_classes(cls) for m in vars(owner).items() if isinstance(m[1], FunctionType)]
+    for name, method in methods:
+        if name in HOOKS:
+            expected, accepted = (
+                ", ".join(inspect.signature(f).parameters) for f in (getattr(Algorithm, name), method)
             )
-    sets: dict[str, Mapping[str, Any]] = {
-        "for_mixed_models": cls.for_mixed_models,
-        "checked_with": cls.checked_with,
-        **dict(cls.presets),
-    }
+            try:
+                inspect.signature(method).bind(*expected.split(", "))
+            except TypeError:
+                what = f"{name}({accepted}) is called with other arguments: {name}({expected})"
+                yield sources.of_function(method), what, "give it these arguments"
+        elif not name.startswith("__") and len(re.findall(rf"\b{name}\b", text)) == 1:
+            for similar in difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8):
+                yield sources.of_function(method), f"{name} is never called", f"did you mean {similar}?"
+
+
+def _named_values(cls: type[Algorithm]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with presets and other attributes that name hyperparameters."""
+    declared, declarable = hyperparameters(cls), hyperparameters(Scenario) | hyperparameters(cls)
+    for attribute in ("shared", "sends", "predicts", "schedule", "structural"):
+        place, names = sources.of_name(cls, attribute), getattr(cls(), attribute)
+        if not isinstance(names, tuple):
+            yield place, f"{attribute} is not a tuple", f'write {attribute} = ("…",)'
+        for name in {*names} - declared.keys() if attribute in ("schedule", "structural") else ():
+            what = f"{attribute} names {name}, which is not a hyperparameter"
+            yield place, what, f"name some of {', '.join(declared) or 'none'}"
+    sets = {"for_mixed_models": cls.for_mixed_models, "checked_with": cls.checked_with, **cls.presets}
     for title, values in sets.items():
         place = sources.of_name(cls, title if title not in cls.presets else "presets")
         for name, value in values.items():
-            if name not in declarable:
-                yield Violation(place, f"{title} names {name}, which is not a hyperparameter", "see fedtune list NAME")
-                continue
             try:
-                declarable[name].check(value)
+                if name not in declarable:
+                    yield place, f"{title} names {name}, which is not a hyperparameter", "see fedtune list NAME"
+                else:
+                    declarable[name].check(value)
             except UserError as error:
-                yield Violation(place, f"{title}: {error}", "give a value in the range")
+                yield place, f"{title}: {error}", "give a value in the range"
 
 
 @check(
@@ -157,8 +125,7 @@ def first_effects(s: Subject) -> Violation | Note | None:
 
 def first_effect(s: Subject, name: str, hp: Hyperparameter) -> Violation | None:
     """The violation, if one hyperparameter takes effect too early or not at all."""
-    case, place = s.cases.effects, sources.of_name(s.cls, name)
-    own = hyperparameters(s.cls)
+    case, place, own = s.cases.effects, sources.of_name(s.cls, name), hyperparameters(s.cls)
     values = {n: v for n, v in s.values.items() if n in own}
     for one, other, extra in _contrasts(s, name, hp):
         configs = [{**extra, name: v} for v in (one, other)]
@@ -173,11 +140,8 @@ def first_effect(s: Subject, name: str, hp: Hyperparameter) -> Violation | None:
             for rounds in range(first, first + 3):
                 a, b = (s.run(case, rounds, config=c) for c in configs)
                 if early := _early(a, b, first):
-                    return Violation(
-                        place,
-                        f"{name} has an effect in round {early}, but declares first_round={first}",
-                        f"declare first_round={early}",
-                    )
+                    what = f"{name} has an effect in round {early}, but declares first_round={first}"
+                    return Violation(place, what, f"declare first_round={early}")
                 if _differ(a, b, rounds, first):
                     return None
         except RunFailed as stopped:
@@ -225,15 +189,13 @@ def _contrasts(s: Subject, name: str, hp: Hyperparameter) -> Iterator[tuple[Any,
 def metrics(s: Subject) -> Violation | Note | None:
     """The rows of three rounds."""
     promised = {name for name, declared in METRICS.items() if not declared.search_only} - set(CLOCK)
+    place = sources.of_hook(s.cls, "report")
     for case in (s.cases.few, s.cases.averaged):
+        optional = set() if case.scenario.all_classes else {"test_acc_all", "test_acc_foreign"}
         for row in s.run(case, executor="loop").rows:
-            place = sources.of_hook(s.cls, "report")
-            everywhere = {"test_acc_all", "test_acc_foreign"}
-            optional = everywhere if not case.scenario.all_classes else set()
             if missing := sorted(promised - optional - row.keys()):
-                return Violation(
-                    "", f"round {row['round']} lacks the metric {missing[0]}", "give every round a Phase of training"
-                )
+                what = f"round {row['round']} lacks the metric {missing[0]}"
+                return Violation("", what, "give every round a Phase of training")
             for name, value in row.items():
                 number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
                 if not number and value is not None:
@@ -241,7 +203,6 @@ def metrics(s: Subject) -> Violation | Note | None:
                         place, f"`report` returns {name} = {value!r}", "return finite numbers (float, int)"
                     )
             if not (0 <= row["val_acc"] <= 1 and 0 <= row["test_acc_worst10"] <= row["test_acc"] <= 1):
-                return Violation(
-                    place, f"round {row['round']} has accuracies outside 0 … 1", "do not overwrite them in `report`"
-                )
+                what = f"round {row['round']} has accuracies outside 0 … 1"
+                return Violation(place, what, "do not overwrite them in `report`")
     return None

@@ -52,25 +52,24 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
     """Rounds under the defaults, under other values of every hyperparameter, and under the defaults once more."""
     if s.executor == "loop":
         return Note("not checked, because the model cannot be stacked")
-    changed: dict[str, Any] = {}
-    for name, hp in hyperparameters(s.cls).items():
-        if name not in (*s.values, *s.cls.structural) and (value := _near(hp)) is not None:
-            changed[name] = value
+    own, place = hyperparameters(s.cls), sources.of_class(s.cls)
+    free = {n: _near(hp) for n, hp in own.items() if n not in (*s.values, *s.cls.structural)}
+    changed = {n: value for n, value in free.items() if value is not None}
     tracing.forget()
     with tracing.eager():
-        eager = _trained(s, {})[0], _trained(s, changed)[0]
+        eager = [_trained(s, config)[0] for config in ({}, changed)]
     for config, direct in (({}, eager[0]), (changed, eager[1]), ({}, eager[0])):
         recorded, reason = _trained(s, config)
         if isinstance(recorded, UserError) or isinstance(direct, UserError):
             if not config:
-                return Violation(sources.of_class(s.cls), str(recorded), PURE)
+                return Violation(place, str(recorded), PURE)
             continue  # these values cannot be combined
         if len(recorded) != len(direct):
-            return Violation(sources.of_class(s.cls), "it diverges only when steps are recorded and run again", PURE)
-        if moved := [t for t, (a, b) in enumerate(zip(recorded, direct, strict=True), 1) if differences(a, b)]:
-            name = in_words(min(differences(recorded[moved[0] - 1], direct[moved[0] - 1])))
-            text = f"in round {moved[0]} {name} differs when steps are recorded and run again"
-            return Violation(sources.of_class(s.cls), text, PURE)
+            return Violation(place, "it diverges only when steps are recorded and run again", PURE)
+        for t, states in enumerate(zip(recorded, direct, strict=True), 1):
+            if moved := differences(*states):
+                what = f"in round {t} {in_words(min(moved))} differs when steps are recorded and run again"
+                return Violation(place, what, PURE)
         if reason:
             return Note(f"runs eagerly, as {reason}")
     return None
@@ -124,14 +123,12 @@ def stack_equals_loop(s: Subject) -> Violation | Note | None:
     for case, config in cases:
         stack, loop = (s.run(case, executor=executor, config=config) for executor in EXECUTORS)
         if overwritten := stack.spoiled | loop.spoiled:
-            problem = f"with {case.words}, a round changes {in_words(min(overwritten))} in the previous state"
-            return Violation("", problem, "copy it first")
+            what = f"with {case.words}, a round changes {in_words(min(overwritten))} in the previous state"
+            return Violation("", what, "copy it first")
         if difference := s.difference(stack, loop):
-            return Violation(
-                sources.of_hook(s.cls, "upload", "loss", "predict"),
-                f"with {case.words}, {difference}",
-                "exclude padded rows with data.mask, and let no client's numbers depend on another client's",
-            )
+            place = sources.of_hook(s.cls, "upload", "loss", "predict")
+            advice = "exclude padded rows with data.mask, and let no client's numbers depend on another client's"
+            return Violation(place, f"with {case.words}, {difference}", advice)
     return None
 
 
@@ -142,11 +139,10 @@ def grouping(s: Subject) -> Violation | Note | None:
         one_group, regrouped = s.run(case), s.run(case, groups=groups)
         assert len(regrouped.sim.state.groups) == len(groups)
         if difference := s.difference(regrouped, one_group):
-            return Violation(
-                sources.of_hook(s.cls, "broadcast", "deployed", "aggregate"),
-                f"with clients in {len(groups)} groups instead of one, {difference}",
-                "index the server's entries by `ids` and up['ids'], never by a client's position in the message",
-            )
+            place = sources.of_hook(s.cls, "broadcast", "deployed", "aggregate")
+            what = f"with clients in {len(groups)} groups instead of one, {difference}"
+            advice = "index the server's entries by `ids` and up['ids'], never by a client's position in the message"
+            return Violation(place, what, advice)
     return None
 
 
@@ -154,49 +150,41 @@ def grouping(s: Subject) -> Violation | Note | None:
 def checkpoint(s: Subject) -> Violation | Note | None:
     """Resumed after one round and after two; with unlike architectures after one."""
     cuts: list[tuple[CheckedScenario, Mapping[str, Any], int]] = [
-        (s.cases.few, {}, 1),
-        (s.cases.few, {}, 2),
+        *((s.cases.few, {}, cut) for cut in (1, 2)),
         (s.cases.chance, {}, 1),
     ]
     if s.cases.mixed and s.fits_mixed():
         cuts.append((s.cases.mixed, s.cls.for_mixed_models, 1))
     for case, config, cut in cuts:
-        uninterrupted = s.run(case, case.rounds + (case is s.cases.few), config=config)
-        resumed, difference = _resumed(s, case, config, uninterrupted, cut)
-        if not difference:
-            resumed.train(len(uninterrupted.rows) - cut)
-            remainder = WatchedRun(resumed.sim, resumed.tape, case)
-            remainder.rows, remainder.states = uninterrupted.rows[cut:], uninterrupted.states[cut:]
-            difference = s.difference(resumed, remainder, exact=True)
-            if not difference and resumed.sim.state.bytes != uninterrupted.sim.state.bytes:
-                difference = f"{resumed.sim.state.bytes} bytes are counted instead of {uninterrupted.sim.state.bytes}"
-        if difference:
-            return Violation(
-                sources.of_hook(s.cls, "init", "aggregate"),
-                f"resumed after round {cut}, {difference}",
-                "everything that changes must be a tensor in the server's entries or a client's",
-            )
+        whole = s.run(case, case.rounds + (case is s.cases.few), config=config)
+        if difference := _resumed_difference(s, case, config, whole, cut):
+            advice = "everything that changes must be a tensor in the server's entries or a client's"
+            place = sources.of_hook(s.cls, "init", "aggregate")
+            return Violation(place, f"resumed after round {cut}, {difference}", advice)
     return None
 
 
-def _resumed(
-    s: Subject, case: CheckedScenario, config: Mapping[str, Any], uninterrupted: WatchedRun, cut: int
-) -> tuple[WatchedRun, str]:
-    """A fresh run that continues from another's checkpoint, and any error at loading."""
+def _resumed_difference(
+    s: Subject, case: CheckedScenario, config: Mapping[str, Any], whole: WatchedRun, cut: int
+) -> str:
+    """What differs in a fresh run that continues from another's checkpoint; "" if nothing."""
     sim = s.begin(case, config=config)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.pt"
-        file.write_bytes(uninterrupted.saved[cut - 1])
+        file.write_bytes(whole.saved[cut - 1])
         try:
             torch.load(file, weights_only=True)
             sim.load(Path(folder))
         except Exception as error:
             text = " ".join(str(error).split())
             class_name = next((w for w in text.split() if "." in w and not w.startswith("(")), "")
-            return WatchedRun(
-                sim, MessageLog(), case
-            ), f"the checkpoint does not load without running code: {class_name or text[:200]}"
-    run = WatchedRun(sim, MessageLog(), case)
-    run.states = [copied(numbers(sim.state))]
-    differing = differences(run.states[0], uninterrupted.states[cut])
-    return run, f"{in_words(min(differing))} differs from what was saved" if differing else ""
+            return f"the checkpoint does not load without running code: {class_name or text[:200]}"
+    resumed = WatchedRun(sim, MessageLog(), case)
+    if differing := differences(resumed.states[0], whole.states[cut]):
+        return f"{in_words(min(differing))} differs from what was saved"
+    resumed.train(len(whole.rows) - cut)
+    remainder = WatchedRun(sim, resumed.tape, case)
+    remainder.rows, remainder.states = whole.rows[cut:], whole.states[cut:]
+    counted, wanted = sim.state.bytes, whole.sim.state.bytes
+    counting = f"{counted} bytes are counted instead of {wanted}" if counted != wanted else ""
+    return s.difference(resumed, remainder, exact=True) or counting

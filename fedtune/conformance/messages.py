@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.running import overrides
-from fedtune.conformance.subject import Subject, WatchedRun, differences, flat, in_words
-from fedtune.conformance.watching import Message
-from fedtune.core.trees import Ragged
+from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
+from fedtune.core.trees import Ragged, named
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Phase, part_of
 from fedtune.user_code import sources
@@ -26,33 +23,22 @@ def messages(s: Subject) -> Violation | Note | None:
     """Every message of four rounds in which three of four clients take part."""
     run = s.run(s.cases.holders, ROUNDS, "loop")
     alg, tape = run.sim.setup.algorithm, run.tape
-    declared, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set()
-    for message in tape.down:
-        sent |= set(message.content)
-        if extra := sorted(set(message.content) - declared):
-            place = sources.of_hook(s.cls, "broadcast")
-            return Violation(place, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
+    declared, sent = {*alg.sends, *(["shared"] if alg.shared else [])}, set().union(*(m.content for m in tape.down))
+    if extra := sorted(sent - declared):
+        place = sources.of_hook(s.cls, "broadcast")
+        return Violation(place, f"`broadcast` sends {extra[0]}, which is not declared", f"name it: sends = {extra}")
     if unsent := sorted(declared - sent):
-        place, problem = (
-            sources.of_name(s.cls, "sends"),
-            f"{unsent[0]} is declared in `sends`, but no client receives it",
-        )
-        return Violation(place, problem, "remove it from `sends`, or send it in `broadcast`")
+        what = f"{unsent[0]} is declared in `sends`, but no client receives it"
+        return Violation(sources.of_name(s.cls, "sends"), what, "remove it from `sends`, or send it in `broadcast`")
     for hook, exchanges in (("broadcast", tape.down), ("upload", tape.up)):
-        for message in exchanges:
-            wrong = {n: tuple(t.shape) for n, t in flat(message.content).items() if t.shape[:1] != (len(message.ids),)}
-            for name, shape in wrong.items():
-                return Violation(
-                    sources.of_hook(s.cls, hook),
-                    f"{name[1:]} has shape {shape} for {len(message.ids)} clients",
-                    "the first axis of every message must be the client axis: see `to_all` in fedtune.core.trees",
-                )
-    mismatch = _schedule(run)
-    return (
-        Violation(sources.of_hook(s.cls, "round", "aggregate"), mismatch, "exchange what `round` declares")
-        if mismatch
-        else None
-    )
+        for message, name, t in ((m, n, t) for m in exchanges for n, t in named(m.content).items()):
+            if t.shape[:1] != (len(message.ids),):
+                what = f"{name} has shape {tuple(t.shape)} for {len(message.ids)} clients"
+                advice = "the first axis of every message must be the client axis: see `to_all` in fedtune.core.trees"
+                return Violation(sources.of_hook(s.cls, hook), what, advice)
+    if mismatch := _schedule(run):
+        return Violation(sources.of_hook(s.cls, "round", "aggregate"), mismatch, "exchange what `round` declares")
+    return None
 
 
 def _schedule(run: WatchedRun) -> str:
@@ -82,41 +68,30 @@ def counted_bytes(s: Subject) -> Violation | Note | None:
     run, total = s.run(s.cases.holders, ROUNDS, "loop"), 0
     place = sources.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
     for row in run.rows[:ROUNDS]:
+        sent: dict[str, float] = {}
         for way, exchanges in (("down", run.tape.down), ("up", run.tape.up)):
             sizes = [counted(m.content) for m in exchanges if m.t == row["round"]]
-            floats, ints, size = map(sum, zip((0, 0, 0), *sizes, strict=True))
-            total += size
-            for name, n in (("floats", floats), ("ints", ints), ("bytes", size)):
-                if row[f"{way}_{name}"] != n:
-                    problem = f"round {row['round']} counts {row[f'{way}_{name}']} {way}_{name}, but {n} were sent"
-                    return Violation(place, problem, "do not return communication metrics from `report`")
-        if row["comm_mb"] != total / 1e6:
-            problem = f"round {row['round']} says comm_mb {row['comm_mb']}, but {total / 1e6} were sent"
-            return Violation(place, problem, "do not return communication metrics from `report`")
-    if run.sim.state.bytes != total:
-        return Violation(
-            place, f"{run.sim.state.bytes} bytes are counted, but {total} were sent", "let the engine count"
-        )
+            counts = list(map(sum, zip((0, 0, 0), *sizes, strict=True)))
+            sent |= {f"{way}_{name}": n for name, n in zip(("floats", "ints", "bytes"), counts, strict=True)}
+            total += counts[-1]
+        for name, n in (sent | {"comm_mb": total / 1e6}).items():
+            if row[name] != n:
+                what = f"round {row['round']} says {name} {row[name]}, but {n} were sent"
+                return Violation(place, what, "do not return communication metrics from `report`")
     return None
 
 
 def counted(message: Any) -> tuple[int, int, int]:
     """Floats, integers and bytes of a message, entry by entry and client by client."""
-    if isinstance(message, dict):
-        parts = [counted(m) for m in message.values()]
-        return tuple(map(sum, zip(*parts, strict=True))) if parts else (0, 0, 0)  # type: ignore[return-value]
-    if isinstance(message, Ragged):
-        numbers, bitmaps = 0, 0
-        for values, present in zip(message.values, message.present, strict=True):
-            numbers += values[present].numel()
-            bitmaps += math.ceil(present.numel() / 8)
-        real, width = message.values.is_floating_point(), message.values.element_size()
-    elif isinstance(message, tuple):
-        return counted(dict(enumerate(message)))
-    else:
-        numbers, bitmaps, real, width = sum(t.numel() for t in message), 0, message.is_floating_point(), 0
-        width = message.element_size()
-    return (numbers, 0, numbers * width + bitmaps) if real else (0, numbers, numbers * width + bitmaps)
+    if isinstance(message, dict | tuple) and not isinstance(message, Ragged):
+        parts = [counted(m) for m in (message.values() if isinstance(message, dict) else message)]
+        return tuple(map(sum, zip((0, 0, 0), *parts, strict=True)))  # type: ignore[return-value]
+    values, size = message, 0
+    if isinstance(message, Ragged):  # a bit for each value says whether it is there
+        values = message.values[message.present]
+        size = len(message.present) * math.ceil(message.present[0].numel() / 8)
+    size += values.numel() * values.element_size()
+    return (values.numel(), 0, size) if values.is_floating_point() else (0, values.numel(), size)
 
 
 @check(
@@ -128,19 +103,17 @@ def rows_stay_home(s: Subject) -> Violation | Note | None:
     """Search messages for rows; then run with other validation and test rows, and with other clients' rows changed."""
     run = s.run(s.cases.holders, ROUNDS, "loop")
     if name := _rows_in(run):
-        place = sources.of_hook(s.cls, "upload")
-        return Violation(place, f"`upload` sends the client's own rows in {name}", "send statistics instead")
+        what = f"`upload` sends the client's own rows in {name}"
+        return Violation(sources.of_hook(s.cls, "upload"), what, "send statistics instead")
     sender = run.tape.up[0].ids[0] if run.tape.up else 0
     if _first_message(run) != _first_message(_with_other_rows(s, ("train",), sender)):
         place = sources.of_hook(s.cls, "upload", "loss")
         return Violation(place, "a client's first message depends on another client's rows", "use its own rows only")
     splits = ("test",) if overrides(s.cls, "observe") else ("val", "test")
     if moved := differences(_with_other_rows(s, splits).states[-1], run.states[2]):
-        place = sources.of_hook(s.cls, "predict", "deployed")
-        problem = f"{in_words(min(moved))} depends on validation or test rows"
-        return Violation(
-            place, problem, "train on `batch` and `data` only; the server gets validation scores in `observe`"
-        )
+        advice = "train on `batch` and `data` only; the server gets validation scores in `observe`"
+        what = f"{in_words(min(moved))} depends on validation or test rows"
+        return Violation(sources.of_hook(s.cls, "predict", "deployed"), what, advice)
     return None
 
 
@@ -150,14 +123,14 @@ def _rows_in(run: WatchedRun) -> str:
     if not f.x.is_floating_point():
         return ""  # tokens are small whole numbers, as counts are
     for message in run.tape.up:
-        for name, leaf in flat(message.content).items():
+        for name, leaf in named(message.content).items():
             if not leaf.is_floating_point():
                 continue
             for k, mine in zip(message.ids, leaf, strict=True):
                 rows = f.x[f.train.rows[k, : int(f.train.counts[k])]].flatten(1)
                 n = rows.shape[1]
                 if mine.numel() >= n and int(torch.isin(mine, rows[rows != 0]).sum()) >= max(2, n // 2):
-                    return name[1:]
+                    return name
     return ""
 
 
@@ -181,10 +154,5 @@ def _with_other_rows(s: Subject, splits: tuple[str, ...], but: int = -1) -> Watc
 
 def _first_message(run: WatchedRun) -> list[bytes]:
     """What a client sent before any other message, bit for bit."""
-    return next((list(_bytes(message, 0)) for message in run.tape.up if message.t <= 2), [])
-
-
-def _bytes(message: Message, row_number: int) -> Iterator[bytes]:
-    for leaf in flat(message.content).values():
-        row: Tensor = leaf[row_number]
-        yield row.contiguous().numpy().tobytes()
+    first = next((message.content for message in run.tape.up if message.t <= 2), {})
+    return [t[0].contiguous().numpy().tobytes() for t in named(first).values()]

@@ -60,13 +60,6 @@ class ModelSubject:
         """A class for each row."""
         return torch.arange(ROWS) % self.classes
 
-    def failure(self, error: BaseException) -> RunFailed:
-        """An error of the model's code as a violation."""
-        text = one_line(user_errors.text(error))[:300]
-        place = user_errors.place(error) or ""
-        kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
-        return RunFailed(Violation(_file_name(place), kind + text, hints.of_error(error)), error)
-
     def call(self, run: Callable[[], Result]) -> Result:
         """Run the model's code and return its result; RunFailed if it raises."""
         try:
@@ -74,7 +67,9 @@ class ModelSubject:
         except BaseException as error:
             if not isinstance(error, Exception) and not user_errors.theirs(error):
                 raise
-            raise self.failure(error) from error
+            kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
+            what = kind + one_line(user_errors.text(error))[:300]
+            raise RunFailed(Violation(_place(error), what, hints.of_error(error)), error) from error
 
     def scores(self, net: Net, x: Tensor, tensors: dict[str, Tensor] | None = None) -> Tensor:
         """Logits as algorithms ask for them: the head of the body, with these tensors."""
@@ -95,14 +90,10 @@ def fits(s: ModelSubject) -> Violation | Note | None:
         net = s.net()
         architectures.require_fit(s.name, net, s.shape, s.dtype)
     except UserError as error:
-        place = user_errors.place(error)
-        return Violation(_file_name(place or ""), str(error), "see docs/how-to/model.md")
-    if streams_used := streams.moved(Streams.now()):
-        return Violation(
-            "",
-            f"building the model draws from the process's random stream of {' and '.join(streams_used)}",
-            "initialise it with torch's random numbers, as torch.nn.init does",
-        )
+        return Violation(_place(error), str(error), "see docs/how-to/model.md")
+    if used := streams.moved(Streams.now()):
+        what = f"building the model draws from the process's random stream of {' and '.join(used)}"
+        return Violation("", what, "initialise it with torch's random numbers, as torch.nn.init does")
     z = s.call(lambda: Model(net, dict(net.state_dict())).body(s.rows()))
     if z.shape != (ROWS, width):
         return Violation("", f"the body gives {tuple(z.shape)} for {ROWS} rows", f"give features [B, {width}]")
@@ -121,9 +112,8 @@ def inputs(s: ModelSubject) -> Violation | Note | None:
     except Exception:
         return None
     if x._version:
-        return Violation(
-            "", "the model changes the rows that it is given", "write a new tensor (x + 1) instead of x += 1"
-        )
+        what = "the model changes the rows that it is given"
+        return Violation("", what, "write a new tensor (x + 1) instead of x += 1")
     if changed := [n for n, t in tensors.items() if t._version]:
         return Violation("", f"it changes {changed[0]} in evaluation", "update buffers in training mode only")
     return None
@@ -132,22 +122,20 @@ def inputs(s: ModelSubject) -> Violation | Note | None:
 @check("own state", "the same rows give the same scores, however often the model is called", needs=("fits",))
 def own_state(s: ModelSubject) -> Violation | Note | None:
     """Up to 1,000 calls in training mode with the same tensors and draws, then one of a new instance."""
-    streams = Streams.now()
-    call = _trained_scores(s)
+    streams, call = Streams.now(), _trained_scores(s)
     first = call()
-    if streams_used := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
-        return Violation(
-            "",
-            f"the model draws from the process's random stream of {' and '.join(streams_used)}",
-            "draw with torch.rand, randn",
-        )
+    if used := [n for n in streams.moved(Streams.now()) if n != "torch"]:  # which is each client's own
+        what = f"the model draws from the process's random stream of {' and '.join(used)}"
+        return Violation("", what, "draw with torch.rand, randn")
+    what = ""
     if repeating.unsteady(call, repeating.CALLS):
-        return _remembers("when it is called again with the same rows, tensors and draws, its scores differ")
-    if repeating.different(first, _trained_scores(s)()):
-        return _remembers("a new instance of it gives other scores than the first one gave, for the same seed")
-    if hook := hook_of(s.net()):
-        return Note(f"{hook} has a hook, which may keep state: clients run one after the other")
-    return None
+        what = "when it is called again with the same rows, tensors and draws, its scores differ"
+    elif repeating.different(first, _trained_scores(s)()):
+        what = "a new instance of it gives other scores than the first one gave, for the same seed"
+    if what:
+        return Violation("", what, "keep nothing from call to call but in buffers (register_buffer)")
+    hook = hook_of(s.net())
+    return Note(f"{hook} has a hook, which may keep state: clients run one after the other") if hook else None
 
 
 def _trained_scores(s: ModelSubject) -> Callable[[], dict[str, Tensor]]:
@@ -164,23 +152,15 @@ def _trained_scores(s: ModelSubject) -> Callable[[], dict[str, Tensor]]:
     return call
 
 
-def _remembers(what: str) -> Violation:
-    return Violation("", what, "keep nothing from call to call but in buffers (register_buffer)")
-
-
 @check("state_dict", "state_dict is complete: loaded into another instance it gives the same scores", needs=("fits",))
 def state_dict(s: ModelSubject) -> Violation | Note | None:
     """Load one instance's tensors into another instance that was made with another seed."""
     one, other, x = s.net(0), s.net(1), s.rows()
     values = {n: t.clone() for n, t in one.state_dict().items()}
     got, want = s.call(lambda: s.scores(other, x, values)), s.call(lambda: s.scores(one, x))
-    if not torch.equal(got, want):
-        return Violation(
-            "",
-            f"with the tensors of another instance its scores differ by {(got - want).abs().max():.2g}",
-            "register all random tensors as nn.Parameter, or with register_buffer",
-        )
-    return None
+    what = f"with the tensors of another instance its scores differ by {(got - want).abs().max():.2g}"
+    advice = "register all random tensors as nn.Parameter, or with register_buffer"
+    return None if torch.equal(got, want) else Violation("", what, advice)
 
 
 @check("types", "tensors that the model creates have the dtype and device of its input", needs=("fits",))
@@ -188,13 +168,9 @@ def types(s: ModelSubject) -> Violation | Note | None:
     """In double precision."""
     net = s.net().double()
     z = s.call(lambda: s.scores(net, s.rows(dtype=torch.float64)))
-    if z.dtype != torch.float64:
-        return Violation(
-            "",
-            f"in double precision it gives {str(z.dtype).removeprefix('torch.')}",
-            "make constants with x.new_zeros(…), torch.zeros_like(x)",
-        )
-    return None
+    what = f"in double precision it gives {str(z.dtype).removeprefix('torch.')}"
+    advice = "make constants with x.new_zeros(…), torch.zeros_like(x)"
+    return None if z.dtype == torch.float64 else Violation("", what, advice)
 
 
 @check("gradient", "every parameter gets a finite gradient from the cross-entropy of its scores", needs=("fits",))
@@ -202,19 +178,18 @@ def gradient(s: ModelSubject) -> Violation | Note | None:
     """One batch in training mode, with its backward pass."""
     net = s.net()
     net.train()
-    tensors = {n: t.clone().requires_grad_(n in dict(net.named_parameters())) for n, t in net.state_dict().items()}
+    trained = [n for n, _ in net.named_parameters()]
+    tensors = {n: t.clone().requires_grad_(n in trained) for n, t in net.state_dict().items()}
     loss = s.call(lambda: cross_entropy(s.scores(net, s.rows(), tensors), s.labels()))
     if not loss.isfinite():
         return Violation("", f"the loss before training is {loss.item()}", "keep logarithms and divisions away from 0")
-    trained = [n for n, _ in net.named_parameters()]
     grads = s.call(lambda: torch.autograd.grad(loss, [tensors[n] for n in trained], allow_unused=True))
-    if lost := [n for n, g in zip(trained, grads, strict=True) if g is not None and not g.isfinite().all()]:
-        return Violation(
-            "", f"the gradient of {lost[0]} is not finite", "keep roots, logarithms and divisions away from 0"
-        )
-    if idle := [n for n, g in zip(trained, grads, strict=True) if g is None]:
-        return Note(f"{', '.join(idle[:3])} does not affect the scores: it is sent, but never trained")
-    return None
+    of_name = dict(zip(trained, grads, strict=True))
+    if lost := [n for n, g in of_name.items() if g is not None and not g.isfinite().all()]:
+        what = f"the gradient of {lost[0]} is not finite"
+        return Violation("", what, "keep roots, logarithms and divisions away from 0")
+    idle = [n for n, g in of_name.items() if g is None]
+    return Note(f"{', '.join(idle[:3])} does not affect the scores: it is sent, but never trained") if idle else None
 
 
 @check(
@@ -228,21 +203,19 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     states = [dict(net.state_dict()) for net in nets]
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
     try:
-        stack = vmap(partial(_of_one, s, nets[0]))(stacked, x.expand(CLIENTS, *x.shape))
-        gradients = _trained(s, nets[0], stacked, x, "stack")
+        stack = vmap(lambda tensors, rows: s.scores(nets[0], rows, tensors))(stacked, x.expand(CLIENTS, *x.shape))
+        gradients = _gradients(s, nets[0], stacked, x, "stack")
     except Exception as error:
-        place = _file_name(user_errors.place(error) or "")
-        text = one_line(user_errors.text(error))[:160]
+        place, text = _place(error), one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")
     single = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
     if not torch.allclose(stack, single, rtol=1e-3, atol=1e-4):
-        problem = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
-        return Violation("", problem, "make no number depend on how many clients there are, or on memory order")
-    expected = s.call(partial(_trained, s, nets[0], stacked, x, "loop"))
-    for name, reference in expected.items():
+        what = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
+        return Violation("", what, "make no number depend on how many clients there are, or on memory order")
+    for name, reference in s.call(partial(_gradients, s, nets[0], stacked, x, "loop")).items():
         if (gap := (gradients[name] - reference).abs().max()) > 1e-3 * reference.abs().max() + 1e-5:
-            problem = f"stacked, the gradient of {name} differs by {gap:.2g} from each model's alone"
-            return Note(f"{problem}: clients run one after the other")
+            what = f"stacked, the gradient of {name} differs by {gap:.2g} from each model's alone"
+            return Note(f"{what}: clients run one after the other")
     s.stacks = True
     reason = tracing.why_eager(pure_loss, nets[0])
     return Note(f"runs eagerly, as {reason}") if reason else None
@@ -251,23 +224,18 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
 @check("statistics", "the treatment of BatchNorm's running statistics", needs=("fits",))
 def statistics(s: ModelSubject) -> Violation | Note | None:
     """A note on how BatchNorm's running statistics are treated."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    layers = sorted({type(m).__name__ for m in s.net().modules() if isinstance(m, kinds)})
-    norm = [n for n in layers if "Norm" in n]
-    if norm:
-        return Note(f"{', '.join(norm)}: averaged with the shared parts; --batch-norm personal keeps it at each client")
-    return None
+    norm = {type(m).__name__ for m in s.net().modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    how = "averaged with the shared parts; --batch-norm personal keeps it at each client"
+    return Note(f"{', '.join(sorted(norm))}: {how}") if norm else None
 
 
 def pure_loss(m: Model, *_: object) -> None:
     """A plain loss, so that only the model can cause an error."""
 
 
-def _of_one(s: ModelSubject, net: Net, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-    return s.scores(net, x, tensors)
-
-
-def _trained(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, executor: Executor) -> dict[str, Tensor]:
+def _gradients(
+    s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, executor: Executor
+) -> dict[str, Tensor]:
     """The gradients of a backward pass of each client in training mode, with what the model draws from its stream."""
     draws = Draws()
     draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
@@ -275,29 +243,28 @@ def _trained(s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, e
     def loss(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
         return cross_entropy(s.scores(net, rows, tensors), s.labels())
 
-    def gradients(tensors: dict[str, Tensor], run: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
+    def gradients(tensors: dict[str, Tensor], client: int | None = None) -> dict[str, Tensor]:
         leaves = {n: tensors[n].clone().requires_grad_() for n, _ in net.named_parameters()}
-        run({n: t.clone() for n, t in tensors.items()} | leaves).sum().backward()
+        inputs = {n: t.clone() for n, t in tensors.items()} | leaves
+        if client is None:
+            draws.stacked(loss, CLIENTS, inputs, x.expand(CLIENTS, *x.shape)).sum().backward()
+        else:
+            draws.alone(loss, client, inputs, x).sum().backward()
         return {n: torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for n, t in leaves.items()}
 
     net.train()
     try:
         if executor == "stack":
-            return gradients(stacked, lambda t: draws.stacked(loss, CLIENTS, t, x.expand(CLIENTS, *x.shape)))
-        per_client = [gradients(take(stacked, k), partial(_run_alone, draws, loss, k, x)) for k in range(CLIENTS)]
-        return {n: torch.stack([gradients_of_one[n] for gradients_of_one in per_client]) for n in per_client[0]}
+            return gradients(stacked)
+        per_client = [gradients(take(stacked, k), k) for k in range(CLIENTS)]
+        return {n: torch.stack([of_one[n] for of_one in per_client]) for n in per_client[0]}
     finally:
         net.eval()
 
 
-def _run_alone(draws: Draws, loss: Callable[..., Tensor], client: int, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    result: Tensor = draws.alone(loss, client, tensors, x)
-    return result
-
-
-def _file_name(place: str) -> str:
-    """A place without its folder."""
-    return Path(place).name
+def _place(error: BaseException) -> str:
+    """The author's line in an error, without the file's folder."""
+    return Path(user_errors.place(error) or "").name
 
 
 CHECKS: tuple[ConformanceCheck[ModelSubject], ...] = (

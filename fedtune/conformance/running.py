@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,12 @@ from torch.overrides import TorchFunctionMode
 from fedtune.conformance.check import Note, RunFailed, Violation, check
 from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
 from fedtune.conformance.watching import move_streams
-from fedtune.core.errors import Diverged
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine, repeating
 from fedtune.experiment.algorithm import Algorithm, Model
 from fedtune.user_code import sources
 
-STEPS = 5  # as which a round counts: it runs up to 200 times
+FEW, MANY = 3, 40  # how often a round of several clients, and of a single one, runs again
 KEEP = "store what changes in the server's entries (`init`, `aggregate`) or a client's (`keep`, `remember`)"
 
 
@@ -41,11 +38,8 @@ def finite(s: Subject) -> Violation | Note | None:
     if s.diverged is None:
         return None
     violation = s.failure(s.diverged, s.cases.few).violation
-    with _watching_for_non_finite(s.cls) as first:
-        try:
-            s.three_rounds()
-        except Diverged:
-            pass
+    with _FiniteWatch(s.cls) as first:
+        s.three_rounds()
     return violation._replace(place=first.place, what=violation.what + first.words)
 
 
@@ -72,52 +66,51 @@ def inputs(s: Subject) -> Violation | Note | None:
     for case in (s.cases.few, s.cases.averaged):
         run = s.run(case, executor="loop")
         for hook, name in run.tape.changes:
-            return Violation(
-                sources.of_hook(s.cls, hook), f"`{hook}` changes {name}, which is an argument", "return a new one"
-            )
+            what = f"`{hook}` changes {name}, which is an argument"
+            return Violation(sources.of_hook(s.cls, hook), what, "return a new one")
         if run.spoiled:
             return Violation("", f"a round changes {in_words(min(run.spoiled))} in the previous state", "copy it first")
         if moved := _disturbed(run):
-            return Violation(
-                sources.of_hook(s.cls, "aggregate", "receive", "predict"),
-                f"{in_words(min(moved))} changes in a round in which the client takes no part",
-                "leave it alone",
-            )
+            place = sources.of_hook(s.cls, "aggregate", "receive", "predict")
+            what = f"{in_words(min(moved))} changes in a round in which the client takes no part"
+            return Violation(place, what, "leave it alone")
     return None
 
 
 @check("draws", "nothing draws from the process's random streams", needs=("finite",))
 def draws(s: Subject) -> Violation | Note | None:
     """Such numbers differ between executors, workers and resumed runs."""
-    run = s.run(s.cases.few, executor="loop")
-    if not run.streams_used:
-        return None
+    used = sorted(s.run(s.cases.few, executor="loop").streams_used)
     word = {
         "torch": r"torch\.(rand|normal|bernoulli|multinomial|manual_seed)|\.(normal_|uniform_|bernoulli)\(",
         "numpy": r"np\.random|numpy\.random",
         "python": r"\brandom\.\w+\(",
     }
-    place = next((line for n in sorted(run.streams_used) if (line := sources.of_word(s.cls, word[n]))), "")
-    return Violation(
-        place,
-        f"a round draws from the process's random stream of {' and '.join(sorted(run.streams_used))}",
+    place = next((line for n in used if (line := sources.of_word(s.cls, word[n]))), "")
+    what = f"a round draws from the process's random stream of {' and '.join(used)}"
+    advice = (
         "in client code declare random numbers with Noise and take them from batch.eps or data.eps; in server code "
-        "make a torch.Generator from task.seed and task.t",
+        "make a torch.Generator from task.seed and task.t"
     )
+    return Violation(place, what, advice) if used else None
 
 
 @check("own state", "a round gives the same numbers when it runs again: no state is kept elsewhere", needs=("draws",))
 def own_state(s: Subject) -> Violation | Note | None:
-    """A round up to 200 times from the same state, and what is set on the algorithm's object."""
-    run = s.run(s.cases.few, executor="loop")
-    alg, fields = run.sim.setup.algorithm, set(type(run.sim.setup.algorithm).__dataclass_fields__)
-    if strange := set(vars(alg)) - fields:
+    """What is set on the algorithm's object, and a round many times from the same state.
+
+    A round of several clients is repeated a few times, for what clients do to each other; that of a single one, which
+    takes a fraction of the time, often, for what shows only after many calls.
+    """
+    alg = s.run(s.cases.few, executor="loop").sim.setup.algorithm
+    if strange := set(vars(alg)) - set(type(alg).__dataclass_fields__):
         name = min(strange)
         place = sources.of_word(s.cls, rf"__setattr__|__dict__|\.{name}\b")
         return Violation(place, f"self.{name} is set during a run, but no checkpoint saves it", KEEP)
-    if name := repeating.unsteady_round(s.begin(s.cases.few, "loop"), steps=STEPS):
-        what = f"{in_words(name)} gets another value when the same round runs again"
-        return Violation("", f"{what}, so it depends on what no checkpoint saves, or on no seed", KEEP)
+    for case, times in ((s.cases.few, FEW), (s.cases.alone, MANY)):
+        if name := repeating.unsteady_round(s.begin(case, "loop"), times):
+            what = f"{in_words(name)} gets another value when the same round runs again"
+            return Violation("", f"{what}, so it depends on what no checkpoint saves, or on no seed", KEEP)
     return None
 
 
@@ -132,26 +125,20 @@ def seed(s: Subject) -> Violation | Note | None:
     executors: tuple[Executor, ...] = ("loop", "stack") if s.executor == "stack" else ("loop",)
     for executor in executors:
         want = s.run(case, executor=executor)
-        runs = [WatchedRun(s.begin(case, executor, seed=n), want.tape, case) for n in (0, 1)]
-        repeated, other_seed = runs
+        repeated, other = (WatchedRun(s.begin(case, executor, seed=n), want.tape, case) for n in (0, 1))
         for t in range(1, 4):
             move_streams()
             repeated.train(t)
-            other_seed.train(min(t, 2))
+            other.train(min(t, 2))
         if difference := s.difference(repeated, want, exact=True):
-            return Violation(
-                sources.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache"),
-                f"the same seed gives different numbers the second time: {difference}",
-                "take randomness from Noise, or from a generator made of task.seed, and keep no state elsewhere",
-            )
-        heads = [n for n in want.states[2] if "head" in n and "/kept/" not in n]
-        equal = heads and set(heads) - differences(other_seed.states[-1], want.states[2])
-        if equal:
-            return Violation(
-                "",
-                f"with another seed {in_words(min(equal))} is the same",
-                "train the head, or initialise it at random",
-            )
+            place = sources.of_word(s.cls, r"default_rng|time\(\)|urandom|uuid|secrets|cache")
+            what = f"the same seed gives different numbers the second time: {difference}"
+            advice = "take randomness from Noise, or from a generator made of task.seed, and keep no state elsewhere"
+            return Violation(place, what, advice)
+        heads = {n for n in want.states[2] if "head" in n and "/kept/" not in n}
+        if equal := heads - differences(other.states[-1], want.states[2]):
+            what = f"with another seed {in_words(min(equal))} is the same"
+            return Violation("", what, "train the head, or initialise it at random")
     return None
 
 
@@ -162,33 +149,28 @@ def scores(s: Subject) -> Violation | Note | None:
     setup, state, place = run.sim.setup, run.sim.state, sources.of_hook(s.cls, "predict")
     alg, group = setup.algorithm, run.sim.state.groups[0]
     group.net.eval()
-    ids = group.ids[:1]
-    down = alg.deployed(state.server, ids, setup.task_in(state.round + 1))
+    down = alg.deployed(state.server, group.ids[:1], setup.task_in(state.round + 1))
     tensors = {n: t[0] for n, t in ({n: t[:1] for n, t in group.tensors.items()} | alg.receive(down)).items()}
     x = setup.federation.x[:6]
 
     def predicted(rows: Tensor) -> dict[str, Tensor]:
-        model = Model(group.net, tensors, take(group.kept, 0))
-        out = alg.predict(model, rows, take(down, 0))
+        out = alg.predict(Model(group.net, tensors, take(group.kept, 0)), rows, take(down, 0))
         return out if isinstance(out, dict) else {"": out}
 
     with torch.no_grad():
         together, alone = predicted(x), predicted(x[:1])
     for head, z in together.items():
-        name = f"`predict`'s {head}" if head else "`predict`"
-        if z.shape != (6, setup.task.classes):
-            to_do = "return one score for each row and class"
-            return Violation(place, f"{name} has shape {tuple(z.shape)}, not [6, {setup.task.classes}]", to_do)
+        name, wanted = f"`predict`'s {head}" if head else "`predict`", (6, setup.task.classes)
+        if z.shape != wanted:
+            what = f"{name} has shape {tuple(z.shape)}, not {list(wanted)}"
+            return Violation(place, what, "return one score for each row and class")
         if (z.isnan() | (z == torch.inf)).any():
-            return Violation(
-                place, f"{name} returns scores that are not finite numbers", "keep logarithms and divisions away from 0"
-            )
+            what = f"{name} returns scores that are not finite numbers"
+            return Violation(place, what, "keep logarithms and divisions away from 0")
         if not torch.allclose(z[:1], alone[head], rtol=1e-4, atol=1e-6):
-            return Violation(
-                place,
-                f"{name} scores a row differently when the batch has other rows",
-                "use no mean, sort or norm over the rows: batches are padded, and their size may change",
-            )
+            what = f"{name} scores a row differently when the batch has other rows"
+            advice = "use no mean, sort or norm over the rows: batches are padded, and their size may change"
+            return Violation(place, what, advice)
     return None
 
 
@@ -207,34 +189,23 @@ def overrides(cls: type[Algorithm], hook: str) -> bool:
     return getattr(cls, hook) is not getattr(Algorithm, hook)
 
 
-class _FirstNonFinite:
-    """The first operation of an author's code that made NaN or infinity from finite numbers: its place and its name."""
-
-    place = ""
-    words = ""
-
-
 class _FiniteWatch(TorchFunctionMode):
-    def __init__(self, cls: type, first: _FirstNonFinite) -> None:
+    """Watches every PyTorch operation for the first of an author's that makes NaN or infinity from finite numbers."""
+
+    def __init__(self, cls: type) -> None:
         super().__init__()
-        self.files, self.first = sources.files_of(cls), first
+        self.files, self.place, self.words = sources.files_of(cls), "", ""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not self.first.place and isinstance(out, Tensor) and out.is_floating_point():
-            inputs = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-            if not out.detach().isfinite().all() and all(a.detach().isfinite().all() for a in inputs):
-                mine = [f for f in traceback.extract_stack() if f.filename in self.files]
-                if mine:
-                    self.first.place = f"{Path(mine[-1].filename).name}:{mine[-1].lineno}"
-                    name = getattr(func, "__name__", "an operation")
-                    self.first.words = f"; the first NaN or infinity comes from {name} there"
+        if not self.place and isinstance(out, Tensor) and out.is_floating_point() and not _finite(out):
+            mine = [f for f in traceback.extract_stack() if f.filename in self.files]
+            if mine and all(_finite(a) for a in args if isinstance(a, Tensor) and a.is_floating_point()):
+                self.place = f"{Path(mine[-1].filename).name}:{mine[-1].lineno}"
+                name = getattr(func, "__name__", "an operation")
+                self.words = f"; the first NaN or infinity comes from {name} there"
         return out
 
 
-@contextmanager
-def _watching_for_non_finite(cls: type) -> Iterator[_FirstNonFinite]:
-    """Watch every PyTorch operation within this, for the first that makes NaN or infinity."""
-    first = _FirstNonFinite()
-    with _FiniteWatch(cls, first):
-        yield first
+def _finite(t: Tensor) -> bool:
+    return bool(t.detach().isfinite().all())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.process_streams import Streams
 from fedtune.core.terminal import one_line
-from fedtune.core.trees import Executor, take
+from fedtune.core.trees import Executor, named, take
 from fedtune.engine import engine
 from fedtune.engine.repeating import CLOCK as CLOCK
 from fedtune.engine.simulation import Simulation
@@ -32,8 +32,6 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 from fedtune.user_code import sources, user_errors
-
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,16 +81,6 @@ class WatchedRun:
                 self.saved.append(_saved(sim))
 
 
-class Key(NamedTuple):
-    """The key of a run in the store."""
-
-    case: str
-    executor: Executor
-    groups: Groups
-    seed: int
-    config: tuple[tuple[str, Any], ...]
-
-
 class Subject:
     """An algorithm to check."""
 
@@ -116,7 +104,7 @@ class Subject:
         self.rtol, self.atol = rtol, 0.0
         self.dtype = torch.float64  # checks change this and the executor to what is possible
         self.executor: Executor = "stack"
-        self._runs: dict[Key, WatchedRun | RunFailed] = {}
+        self._runs: dict[tuple[Any, ...], WatchedRun | RunFailed] = {}
 
     def begin(
         self,
@@ -159,7 +147,7 @@ class Subject:
         """A run of at least that many rounds, from the store; RunFailed if it stops with an error."""
         how = executor or self.executor
         config = {n: v for n, v in (config or {}).items() if n not in self.defaults or v != self.defaults[n]}
-        key = Key(case.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items())))
+        key = case.words, how, tuple(map(tuple, groups)), seed, tuple(sorted(config.items()))
         run = self._runs.get(key)
         if isinstance(run, RunFailed):
             raise run
@@ -178,20 +166,20 @@ class Subject:
             raise failure from error
         return run
 
-    def three_rounds(self) -> None:
-        """The plainest run: in single precision, one client after the other."""
+    def three_rounds(self) -> Diverged | None:
+        """The plainest run, in single precision, one client after the other: how it diverged; None if it did not."""
         sim = self.begin(self.cases.few, "loop", dtype=torch.float32)
-        for _ in range(3):
-            sim.step()
-
-    @cached_property
-    def diverged(self) -> Diverged | None:
-        """How the plainest run diverged; None if it did not.  Other errors are raised."""
         try:
-            self.three_rounds()
+            for _ in range(3):
+                sim.step()
         except Diverged as error:
             return error
         return None
+
+    @cached_property
+    def diverged(self) -> Diverged | None:
+        """The same of the first such run.  Other errors are raised."""
+        return self.three_rounds()
 
     def in_single_precision(self) -> None:
         """Run in float32 from now on, with a suitable tolerance."""
@@ -208,14 +196,10 @@ class Subject:
 
     def fits_mixed(self) -> bool:
         """Whether it runs with different architectures, with its `for_mixed_models` values."""
-        mixed = self.cases.mixed
-        if mixed is None:
-            return False
         try:
-            self.begin(mixed, config=self.cls.for_mixed_models)
+            return bool(self.cases.mixed and self.begin(self.cases.mixed, config=self.cls.for_mixed_models))
         except UserError:
             return False
-        return True
 
     def difference(self, got: WatchedRun, want: WatchedRun, exact: bool = False) -> str:
         """The first difference between two runs, in words; "" if there is none."""
@@ -223,8 +207,7 @@ class Subject:
         for t, (a, b) in enumerate(zip(got.states, want.states, strict=False)):
             if a.keys() != b.keys():
                 return f"after round {t} the state has different entries: {', '.join(sorted(a.keys() ^ b.keys())[:3])}"
-            distances = {n: _distance(a[n], b[n]) for n in b if not self.equal(a[n], b[n], tolerance)}
-            if distances:
+            if distances := {n: _distance(a[n], b[n]) for n in b if not self._equal(a[n], b[n], tolerance)}:
                 name = max(distances, key=lambda n: distances[n])
                 others = f" (and {len(distances) - 1} more)" if len(distances) > 1 else ""
                 return f"after round {t} {in_words(name)} differs by {distances[name]:.2g}{others}"
@@ -236,29 +219,21 @@ class Subject:
                     return f"in round {a['round']} the metric {n} is {a[n]} in one run and {b[n]} in the other"
         return ""
 
-    def equal(self, a: Tensor, b: Tensor, tolerance: float) -> bool:
+    def _equal(self, a: Tensor, b: Tensor, tolerance: float) -> bool:
         """Whether two tensors are the same within a tolerance; 0: bit for bit."""
         if a.shape != b.shape or not tolerance or not a.is_floating_point():
             return torch.equal(a, b)
         return torch.allclose(a, b, rtol=self.rtol, atol=tolerance)
 
 
-def flat(tree: Any, name: str = "") -> dict[str, Tensor]:
-    """Every tensor of a tree under its path."""
-    if isinstance(tree, Tensor):
-        return {name: tree}
-    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    return {k: v for key, part in pairs for k, v in flat(part, f"{name}/{key}").items()}
-
-
 def numbers(state: engine.State) -> dict[str, Tensor]:
     """Every tensor of a state: the server's, and each client's by its number, however clients are grouped."""
-    out = flat(state.server, "server")
-    for group in state.groups:
-        for row, k in enumerate(group.ids.tolist()):
-            out |= {f"client {k}/{n}": t[row] for n, t in group.tensors.items()}
-            out |= flat(take(group.kept, row), f"client {k}/kept")
-    return out
+    clients = {
+        f"client {k}": take({**group.tensors, "kept": group.kept}, row)
+        for group in state.groups
+        for row, k in enumerate(group.ids.tolist())
+    }
+    return named({"server": state.server} | clients)
 
 
 def copied(tree: dict[str, Tensor]) -> dict[str, Tensor]:

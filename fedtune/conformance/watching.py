@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,21 +26,6 @@ class Message(NamedTuple):
     content: dict[str, Any]  # copies
 
 
-class ArgumentChange(NamedTuple):
-    """An argument that a method changed."""
-
-    hook: str
-    argument: str
-
-
-class VersionedArgument(NamedTuple):
-    """A tensor or a dict in an argument, by its path, and its version, which shows later changes."""
-
-    name: str
-    holder: Any
-    version: Any
-
-
 class MessageLog:
     """The messages of a run, and what its methods changed in place."""
 
@@ -48,14 +33,16 @@ class MessageLog:
         """buffers: the model's tensors that training may change in place, BatchNorm's statistics."""
         self.down: list[Message] = []
         self.up: list[Message] = []
-        self.changes: list[ArgumentChange] = []
+        self.changes: list[tuple[str, str]] = []  # a method and the argument that it changed
         self.buffers, self.depth, self.training = buffers, 0, False
         self.in_place = False  # whether to look for changes: not under vmap, whose tensors have no versions
 
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:
         """Call a method; record what it sends and which arguments it changes."""
         outer, self.training = self.training, train or self.training
-        versions = self._versions(args) if self.in_place else []
+        own = self.buffers if self.training else ()
+        held = [part for arg in args for part in _holders(arg)] if self.in_place else []
+        versions = [(name, part, _version(part)) for name, part in held if name.removeprefix("m.") not in own]
         self.depth += 1
         try:
             out = method(*args)
@@ -63,7 +50,7 @@ class MessageLog:
             self.depth, self.training = self.depth - 1, outer
         for name, holder, version in versions:
             if _version(holder) != version:
-                self.changes.append(ArgumentChange(hook, name))
+                self.changes.append((hook, name))
         if not self.depth:
             if hook == "broadcast":
                 _, ids, task = args[-3:]
@@ -73,14 +60,6 @@ class MessageLog:
                 uploads = {n: tree for n, tree in up.items() if n != "ids"}  # the server knows the senders
                 self.up.append(Message(task.t, up["ids"].tolist(), _copied(uploads)))
         return out
-
-    def _versions(self, args: tuple[Any, ...]) -> list[VersionedArgument]:
-        arguments: list[VersionedArgument] = []
-        for arg in args:
-            collect(arg, "", arguments)
-        if self.training:
-            return [h for h in arguments if h.name.removeprefix("m.") not in self.buffers]
-        return arguments
 
 
 def watched(cls: type[Algorithm], tape: MessageLog) -> type[Algorithm]:
@@ -115,19 +94,16 @@ def _recorded_phase(phase: Phase, tape: MessageLog) -> Phase:
     return phase._replace(loss=recorded(phase.loss), pool=phase.pool and recorded(phase.pool), after=after)
 
 
-def collect(arg: Any, name: str, arguments: list[VersionedArgument]) -> None:
-    """Collect the tensors and dicts in an argument, by their paths.  Called for every method call."""
-    if isinstance(arg, Tensor):
-        arguments.append(VersionedArgument(name or "a tensor", arg, arg._version))
-    elif isinstance(arg, Model):
-        collect(arg.tensors, "m", arguments)
-    elif isinstance(arg, dict):
-        arguments.append(VersionedArgument(name or "a dict", arg, _version(arg)))
-        for key, part in arg.items():
-            collect(part, f"{name}.{key}" if name else str(key), arguments)
-    elif isinstance(arg, tuple):
-        for key, part in zip(getattr(arg, "_fields", range(len(arg))), arg, strict=True):
-            collect(part, f"{name}.{key}" if name else str(key), arguments)
+def _holders(arg: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The tensors and dicts in an argument, by their paths.  Called for every method call."""
+    if isinstance(arg, Tensor | dict):
+        yield name or f"a {'tensor' if isinstance(arg, Tensor) else 'dict'}", arg
+    if isinstance(arg, Model):
+        yield from _holders(arg.tensors, "m")
+    elif isinstance(arg, dict | tuple):
+        keys = arg if isinstance(arg, dict) else getattr(arg, "_fields", range(len(arg)))
+        for key, part in zip(keys, arg.values() if isinstance(arg, dict) else arg, strict=True):
+            yield from _holders(part, f"{name}.{key}" if name else str(key))
 
 
 def _version(holder: Any) -> Any:

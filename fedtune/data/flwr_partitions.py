@@ -7,10 +7,8 @@ Flower's FederatedDataset shuffles them; a client's rows are then split as under
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
-import re
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr
@@ -22,6 +20,7 @@ from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import several
 from fedtune.data.assignment import Partition, split
 from fedtune.data.demands import MIN_ROWS, shares_leave_rows
+from fedtune.user_code import references
 
 PREFIX = "flwr:"
 LABEL, OWNER, ROW = "label", "owner", "row"  # the columns that partitioners see
@@ -80,7 +79,8 @@ def partition(
     except UserError:
         raise
     except Exception as error:  # whatever the library raises
-        raise UserError(f"{name} cannot divide {several(len(y), 'row')}: {_error_text(error)}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{name} cannot divide {several(len(y), 'row')}: {reason[:300]}") from error
     return _assigned(name, rows_by_client, val_share, test_share, rng)
 
 
@@ -119,23 +119,17 @@ def _assigned(
 
 
 def _parsed(name: str) -> tuple[str, dict[str, Any]]:
-    match = re.fullmatch(rf"{PREFIX}([^\W\d]\w*)(\(.*\))?", name, re.DOTALL)
-    try:
-        if not match:
-            raise ValueError
-        call = ast.parse(f"f{match[2] or '()'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        arguments = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise UserError(f"a partition of flwr-datasets has keyword literals, as {EXAMPLE}, but got {name!r}") from None
+    """The partitioner's name and its arguments."""
+    kind, arguments = references.called(name.removeprefix(PREFIX))
+    if not kind.isidentifier():
+        raise UserError(f"a partition of flwr-datasets is called as {EXAMPLE}, but got {name!r}")
     clients = arguments.get(CLIENTS, 1)
     if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
         raise UserError(f"{CLIENTS} of {name} must be a whole number from 1 on, but got {shown(clients)}")
     seed = arguments.get(SEED)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32):
         raise UserError(f"{SEED} of {name} must be a whole number from 0 on, but got {shown(seed)}")
-    return match[1], arguments
+    return kind, arguments
 
 
 def _maker(name: str) -> tuple[Any, dict[str, Any]]:
@@ -170,7 +164,3 @@ def _require_column(name: str, key: Any, owners: bool) -> None:
     if key is not None and key not in names:
         end = ", and the data set has no owners" if not owners else ""
         raise UserError(f"{PARTITION_BY} of {name} must be {' or '.join(map(repr, names))}{end}, but got {shown(key)}")
-
-
-def _error_text(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]

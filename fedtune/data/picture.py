@@ -122,27 +122,24 @@ def _upright(image: Any) -> tuple[int, int]:
 def _require_whole(file: Path | Encoded, image: Any) -> None:
     """UserError for a picture of which Pillow would read only a part: one frame, or the upper bits."""
     frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # a phone's picture, followed by previews
-    if frames > 1:
-        raise UserError(f"a picture must have one frame, but {file} has {frames}; save each frame as its own picture")
-    if image.mode not in COLOURS and image.mode not in DEPTHS:
-        raise UserError(f"pictures must be grey or coloured, but {file} has Pillow's mode {image.mode}; save it as RGB")
-    depth, bits = DEPTHS.get(image.mode, 8), _bits(image)
-    if bits > depth:
-        raise UserError(
-            f"{file} has {bits} bits per channel, of which Pillow reads {depth}; save it with {depth}, or give the "
-            "pixels as an array (.npz)"
-        )
-    tags = getattr(image, "tag_v2", {})
-    if (samples := tags.get(SAMPLES, 1)) > (channels := len(image.getbands()) - (image.mode == "RGBX")):
-        raise UserError(
-            f"{file} has {samples} channels, of which Pillow reads {channels}; give the pixels as an array (.npz)"
-        )
-    if depth == 8 and 2 in tags.get(SAMPLE_FORMAT, ()):
-        raise UserError(f"{file} has signed numbers of 8 bits, which Pillow misreads; save it with 16")
-    if depth == 16 and tags.get(WHITE) == 0:
-        raise UserError(f"{file} has 0 for white, which Pillow does not invert in 16 bits; save it with 0 for black")
-    if image.mode in DEPTHS and image.has_transparency_data:
-        raise UserError(f"{file} is {depth}-bit grey with a transparent value, which is not supported; save it without")
+    mode, depth, bits, tags = image.mode, DEPTHS.get(image.mode, 8), _bits(image), getattr(image, "tag_v2", {})
+    samples, channels = tags.get(SAMPLES, 1), len(image.getbands()) - (mode == "RGBX")
+    array = "give the pixels as an array (.npz)"
+    refused = (
+        (frames > 1, f"has {frames} frames, of which only one would be used; save each frame as its own picture"),
+        (mode not in COLOURS and mode not in DEPTHS, f"has Pillow's mode {mode}, not grey or coloured; save it as RGB"),
+        (bits > depth, f"has {bits} bits per channel, of which Pillow reads {depth}; save it with {depth}, or {array}"),
+        (samples > channels, f"has {samples} channels, of which Pillow reads {channels}; {array}"),
+        (depth == 8 and 2 in tags.get(SAMPLE_FORMAT, ()), "has signed numbers of 8 bits, misread by Pillow; use 16"),
+        (depth == 16 and tags.get(WHITE) == 0, "has 0 for white, never inverted in 16 bits; save it with 0 for black"),
+        (
+            mode in DEPTHS and image.has_transparency_data,
+            f"is {depth}-bit grey with a transparent value; save it without",
+        ),
+    )
+    for wrong, words in refused:
+        if wrong:
+            raise UserError(f"{file} {words}")
 
 
 def _bits(image: Any) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows, user_text
@@ -29,8 +28,12 @@ NAMES = ("x", "y", "owner", "split", "classes")
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of a file, never unpickled; UserError in one line if anything is wrong with it."""
     try:
-        zipped.require_arrays(path)
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise UserError(
+                f"{path} holds a single array without a name; save arrays by name, as in np.savez(path, x=x)"
+            )
+        with file:
             for name in file.files:
                 if name not in names:
                     raise unknown(f"array in {path}", name, names)

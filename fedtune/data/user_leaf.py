@@ -8,6 +8,7 @@ LEAF's own test files of Shakespeare count rows that they leave out.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,33 +43,42 @@ def read(path: Path, options: Options) -> Rows:
     users = [user for split, file in files for user in _users(file, split, options)]
     if not users:
         raise UserError(f"{path} needs users with rows, but no file has any")
-    names_seen: set[tuple[str, int]] = set()
-    for user in users:
-        if (user.name, user.split) in names_seen:
-            raise UserError(f"users of {path} must have different names, but two are called {user.name!r}; rename one")
-        names_seen.add((user.name, user.split))
-    texts = isinstance(users[0].x, list)
-    for user in users:
-        if isinstance(user.x, list) != texts or (not texts and user.x.shape[1:] != users[0].x.shape[1:]):
-            forms = " and ".join(
-                "text" if isinstance(u.x, list) else f"shape {u.x.shape[1:]}" for u in (users[0], user)
-            )
-            raise UserError(f"rows of {path} must all be alike, but users {users[0].name} and {user.name} have {forms}")
+    for (name, _), count in Counter((user.name, user.split) for user in users).items():
+        if count > 1:
+            raise UserError(f"users of {path} must have different names, but two are called {name!r}; rename one")
+    forms = ["text" if isinstance(user.x, list) else f"shape {user.x.shape[1:]}" for user in users]
+    for user, form in zip(users, forms, strict=True):
+        if form != forms[0]:
+            pair = f"users {users[0].name} and {user.name} have {forms[0]} and {form}"
+            raise UserError(f"rows of {path} must all be alike, but {pair}")
     sizes = [len(user.y) for user in users]
-    split = np.repeat([user.split for user in users], sizes) if len({s for s, _ in files}) > 1 else None
-    x: Any = [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users])
-    y = user_names.joined(str(path), [user.y for user in users])
+    texts, split = forms[0] == "text", np.repeat([user.split for user in users], sizes)
     miscounted = sum(user.miscounted for user in users)
     notes = (f"num_samples of {several(miscounted, 'user')} is not the number of rows, which counts",)
-    owner = np.repeat([user.name for user in users], sizes)
-    return Rows(x, y, owner, split, kind=user_rows.TEXT if texts else "", notes=notes if miscounted else ())
+    return Rows(
+        [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users]),
+        user_names.joined(str(path), [user.y for user in users]),
+        np.repeat([user.name for user in users], sizes),
+        split if len({s for s, _ in files}) > 1 else None,
+        kind=user_rows.TEXT if texts else "",
+        notes=notes if miscounted else (),
+    )
 
 
 def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
     """The users of a file that have rows."""
-    content = _content(file)
-    for user, count in zip(content["users"], content["num_samples"], strict=True):
-        rows = content["user_data"].get(user) if isinstance(user, str) else None
+    try:
+        content = json.loads(bounded.read(file, zipped.max_bytes()))
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file} cannot be read as LEAF's JSON: {reason}; make it again") from error
+    entries: list[Any] = [content.get(key) if isinstance(content, dict) else None for key in KEYS]
+    users, counts, data = entries
+    valid = isinstance(users, list) and isinstance(counts, list) and isinstance(data, dict)
+    if not valid or len(users) != len(counts):
+        raise UserError(f"{file} needs lists users and num_samples of one length, and a dictionary user_data of them")
+    for user, count in zip(users, counts, strict=True):
+        rows = data.get(user) if isinstance(user, str) else None
         if not isinstance(rows, dict) or not isinstance(rows.get("x"), list) or not isinstance(rows.get("y"), list):
             raise UserError(f"{file} needs lists x and y of each user, but has none of {shown(user)}")
         x, y = rows["x"], rows["y"]
@@ -77,23 +87,6 @@ def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
             raise UserError(f"each row needs a label, but x of {whose} has {several(len(x), 'row')} and y {len(y)}")
         if y:
             yield _User(user, split, _rows(whose, x, options.x), _labels(whose, y), count != len(y))
-
-
-def _content(file: Path) -> dict[str, Any]:
-    """A file's lists of users and numbers, and their rows."""
-    try:
-        content = json.loads(bounded.read(file, zipped.max_bytes()))
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{file} cannot be read as LEAF's JSON: {reason}; make it again") from error
-    if not isinstance(content, dict) or not all(name in content for name in KEYS):
-        actual = ", ".join(list(content)[:5]) if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise UserError(f"{file} needs {', '.join(KEYS)}, as LEAF writes them, but has {actual or 'nothing'}")
-    users, counts, rows = (content[name] for name in KEYS)
-    valid = isinstance(users, list) and isinstance(counts, list) and isinstance(rows, dict)
-    if not valid or len(users) != len(counts):
-        raise UserError(f"{file} needs lists users and num_samples of one length, and a dictionary user_data of them")
-    return content
 
 
 def _rows(whose: str, x: list[Any], field: Any) -> np.ndarray | list[str]:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.data import user_arrays
 from fedtune.data.assignment import Partition, collect
+from fedtune.data.dataset import SPLITS
+from fedtune.data.plain import plain
 from fedtune.data.user_metadata import PARTITION
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
@@ -82,21 +84,24 @@ def write(path: Path, parts: Partition) -> None:
 def _read(path: Path, sha256: str) -> _Assignment:
     """Read and check a file, once for the same content."""
     arrays = user_arrays.read_npz(path, NAMES)
-    for name in NAMES:
-        if name not in arrays:
-            raise UserError(f"{path} needs arrays {', '.join(NAMES)}, but has no {name}")
+    if lacking := [name for name in NAMES if name not in arrays]:
+        raise UserError(f"{path} needs arrays {', '.join(NAMES)}, but has no {lacking[0]}")
     if any(a.ndim != 1 for a in arrays.values()) or len(lengths := {*map(len, arrays.values())}) > 1 or 0 in lengths:
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
-        raise UserError(
-            f"{', '.join(NAMES)} of {path} must have the same length and not be empty, but have shapes {shapes}"
-        )
-    row, client = (_numbers(path, name, arrays[name]) for name in NAMES[:2])
-    split = user_arrays.splits(str(path), user_arrays.plain(str(path), "split", arrays["split"]))
+        raise UserError(f"arrays of {path} must have the same length and not be empty, but have shapes {shapes}")
+    for name in NAMES[:2]:
+        values = arrays[name]
+        if values.dtype.kind not in "iu" or values.min() < 0:
+            actual = values.min() if values.dtype.kind in "iu" else f"of type {values.dtype}"
+            advice = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
+            advice = advice if name == "client" and values.dtype.kind == "U" else ""
+            raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {actual}{advice}")
+    row, client = (arrays[name].astype(np.int64) for name in NAMES[:2])
+    split = user_arrays.splits(str(path), plain(str(path), "split", arrays["split"]))
     order = np.argsort(row, kind="stable")
-    repeated = np.flatnonzero(np.diff(row[order]) == 0)
-    if len(repeated):
+    if len(repeated := np.flatnonzero(np.diff(row[order]) == 0)):
         a, b = order[repeated[0]], order[repeated[0] + 1]
-        places = " and ".join(f"client {client[i]} for {user_arrays.SPLITS[split[i]]}" for i in (a, b))
+        places = " and ".join(f"client {client[i]} for {SPLITS[split[i]]}" for i in (a, b))
         raise UserError(f"{path} must list a row only once, but gives row {row[a]} to {places}")
     numbers = np.unique(client)
     if len(numbers) != numbers[-1] + 1:
@@ -105,13 +110,3 @@ def _read(path: Path, sha256: str) -> _Assignment:
             f"clients of {path} must be numbered from 0 without gaps, but {gap} of 0 to {numbers[-1]} has no rows"
         )
     return _Assignment(row, client, split)
-
-
-def _numbers(path: Path, name: str, values: Any) -> np.ndarray:
-    array = user_arrays.plain(str(path), name, values)
-    if array.dtype.kind not in "iu" or array.min() < 0:
-        actual = array.min() if array.dtype.kind in "iu" else f"of type {array.dtype}"
-        advice = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
-        advice = advice if name == "client" and array.dtype.kind == "U" else ""
-        raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {actual}{advice}")
-    return array.astype(np.int64)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fedtune.core import bounded, plain_pickle, zipped
+from fedtune.core import bounded, plain_pickle
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows
@@ -83,7 +83,6 @@ def config(folder: Path) -> dict[str, Any]:
 
 def content(file: Path) -> dict[str, Any]:
     """The dictionary of a file, with x and y as they were saved; UserError in one line if anything is wrong."""
-    zipped.require_arrays(file)
     try:
         with zipfile.ZipFile(file) as archive, archive.open(f"{MEMBER}.npy") as member:
             read_header = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}[npy.read_magic(member)[0]]

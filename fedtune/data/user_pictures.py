@@ -109,35 +109,29 @@ def _rows(folder: Path, split_folders: dict[str, int], files: list[Path]) -> Ite
 def _split_folders(folder: Path) -> dict[str, int]:
     """The folders train, val (valid, validation, dev) and test, in any case, with the split of each.
 
-    None if these are classes, because there is no other split beside train.  UserError if it is neither.
+    {} if these are classes, because there is no other split beside train.  UserError if it is neither.
     """
-    folders = [f.name for f in _folders(folder)]
-    splits = {name: s for name in folders if (s := split_of(name)) is not None}
-    others = [name for name in folders if name not in splits]
+    inside = {f.name: {g.name for g in _folders(f)} for f in _folders(folder)}
+    splits = {name: s for name in inside if (s := split_of(name)) is not None}
+    others = [name for name in inside if name not in splits]
     if (0 not in splits.values() or len(splits) == 1) and others or not splits:
-        _require_classes(folder, folders, splits)
+        for name, other in ((n, o) for n in splits for o in others):
+            if common := sorted(inside[name] & inside[other]):  # as splits would have
+                raise UserError(
+                    f"{folder} has {common[0]} in {name} and in {other}, so these look like splits; call them train, "
+                    f"val and test, or rename {name} if it is a class"
+                )
         return {}
-    for s, required in ((0, "train"), (2, "test")):
-        if s not in splits.values():
-            raise UserError(f"{folder} needs a folder {required} for its split, but has {', '.join(folders)}")
-    for s in splits.values():
-        if len(names := [name for name in splits if splits[name] == s]) > 1:
+    for s in (0, 2, 1):
+        names = [name for name in splits if splits[name] == s]
+        if not names and s != 1:
+            raise UserError(f"{folder} needs a folder {SPLITS[s]} for its split, but has {', '.join(inside)}")
+        if len(names) > 1:
             raise UserError(f"{folder} has {' and '.join(names)}, which both mean {SPLITS[s]}; merge them")
     for name in others:
         if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / name)):
             raise UserError(f"{folder} has pictures in {name}, which is not train, val or test; move it elsewhere")
     return splits
-
-
-def _require_classes(folder: Path, folders: list[str], splits: dict[str, int]) -> None:
-    """UserError if a folder named like a split and another folder hold the same subfolders, as splits would."""
-    inside = {name: {f.name for f in _folders(folder / name)} for name in folders}
-    for name, other in ((n, o) for n in splits for o in folders if o not in splits):
-        if common := sorted(inside[name] & inside[other]):
-            raise UserError(
-                f"{folder} has {common[0]} in {name} and in {other}, so these look like splits; call them train, val "
-                f"and test, or rename {name} if it is a class"
-            )
 
 
 def _folders(folder: Path) -> list[Path]:

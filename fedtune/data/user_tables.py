@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
 FEATURES = b"huggingface"  # the entry of a schema's metadata
-PIECE = 2**20  # characters
 TABS = ".tsv"
 
 
@@ -60,13 +58,10 @@ def csv(path: Path, options: Options) -> Rows:
 def _require_columns(path: Path, delimiter: str, options: Options) -> None:
     """UserError unless the whole file is text, and its first line has columns."""
     try:
-        with path.open(encoding=options.encoding) as file:
-            lines = (line.rstrip("\n") for line in islice(file, options.skiprows, None) if line.strip())
-            first, second = next(lines, ""), next(lines, "")
-            if "\0" in first:
-                raise UnicodeError
-            while file.read(PIECE):
-                pass
+        lines = path.read_text(options.encoding).split("\n")[options.skiprows :]
+        first, second, *_ = (*filter(str.strip, lines[:9]), "", "")
+        if "\0" in first:
+            raise UnicodeError
     except UnicodeError as error:
         with path.open("rb") as raw:
             likely = "cp1252" if options.encoding == Options().encoding else "utf-8"

@@ -112,7 +112,7 @@ def _unsteady(experiment: Experiment, config: dict[str, Any], data: Federation, 
     for steps in (MANY_STEPS, STEPS):
         simulation = _begun(experiment, config, data, "loop", simulate, steps)
         with suppress(Diverged):  # which is no fault of the code
-            return repeating.unsteady_round(simulation, steps * data.clients)
+            return repeating.unsteady_round(simulation, max(3, repeating.CALLS // (steps * data.clients)))
     return ""
 
 

@@ -62,10 +62,10 @@ def metrics(row: Mapping[str, Any]) -> dict[str, Tensor]:
     return {f"the round/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and isinstance(v, float)}
 
 
-def unsteady_round(simulation: Any, steps: int) -> str:
+def unsteady_round(simulation: Any, times: int) -> str:
     """The first tensor or metric that gets another value when a round is run again from the same state; "" if none.
 
-    steps: of all clients in a round; all are run by Python, none is replayed.  Raises what the first round raises; if
+    times: how often it runs at most; Python runs every step, none is replayed.  Raises what the first round raises; if
     only a later one diverges, it has no numbers.
     """
     start, rounds = copy.deepcopy(simulation.state_dict()), 0
@@ -83,4 +83,4 @@ def unsteady_round(simulation: Any, steps: int) -> str:
         return trained_numbers(simulation) | metrics(row)
 
     with tracing.eager():
-        return unsteady(round_again, max(3, CALLS // steps))
+        return unsteady(round_again, times)

@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import bounded, zipped
+from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
 from fedtune.user_code import content_hashes, user_imports
-from fedtune.user_code.references import CODE, DATA, PICKLED, options_text, parsed, whole_path, with_slash
+from fedtune.user_code.references import CODE, PICKLED, options_text, parsed, whole_path, with_slash
 from fedtune.user_code.references import call_options as call_options
 from fedtune.user_code.references import called as called
 from fedtune.user_code.references import is_reference as is_reference
@@ -32,7 +32,6 @@ from fedtune.user_code.user_imports import Execution as Execution
 from fedtune.user_code.user_imports import UserFile as UserFile
 
 LIMIT = 10_000_000  # the most code that is carried along, in bytes
-SMALL = 2**26  # a file of this many bytes is read quickly
 LARGEST = 2**32  # the largest file that is carried along whole, in bytes
 
 _files: dict[str, UserFile] = {}  # by name
@@ -55,7 +54,7 @@ def take(text: str) -> tuple[str, tuple[UserFile, ...]]:
     elif given.member:
         raise UserError(f"only a Python file can be followed by :NAME, but got {text!r}; give {given.path}")
     else:
-        files = (_data(path),)
+        files = (of_data(path),)
     register(files)
     _named.add(files[0].path)
     return files[0].name + ending, files
@@ -248,19 +247,6 @@ def path_of(name: str) -> Path:
     if copy := content_hashes.find(file.sha256):
         return copy
     raise UserError(f"{name} was read from {file.path}, which no longer exists; restore it")
-
-
-def _data(path: Path) -> UserFile:
-    """A folder, or a file of arrays, which is checked before it is read whole."""
-    try:
-        if path.suffix.lower() in DATA and not path.is_dir():
-            zipped.require_arrays(path)
-    except OSError as error:
-        return _registered(path, error)
-    except UserError:
-        if path.stat().st_size > SMALL:
-            raise  # a small file is read, and the code that uses it reports the error
-    return of_data(path)
 
 
 def _with_imports(path: Path) -> tuple[UserFile, ...]:

@@ -148,12 +148,12 @@ def ppm(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
-    "an animated PNG": (animated, "png", "must have one frame, but .* has 3; save each frame as its own picture"),
-    "a TIFF of pages": (animated, "tif", "must have one frame, but .* has 3"),
-    "an animated WebP": (animated, "webp", "must have one frame, but .* has 3"),
+    "an animated PNG": (animated, "png", "has 3 frames, .*; save each frame as its own picture"),
+    "a TIFF of pages": (animated, "tif", "has 3 frames"),
+    "an animated WebP": (animated, "webp", "has 3 frames"),
     "colours of 16 bits": (deep_colour, "png", "has 16 bits per channel, of which Pillow reads 8"),
     "colours of 10 bits": (ppm, "ppm", "has 10 bits per channel, of which Pillow reads 8"),
-    "LAB": (lambda p: Image.new("LAB", (9, 6)).save(p), "tif", "has Pillow's mode LAB; save it as RGB"),
+    "LAB": (lambda p: Image.new("LAB", (9, 6)).save(p), "tif", "has Pillow's mode LAB, .*; save it as RGB"),
     "NaN": (image(np.where(REAL > 0, REAL, np.nan)), "tif", "has NaN or infinite ones"),
     "whole numbers of 32 bits": (image(DEEP.astype(np.int32) * 99999), "tif", "beyond 16,777,216, .* as an array"),
     "turned, which Pillow garbles": (
@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "a fourth channel beside colours": (tiff(np.dstack([COLOUR, GREY]), t338=(0,)), "tif", "4 channels, .* reads 3;"),
     "six channels": (tiff(np.dstack([COLOUR, COLOUR]), t338=(2, 0, 0)), "tif", "6 channels, of which Pillow reads 4"),
     "a second channel beside grey": (tiff(np.dstack([GREY, GREY]), t338=(0,)), "tif", "2 channels, .* reads 1;"),
-    "8 signed bits": (tiff(GREY.astype(np.int8), t339=(2,)), "tif", "signed numbers of 8 bits, .* save it with 16"),
+    "8 signed bits": (tiff(GREY.astype(np.int8), t339=(2,)), "tif", "signed numbers of 8 bits, .* use 16"),
     "0 for white in 16 bits": (tiff(DEEP, t262=(0,)), "tif", "has 0 for white, .* save it with 0 for black"),
     "16 bits with a transparent value": (image(DEEP, transparency=7), "png", "with a transparent value"),
 }

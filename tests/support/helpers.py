@@ -14,9 +14,9 @@ from torch.testing import assert_close
 from fedtune.conformance.cases import random_federation as random_federation
 from fedtune.conformance.subject import CLOCK as CLOCK
 from fedtune.conformance.subject import copied as copied
-from fedtune.conformance.subject import flat as flat
 from fedtune.conformance.subject import numbers as numbers
 from fedtune.core import randomness
+from fedtune.core.trees import named as flat  # noqa: F401
 from fedtune.data.federation import Federation
 from fedtune.engine import engine
 from fedtune.engine.batches import BatchPlan, Pool, plan

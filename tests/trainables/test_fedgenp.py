@@ -508,7 +508,7 @@ def test_after_the_stop_generators_stay_bit_for_bit_and_clients_train_on() -> No
         assert bool(sim.state.server["stopped"]) == (r >= 20)
         for name in ("nets", "memory"):
             same = torch.equal(
-                flat(sim.state.server[name])[f"/{'out.weight' if name == 'nets' else 'step'}"],
+                flat(sim.state.server[name])[f"{'out.weight' if name == 'nets' else 'step'}"],
                 before[name]["out.weight" if name == "nets" else "step"],
             )
             assert same == (r > 20)
