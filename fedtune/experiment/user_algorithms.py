@@ -138,7 +138,8 @@ def _require_sound(cls: type[Algorithm]) -> None:
     for name, value in values.items():
         if not isinstance(value, tuple) or not all(isinstance(v, str) for v in value):
             raise _refused(cls, f"{name} must be a tuple of names, as in {name} = ('body',), but is {value!r}")
-    _require_presets(cls)
+    if not isinstance(cls.presets, Mapping) or not all(isinstance(v, Mapping) for v in cls.presets.values()):
+        raise _refused(cls, f"presets must be dicts of hyperparameters by name, but are {cls.presets!r}")
 
 
 def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., Any]) -> None:
@@ -158,12 +159,6 @@ def _require_signature(cls: type[Algorithm], name: str, method: Callable[..., An
         raise _refused(
             cls, f"{name} is called with ({', '.join(['self', *wanted])}), but takes ({got})", given
         ) from error
-
-
-def _require_presets(cls: type[Algorithm]) -> None:
-    """UserError for an invalid preset."""
-    if not isinstance(cls.presets, Mapping) or not all(isinstance(v, Mapping) for v in cls.presets.values()):
-        raise _refused(cls, f"presets must be dicts of hyperparameters by name, but are {cls.presets!r}")
 
 
 def _refused(cls: type, why: str, member: Any = None) -> UserError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +47,8 @@ class OwnMetric(NamedTuple):
     @property
     def place(self) -> str:
         """FILE:LINE of its definition."""
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        function = getattr(self.function, "func", self.function)  # without its options
+        code = getattr(inspect.unwrap(function), "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code else self.reference
 
     def wrong(self, what: str) -> UserError:
@@ -140,17 +142,7 @@ def _loaded(reference: str) -> OwnMetric:
         raise metric.wrong(f"cannot be called like this: {error}") from None
     except ValueError:
         pass  # unknown for a function in C
-    return metric._replace(function=_Called(function, options)) if options else metric
-
-
-class _Called:
-    """A function with the options from its reference."""
-
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        self.__wrapped__, self.options = function, options
-
-    def __call__(self, scores: Tensor, y: Tensor) -> Any:
-        return self.__wrapped__(scores, y, **self.options)
+    return metric._replace(function=partial(function, **options)) if options else metric
 
 
 def _stacked(metric: OwnMetric, rows: Rows) -> Tensor | None:

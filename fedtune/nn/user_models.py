@@ -185,38 +185,41 @@ def _with_head(name: str, layer: str) -> str:
     return f"{name[:-1]}{'' if name.endswith('()') else ', '}head='{layer}')"
 
 
+UNUSABLE: tuple[tuple[Callable[[Tensor], Any], str], ...] = (  # what clients cannot each have a copy of
+    (lambda t: t.is_meta, "is on the device meta, where tensors have no values; create it on the CPU"),
+    (is_lazy, "has no size before it is run; give its layer the number of inputs"),
+)
+UNTRAINABLE: tuple[tuple[Callable[[Tensor], Any], str], ...] = (  # of parameters
+    (lambda t: not t.numel(), "is empty; give it a width of 1 or more"),
+    (
+        lambda t: not t.requires_grad,
+        "has requires_grad=False, which is not supported; make it a buffer, or freeze the body with "
+        "--set body_lr_scale=0",
+    ),
+    (
+        lambda t: t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None),
+        "has a hook (register_hook), which would not be called, as each client has its own tensor; do this in forward",
+    ),
+)
+
+
 def _require_usable(name: str, net: Net, again: nn.Module) -> None:
     """UserError for tensors that clients cannot have separately, or that the seed does not determine."""
-    held = dict(net.named_parameters(remove_duplicate=False))
-    seen: dict[int, str] = {}
-    for tensor, p in held.items():
-        if p.is_meta:
+    seen, held = dict[int, str](), net.state_dict()
+    for tensor, t in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
+        rows = UNUSABLE + UNTRAINABLE * isinstance(t, nn.Parameter)
+        if found := next((says for wrong, says in rows if wrong(t)), ""):
+            raise UserError(f"{tensor} of {name} {found}")
+        if t.is_complex() and tensor in held:  # averaging over clients would lose the imaginary part
+            advice = "keep its real and its imaginary part as separate tensors (torch.view_as_real)"
+            raise UserError(f"{tensor} of {name} is complex; {advice}")
+        if id(t) in seen:
             raise UserError(
-                f"{tensor} of {name} is on the device meta, where tensors have no values; create it on the CPU"
-            )
-        if is_lazy(p):
-            raise UserError(f"{tensor} of {name} has no size before it is run; give its layer the number of inputs")
-        if not p.numel():
-            raise UserError(f"{tensor} of {name} is empty: its shape is {list(p.shape)}; give it a width of 1 or more")
-        if not p.requires_grad:
-            raise UserError(
-                f"{tensor} of {name} has requires_grad=False, which is not supported; make it a buffer, or freeze the "
-                "body with --set body_lr_scale=0"
-            )
-        if id(p) in seen:
-            raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(p)]}, but tied weights are not supported; call one "
+                f"{tensor} of {name} is the same tensor as {seen[id(t)]}, but tied tensors are not supported; call one "
                 "layer twice in forward"
             )
-        seen[id(p)] = tensor
-    for tensor, buffer in net.named_buffers(remove_duplicate=False):
-        if id(buffer) in seen:
-            raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(buffer)]}, but tied buffers are not supported; "
-                "call one layer twice in forward"
-            )
-        seen[id(buffer)] = tensor
-    first, second = list(net.state_dict().values()), list(_sorted_as(net, again))
+        seen[id(t)] = tensor
+    first, second = list(held.values()), list(_sorted_as(net, again))
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise UserError(
             f"a seed must determine the initialisation, but two of {name} differ; use only torch's random numbers"
@@ -281,7 +284,7 @@ def _form(value: Any) -> str:
 
 
 def _require_plain(name: str, net: nn.Module) -> None:
-    """UserError for modules whose tensors cannot be replaced per client, and for hooks that would never be called."""
+    """UserError for modules whose tensors cannot be replaced per client."""
     for path, module in net.named_modules():
         kind, where = type(module), f"{path} of {name}" if path else name
         if isinstance(module, torch.jit.ScriptModule):
@@ -295,18 +298,6 @@ def _require_plain(name: str, net: nn.Module) -> None:
         else:
             continue
         raise UserError(f"a model's tensors must be replaceable client by client, but {where} is {what}")
-    for tensor, t in net.state_dict().items():
-        if isinstance(t, Tensor) and t.is_complex():  # averaging over clients would lose the imaginary part
-            raise UserError(
-                f"a model's tensors must be real, but {tensor} of {name} is complex; keep its real and its imaginary "
-                "part as separate tensors (torch.view_as_real)"
-            )
-    for tensor, p in net.named_parameters():
-        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
-            raise UserError(
-                f"a parameter must not have a hook (register_hook), but {tensor} of {name} has one; it would not be "
-                "called, because each client has its own tensor: do this in forward"
-            )
 
 
 def _run_once(net: nn.Module, shape: Shape, training: bool = False) -> None:

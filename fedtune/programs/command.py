@@ -17,10 +17,10 @@ from fedtune.core.errors import UserError, shown
 
 OWN = ("rounds", "seed", "gpu", "trial", "folder", "checkpoint")  # names in braces besides hyperparameters
 NAME = r"[A-Za-z_][\w.-]{0,59}"  # of a hyperparameter
-# programs that read words anew, as in `sh -c '…'`
-READERS = {"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash", "fish", "csh", "tcsh"}
-READERS |= {"su", "runuser", "sg", "flock", "script", "env", "ssh"}
-ANEW = r"-\w*[cS]\w*|--(.*-)?command(=.*)?|--split-string(=.*)?"  # the option that says so, but for ssh
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "rbash", "fish", "csh", "tcsh")
+# programs that read words anew, with the option that says so: sh -c '…'
+READERS = dict.fromkeys((*SHELLS, "su", "runuser", "sg", "flock", "script"), r"-\w*c\w*|--(.*-)?command(=.*)?")
+READERS |= {"env": r"-\w*S\w*|--split-string(=.*)?", "ssh": ".*"}
 OPERATOR = r"\|\|?|&&?|;|<|\d?>>?\S*"  # what only a shell would understand; the program would get it as an argument
 
 
@@ -61,8 +61,9 @@ def text(value: Any) -> str:
 def _require_plain(words: Sequence[str], values: Mapping[str, Any]) -> None:
     """UserError for a value that a shell, or a program like it, would read as something else."""
     for at, reader in enumerate(Path(word).name for word in words):
-        anew = reader == "ssh" or any(re.fullmatch(ANEW, word) for word in words[at + 1 :])
-        for name in names(words[at + 1 :]) if reader in READERS and anew else ():
+        later = words[at + 1 :]
+        anew = reader in READERS and any(re.fullmatch(READERS[reader], word, re.DOTALL) for word in later)
+        for name in names(later) if anew else ():
             if (value := text(values[name])) != shlex.quote(value):
                 raise UserError(
                     f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "

@@ -250,25 +250,23 @@ def _whole(app: _App, key: str, what: str) -> int:
     return value
 
 
-def _require_key(app: _App, name: str, taken: Sequence[str]) -> None:
-    """taken: the key that means the rounds, and those that are seeds."""
-    if name in taken:
-        what = "the length of a run (--rounds)" if name == taken[0] else "the seed of each trial (--seed)"
-        raise UserError(f"{name} is given {what}; it can be neither searched nor fixed")
-    if name not in app.config:
-        raise unknown("run-config key", name, app.config)
-    if not _is_free(name):
-        raise UserError(f"{name} is a name that fedtune gives itself; search and fix other keys")
-
-
 def _of_keys(
     app: _App, part: str, raw: Mapping[str, Any], source: Source, taken: Sequence[str], typed: Any
 ) -> dict[str, Any]:
-    """What [space] or [defaults] says of run-config keys, in the types that the app declares."""
+    """What [space] or [defaults] says of run-config keys, in the types that the app declares.
+
+    taken: the key that means the rounds, and those that are seeds
+    """
     found = {}
     for key, value in source.table(part, raw.get(part, {})).items():
         try:
-            _require_key(app, key, taken)
+            if key in taken:
+                what = "the length of a run (--rounds)" if key == taken[0] else "the seed of each trial (--seed)"
+                raise UserError(f"{key} is given {what}; it can be neither searched nor fixed")
+            if key not in app.config:
+                raise unknown("run-config key", key, app.config)
+            if not _is_free(key):
+                raise UserError(f"{key} is a name that fedtune gives itself; search and fix other keys")
             found[key] = typed(app, key, value)
         except UserError as error:
             raise source.error(f"{part}.{key}", error) from None

@@ -107,8 +107,8 @@ class ProgramCheck:
         """How far two runs are apart in the last of their rounds that differs; "" if all figures are equal."""
         for mine, its in zip(reversed(one.rows), reversed(other.rows), strict=False):
             for name in self.program.metrics:
-                if repr(mine[name]) != repr(its[name]):
-                    here, there = mine[name], its[name]
+                here, there = mine[name], its[name]
+                if repr(here) != repr(there):
                     return f"{name} {here:.6g} and {there:.6g} in round {its['round']}, {abs(here - there):.3g} apart"
         return f"{len(one.rows)} and {len(other.rows)} reports" * (len(one.rows) != len(other.rows))
 
@@ -177,8 +177,8 @@ class ProgramCheck:
         defaults, effects = self.workload.configuration({}), dict[str, str]()
         searched = [name for name in self.program.searched if name not in self.workload.pinned]
         for name in searched:
-            asked = self.program.conditions.get(name, {})
-            if all(defaults[other] in values for other, values in asked.items()) and len(effects) < TRIED:
+            asked = self.program.conditions.get(name, {}).items()
+            if len(effects) < TRIED and all(defaults[other] in values for other, values in asked):
                 effects[name] = self._without_effect(name, defaults[name])
         if self._chance and effects:
             yield "skipped", "figures differ from run to run, so what changes nothing cannot be told"
@@ -254,8 +254,7 @@ class ProgramCheck:
             yield "passed", says + ", with the figures of an undisturbed run" * (not apart)
 
     def _final_check(self) -> Said:
-        check = self.program.check
-        if check and (error := self._run("[check]'s command", check).error):
+        if (check := self.program.check) and (error := self._run("[check]'s command", check).error):
             yield "failed", f"[check]'s command: {error}"
         elif check:
             yield "passed", f"[check]'s command runs, and reports {few(list(check.metrics))}"

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import time
@@ -248,7 +249,8 @@ class ProgramRun(Run):
         values = self._values()
         config_files.write(self.program.write, place, values)
         known = {name: glob.escape(command.text(value)) for name, value in values.items()}
-        named = command.fill([self.program.file], known)[0] if self.program.file else ""
+        template = re.sub(r"[\[?]", r"[\g<0>]", self.program.file or "")  # only * and ** stand for others
+        named = command.fill([template], known)[0] if template else ""
         written = os.path.join(glob.escape(str(place)), named) if named else None
         self._rows = self._row_maker(written)
         self._last = time.monotonic()

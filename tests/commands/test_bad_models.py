@@ -95,7 +95,10 @@ WRONG: dict[str, tuple[str, str]] = {
         "net",
         "the body of net.py:net must return features [B, D] for B rows, but returned float32 [3, 1, 8, 8] for 3 rows",
     ),
-    "def net(shape, classes): return Net(0)": ("net", "body.1.weight of net.py:net is empty: its shape is [0, 64]"),
+    "def net(shape, classes): return Net(0)": (
+        "net",
+        "body.1.weight of net.py:net is empty; give it a width of 1 or more",
+    ),
     "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
     "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
         "net",
@@ -161,12 +164,12 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "def net(shape, classes):\n    net = Net()\n    net.head.weight.register_hook(lambda g: g * 0)\n    return net": (
         "net",
-        "a parameter must not have a hook (register_hook), but head.weight of net.py:net has one",
+        "head.weight of net.py:net has a hook (register_hook), which would not be called",
     ),
     "def net(shape, classes):\n    net, layer = Net(), nn.Linear(8, 8)\n"
     "    net.body.extend([layer, nn.ReLU(), layer])\n    return net": (
         "net",
-        "body.5.weight of net.py:net is the same tensor as body.3.weight, but tied weights are not supported; "
+        "body.5.weight of net.py:net is the same tensor as body.3.weight, but tied tensors are not supported; "
         "call one layer twice in forward",
     ),
     "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (

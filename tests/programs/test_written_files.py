@@ -51,6 +51,11 @@ WAYS = {  # what the program file says, the trial's file, and what the program d
         "for c in ('acc 0.1 0.2 ', 'acc,x 0.1, 0.2, 0.3,5'):\n"
         "    open(to, 'w').write(c.replace(' ', '\\n'))\n    time.sleep(0.2)",
     ),
+    "a name with what means something to glob": (
+        "a?.csv",
+        "acc",
+        "open(to, 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')",
+    ),
     "below a folder with a time stamp": (
         "out/**/metrics.csv",
         "acc",
