@@ -111,7 +111,6 @@ def honest(tmp_path_factory):
     return searched(tmp_path_factory.mktemp("honest"), ONE_BY_ONE)
 
 
-@pytest.mark.long  # a search of Ray's
 def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypatch):
     """Test labels are replaced by noise: the same configurations are tried, stopped and chosen."""
     deal = partitioning.partition
