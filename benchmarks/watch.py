@@ -52,7 +52,7 @@ RECORD: dict[str, Any] = {
     "scheduler": "asha",
     "started": "2026-11-21T05:08:12+00:00",
     "concurrent": 2,
-    "space": {"lr": "0.001 … 0.3 (log)", "lam": "0.01 … 50 (log)", "momentum": "0 … 0.95"},
+    "space": {"lr": "0.001..0.3 log", "lam": "0.01..50 log", "momentum": "0..0.95"},
     "scenario_name": "digits-w4",
     "objectives": ["val_acc"],
     "seed": 0,

@@ -14,13 +14,13 @@ from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import printable, say
 from fedtune.programs import program_check
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_app, is_file
 from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions, flag
 from fedtune.tuning.options.search import SearchOptions
 
-OF_FLOWER = ("flower", "metric", "space", "python")  # options that `fedtune search` has, too
+OF_FLOWER = ("metric", "space")  # options that `fedtune search` has, too
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,13 +28,15 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(
         prog="fedtune check",
         description="Check an algorithm, a model or a program: one line a check, with what fails and how to fix it.",
+        examples=("fedtune check mine.py", "fedtune check train.toml --rounds 2"),
     )
     p.add_argument(
         "what",
         nargs="?",
         default="",
         metavar="WHAT",
-        help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, or a program file (FILE.toml)",
+        help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, a program file (FILE.toml), or a "
+        "Flower app's folder (./app)",
     )
     p.add_argument(
         "--model", default="", metavar="FILE.py:NAME", help="your model; with an algorithm, the clients' model"
@@ -58,10 +60,11 @@ def parser() -> argparse.ArgumentParser:
         p,
         SearchOptions,
         *OF_FLOWER,
-        flower="a Flower app, with --metric client:NAME, and with --space for hyperparameters of its run config",
+        metric="of a Flower app: client:NAME, the figure that selects",
+        space="of a Flower app: a file with ranges of its run config",
     )
     p.add_argument(
-        "--check-rounds",
+        "--rounds",
         type=int,
         metavar="N",
         help=f"rounds of each run of a program or a Flower app (default: {program_check.REPORTS} reports)",
@@ -75,18 +78,16 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     of_flower = arguments.given(args, SearchOptions, *OF_FLOWER)
-    if args.what and "flower" in of_flower:
-        raise UserError(f"WHAT or --flower says what is checked, but got {args.what} and {args.flower}")
-    if "flower" in of_flower:
-        app = SearchOptions(**of_flower, set=given.get("set", {})).workload()
+    if is_app(args.what):
+        app = SearchOptions(algo=args.what, **of_flower, set=given.get("set", {})).workload()
         return _check_program(cast(ProgramWorkload, app), args, {"scenario": given.get("scenario")})
     if of_flower:
-        raise UserError(f"{flag(next(iter(of_flower)))} goes with --flower, but it was not given")
-    if is_program(args.what):
+        raise UserError(f"{flag(next(iter(of_flower)))} goes with a Flower app's folder, but got {args.what or 'none'}")
+    if is_file(args.what):
         return _check_program(args.what, args, given)
-    if args.check_rounds is not None:
+    if args.rounds is not None:
         got = args.what or args.model or "neither"
-        raise UserError(f"--check-rounds goes with a program file or --flower, but got {got}")
+        raise UserError(f"--rounds goes with a program file or a Flower app, but got {got}")
     with quick_imports():
         import torch
 
@@ -112,7 +113,7 @@ def _check_program(what: str | ProgramWorkload, args: argparse.Namespace, given:
     for option in (name for name, value in other.items() if value):
         raise UserError(f"--{option} goes with an algorithm or a model, but {program} is a program; leave it out")
     began = time.perf_counter()
-    check = program_check.ProgramCheck(what, args.check_rounds, given.get("set", {}), tell=_progress)
+    check = program_check.ProgramCheck(what, args.rounds, given.get("set", {}), tell=_progress)
     for line in check.title():
         say(line)
     for finding in check.judge():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from fedtune.experiment import registry, scenarios
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 from fedtune.nn import catalogue
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_file
 from fedtune.user_code import entry_points, user_files
 from fedtune.user_code.command import Parser, guarded
 
@@ -32,21 +33,19 @@ TOPICS = ("models", "scenarios", "data", "metrics")
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune list`."""
-    p = Parser(prog="fedtune list", description="List algorithms, a line each; or models, scenarios, data, metrics.")
+    p = Parser(
+        prog="fedtune list",
+        description="List algorithms, a line each; or models, scenarios, data, metrics.",
+        examples=("fedtune list gfpl", "fedtune list fedbabu fedavgft:wide"),
+    )
     p.add_argument(
         "what",
-        nargs="?",
+        nargs="*",
         metavar="WHAT",
-        help=f"an algorithm or FILE.py[:NAME]: its text, hyperparameters and spaces; or {', '.join(TOPICS)}",
+        help=f"an algorithm or FILE.py[:NAME]: its text, hyperparameters and spaces; or {', '.join(TOPICS)}; or two "
+        "algorithms A[:SPACE]: their search spaces side by side, where * marks what differs",
     )
-    p.add_argument(
-        "--spaces",
-        metavar="A[:NAME],B[:NAME]",
-        help="two algorithms' search spaces side by side (default space, or NAME); * marks where they differ",
-    )
-    p.add_argument(
-        "--scenario", default=DEFAULT, metavar="NAME", help=f"with --spaces: the scenario (default {DEFAULT})"
-    )
+    p.add_argument("--scenario", metavar="NAME", help=f"with two algorithms: the scenario (default {DEFAULT})")
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -55,15 +54,19 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune list` and return its exit status."""
     args = parser().parse_args(argv)
-    if args.what and is_program(args.what):
-        raise UserError(f"fedtune list shows algorithms, but got {args.what}, a program; its file says what it has")
-    console = terminal.console()
-    if args.spaces:
-        console.print(_spaces(args.spaces, args.scenario))
-    elif args.what in TOPICS:
-        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}[args.what](console)
-    elif args.what:
-        _algorithm(console, user_files.take_each(args.what, registry.names())[0])
+    if programs := [word for word in args.what if is_file(word)]:
+        raise UserError(f"fedtune list shows algorithms, but got {programs[0]}, a program; its file says what it has")
+    if len(args.what) > 2 or (args.scenario and len(args.what) < 2):
+        raise UserError(
+            f"fedtune list shows one thing, or two search spaces, but got {' '.join(args.what) or 'neither'}"
+        )
+    console, what = terminal.console(), args.what[0] if args.what else ""
+    if len(args.what) == 2:
+        console.print(_spaces(args.what, args.scenario or DEFAULT))
+    elif what in TOPICS:
+        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}[what](console)
+    elif what:
+        _algorithm(console, user_files.take_each(what, registry.names())[0])
     else:
         for name in registry.names():
             console.print(f"{name:<12} {registry.summary(name)}", soft_wrap=True)
@@ -95,21 +98,18 @@ def _algorithm(console: Console, name: str) -> None:
         console.print(f"  space {space}: {what}{line}")
 
 
-def _spaces(pair: str, scenario: str) -> Table:
+def _spaces(pair: Sequence[str], scenario: str) -> Table:
     """Two spaces side by side: first what all algorithms share, then what is each one's own."""
     from fedtune.experiment.experiment import Experiment
     from fedtune.tuning import shared
     from fedtune.tuning import space as spaces
 
-    pairs = [typed.partition(":") for typed in pair.split(",")]
-    if len(pairs) != 2:
-        raise UserError(f"--spaces compares two spaces, but got {pair!r}; for instance fedbabu,fedavgft:wide")
     chosen_scenario = scenarios.find(scenario)
     texts = []
-    for name, _, space in pairs:
+    for name, _, space in (typed.partition(":") for typed in pair):
         registry.find(name)
         texts.append(spaces.load(space or "default", Experiment(algorithm=name, scenario=chosen_scenario)).text())
-    table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
+    table = Table("", "name", *pair, title=f"search spaces on {scenario}", title_justify="left", box=None)
     both = dict.fromkeys([*texts[0], *texts[1]])
     shared_names = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
     for n in (*shared_names, *(n for n in both if n not in shared_names)):

@@ -28,7 +28,11 @@ SHORTEST = 16  # characters of such a token
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune watch`."""
-    p = Parser(prog="fedtune watch", description="Show runs in a browser while they go on, and afterwards.")
+    p = Parser(
+        prog="fedtune watch",
+        description="Show runs in a browser while they go on, and afterwards.",
+        examples=("fedtune watch", "fedtune watch runs/first --port 8600"),
+    )
     p.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="a study's folder (default: all in --storage-path)"
     )

@@ -49,13 +49,12 @@ RANGES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-SECTIONS = {  # the first field of each section of --help-scenario -> its heading
-    "dataset": "data and model",
-    "partition": "which client holds what (names before a colon: the partitions that use a field)",
-    "thinning": "further differences between clients",
-    "rounds": "rounds and evaluation",
-    "batch": "local training (--also searches these too)",
-}
+OFTEN = ("dataset", "model", "partition", "clients", "rounds")  # fields that --help shows
+FLAGS = (  # fields with an option of their own; the others are given by --set NAME=VALUE
+    *(*OFTEN, "features", "participation", "normalise", "x_as", "image_size", "ways", "shots", "alpha", "shards"),
+    *("share", "owners", "min_rows", "val_share", "test_share", "evaluation", "eval_clients", "all_classes"),
+    *("batch", "local_epochs", "local_steps", "optimizer", "lr", "momentum"),
+)
 MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
 

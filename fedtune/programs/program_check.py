@@ -92,7 +92,7 @@ class ProgramCheck:
         tell     is told what runs
         """
         if rounds is not None and rounds < 1:
-            raise UserError(f"--check-rounds must be 1 or more, but got {rounds}")
+            raise UserError(f"--rounds must be 1 or more, but got {rounds}")
         self.workload = workload.of_file(what, pinned=set) if isinstance(what, str) else what
         self.program = self.workload.program
         reports = REPORTS if rounds is None else -(-rounds // self.program.every)
@@ -322,7 +322,7 @@ class ProgramCheck:
         if other.figures != base.figures or not self._repeats:
             return ""
         says = f"{name} changed nothing in {several(self.rounds, 'round')}: {before} and {after} give the same figures"
-        return f"{says}; {self._advice('value')}, or try more rounds by --check-rounds"
+        return f"{says}; {self._advice('value')}, or try more rounds by --rounds"
 
     def _where_it_exists(self, name: str) -> dict[str, Any]:
         """The defaults, but for what the conditions of a hyperparameter ask for."""

@@ -20,43 +20,45 @@ from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import finite, plan, schedulers
 from fedtune.tuning import space as spaces
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.searchers import EXTENDABLE
 
 
-@dataclasses.dataclass(frozen=True)
-class More:
-    """What is added to a search: trials, or rounds for its best `top` trials (None: a third of them)."""
-
-    trials: int | None = None
-    rounds: int | None = None
-    top: int | None = None
-
-    def __post_init__(self) -> None:
-        """UserError for incompatible options."""
-        if self.trials and self.top:
-            raise UserError(f"--top says how many trials get more --rounds, but got --top {self.top} with --trials")
-
-
-def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
-    """Continue a finished search with more trials or rounds; the exit status.
+def more_trials(path: Path, count: int, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
+    """Give a finished search more trials, in a new folder; the exit status.
 
     name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
+    run, options, _ = _finished(path, changed, trust)
+    options = dataclasses.replace(options, name=name or f"{options.name}+{count}", trials=count)
+    planned = plan.make(options)
+    # the default configuration was the first trial of the first search
+    planned = dataclasses.replace(
+        planned, points=[], outside=[], trials=_untried(planned, run), earlier=path.absolute()
+    )
+    return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def more_rounds(
+    path: Path, count: int, top: int | None, name: str | None, changed: Mapping[str, Any], trust: bool = False
+) -> int:
+    """Train a finished search's best trials for more rounds, in a new folder; the exit status.
+
+    top: how many of them; None: a third.  Other arguments as for `more_trials`.
+    """
+    run, options, record = _finished(path, changed, trust)
+    fields = {**options.fields, "rounds": rounds_of(record) + count}
+    options = dataclasses.replace(options, name=name or f"{options.name}+{count}rounds", fields=fields)
+    planned = dataclasses.replace(longer(plan.make(options), run, top), earlier=path.absolute())
+    return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions, dict[str, Any]]:
+    """A finished search with its options and its record; UserError for one that cannot be extended."""
     run = StudyFolder(path)
     record = resuming.record_of(run, trust)
     _require_extendable(run, record)
-    options = resuming.options_of(run, changed)
-    if more.trials:
-        name = name or f"{options.name}+{more.trials}"
-        planned = plan.make(dataclasses.replace(options, name=name, trials=more.trials))
-        # the default configuration was the first trial of the first search
-        planned = dataclasses.replace(planned, points=[], outside=[], trials=_untried(planned, run))
-    else:
-        name = name or f"{options.name}+{more.rounds}rounds"
-        fields = {**options.fields, "rounds": rounds_of(record) + (more.rounds or 0)}
-        planned = longer(plan.make(dataclasses.replace(options, name=name, fields=fields)), run, more.top)
-    planned = dataclasses.replace(planned, earlier=path.absolute())
-    return search_study.run_with_ray(planned, {"extends": run.name})
+    return run, resuming.options_of(run, changed), record
 
 
 def _untried(p: plan.SearchPlan, run: StudyFolder) -> int:

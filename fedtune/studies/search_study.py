@@ -42,7 +42,6 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
                 cpus=p.cpus,
                 gpus=p.gpus,
                 dashboard=p.options.dashboard,
-                host=p.options.dashboard_host,
                 trials=p.at_once,
                 log=p.files.ray_log_file,
                 storage=p.storage,

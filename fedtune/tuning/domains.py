@@ -8,15 +8,14 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
 
 from fedtune.core.errors import UserError, shown
-from fedtune.core.hyper import Hyperparameter, python_value
-from fedtune.tuning.ranges import Range
+from fedtune.core.hyper import Hyperparameter, Range, python_value
 
 FAR = 1e300  # beyond any number that is searched
 POINTS = 10_000  # the most points of a grid, which are counted before any is made
 
 
 def domain_text(domain: Domain) -> str:
-    """A domain in words: `0.1 … 10 (log)`, `a | b`."""
+    """A domain in words: `0.1..10 log`, `a | b`."""
     if isinstance(domain, Categorical):
         return " | ".join(map(str, domain.categories))
     sampler = domain.get_sampler()
@@ -27,14 +26,6 @@ def range_of(domain: Domain) -> Range:
     """A range of Ray Tune's without its steps."""
     low, high = ends("", domain)
     return Range(low, high, isinstance(sampler_of(domain), LogUniform), isinstance(domain, Integer))
-
-
-def of_range(range_: Range) -> Domain:
-    """A range as Ray Tune's."""
-    low, high = range_.low, range_.high
-    base: Any = Integer(int(low), int(high) + 1) if range_.integer else Float(low, high)
-    domain: Domain = base.loguniform() if range_.log else base.uniform()
-    return domain
 
 
 def grid_values(name: str, domain: Domain) -> list[Any]:
@@ -90,7 +81,7 @@ def ends(name: str, domain: Domain) -> list[Any]:
     quantized = isinstance(domain.get_sampler(), Quantized)  # its upper end is a value, too
     low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) and not quantized else domain.upper
     if low > high:
-        raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
+        raise UserError(f"{name} needs low <= high, but its range is {low}..{high}")
     return [low, high]
 
 
@@ -198,11 +189,9 @@ def require_points(count: int) -> None:
         raise UserError(f"a grid must have at most {POINTS:,} points, but all combinations of the space are {count:,}")
 
 
-def also_text(name: str, domain: Domain) -> str:
-    """What `--also` reads to add this domain to another space."""
-    if isinstance(domain, Categorical):
-        return name
-    return range_of(domain).named(name)
+def varied_text(name: str, domain: Domain) -> str:
+    """What `--vary` reads to search this domain in another space."""
+    return name if isinstance(domain, Categorical) else f"{name}={range_of(domain).text()}"
 
 
 def sampler_of(domain: Domain) -> Any:

@@ -19,11 +19,11 @@ from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import finite, idle, schedulers, searchers, widening
+from fedtune.tuning import finite, idle, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks import loggers
 from fedtune.tuning.options.options import AUTO, flag
-from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
@@ -172,8 +172,7 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
     gpus = _gpus(options)
     workload = _on_gpus(options.workload(), gpus)
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
-    space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
-    space = widening.with_ranges(space, options.ranges, workload)
+    space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = idle.without(space, workload, options.recorded.get("space", ()))
     searcher = _searcher(options, space, workload)
     if searcher == "grid" and not space.is_grid:
@@ -196,7 +195,6 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
         require_folder(storage, name, options.name)
     loggers.require(options.logger)
     ray_start.require_address(options.address)
-    ray_start.require_host(options.dashboard_host)
     requested = options.trials or (len(points) if searcher == "grid" else 32)
     trials = finite.trials(requested, space, points, sum(map(bool, outside)), moves)
     return SearchPlan(
@@ -221,7 +219,7 @@ def make(options: SearchOptions, resumed: bool = False) -> SearchPlan:
         final_seeds=options.final_seeds,
         time_budget=options.time_budget,
         address=options.address,
-        tensorboard=options.tensorboard,
+        tensorboard=TENSORBOARD in options.logger,
     )
 
 

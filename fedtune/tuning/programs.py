@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray.tune.search.sample import Categorical, Domain, Integer, LogUniform
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
@@ -27,31 +27,28 @@ def of_command(command: str, patterns: Sequence[str], space: str, rounds: int | 
     where it runs, if not in the current one.
     """
     if rounds is None or not patterns:
-        missing = "--rounds" if rounds is None else "--metric-pattern"
-        raise UserError(f"--program with a command needs {missing}, but it was not given; or write a program file")
+        missing = "--rounds" if rounds is None else "--metric PATTERN"
+        raise UserError(f"a command needs {missing}, but it was not given; or write a program file")
     metrics, run_folder = dict(_metric(text) for text in patterns), folder or str(Path.cwd())
     entries = {"metrics": metrics, "space": _space(space), "rounds": rounds, "folder": run_folder}
-    return program_file.of_option("--program", command=command, **entries)
+    return program_file.of_option(command=command, **entries)
 
 
-def of_flower(
-    folder: str, metrics: Sequence[str], space: str, rounds: int | None, python: str, fixed: Mapping[str, Any]
-) -> Program:
+def of_flower(folder: str, metrics: Sequence[str], space: str, rounds: int | None, fixed: Mapping[str, Any]) -> Program:
     """The Flower app of a command line; UserError for whatever is wrong with it.
 
     metrics: client:NAME, server:NAME or train:NAME.  space: a space file, by keys of the app's run config; by default
     nothing is searched.
     """
     if not metrics:
-        raise UserError("--flower needs --metric client:NAME, the figure that selects, but none was given")
+        raise UserError("a Flower app needs --metric client:NAME, the figure that selects, but none was given")
     entries: dict[str, Any] = {
         "metrics": {name: {} for name in metrics},
         "space": {} if space == DEFAULT else _space(space),
         "rounds": rounds,
-        "python": python or None,
         "defaults": dict(fixed) or None,
     }
-    return program_file.of_option("--flower", flower=str(Path(folder).absolute()), **entries)
+    return program_file.of_option(flower=str(Path(folder).expanduser().absolute()), **entries)
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:
@@ -64,7 +61,7 @@ def _space(name: str) -> Mapping[str, Any]:
     """A space file's domains in words, which say what the command's names in braces may be."""
     path, _, member = name.partition(".py:")
     if not name.endswith(".py") and not member:
-        raise UserError(f"--program with a command needs --space FILE.py, but got {name}; or write a program file")
+        raise UserError(f"a command needs --space FILE.py, but got {name}; or write a program file")
     file, _ = user_files.take(f"{path}.py" if member else path)
     spaces = registry.members(user_files.load(file, "search space"))
     member = member or ("SPACE" if "SPACE" in spaces else "default")
@@ -84,6 +81,4 @@ def _words(name: str, value: Domain | When) -> Any:
         return {kind: words, "when": {other: list(values) for other, values in value.condition.items()}}
     if isinstance(value, Categorical):
         return list(value.categories)
-    ends = domains.ends(name, value)
-    low, high = map(int if isinstance(value, Integer) else float, ends)  # 0..1 would be whole numbers
-    return f"{low!r}..{high!r}" + " log" * isinstance(value.get_sampler(), LogUniform)
+    return domains.range_of(value).text()

@@ -27,22 +27,21 @@ OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, 
 class Parser(argparse.ArgumentParser):
     """An argument parser with one-line error messages and a short --help; no option may be abbreviated or empty."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        """As argparse's, with no option left out of --help."""
+    def __init__(self, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        """As argparse's, with no option left out of --help.  examples: command lines, at the end of --help."""
         super().__init__(allow_abbrev=False, **kwargs)
-        self.views = command_help.Views()
+        self.examples = examples
+        self.rare: set[str] = set()  # options that only --help-all shows
+        self.settable: list[argparse.Action] = []  # what --set takes besides hyperparameters, for --help-all
 
-    def leave_out(self, action: argparse.Action, section: str = "", rare: bool = True) -> None:
-        """Show an option by --help-all only, if it is rare; where it has a section, by --help-scenario too."""
-        if rare:
-            self.views.rare.add(action.dest)
-        if section:
-            self.views.sections[action.dest] = section
-        for flag in self.views.flags:
-            if flag not in self._option_string_actions:
-                self.add_argument(
-                    flag, action=command_help.Show, nargs=0, default=argparse.SUPPRESS, help=command_help.VIEWS[flag]
-                )
+    def leave_out(self, action: argparse.Action) -> None:
+        """Show an option by --help-all only."""
+        self.rare.add(action.dest)
+        if command_help.ALL not in self._option_string_actions:
+            words = "every option, fully explained"
+            self.add_argument(
+                command_help.ALL, action=command_help.ShowAll, nargs=0, default=argparse.SUPPRESS, help=words
+            )
 
     def format_help(self) -> str:
         """What --help prints."""
@@ -58,6 +57,8 @@ class Parser(argparse.ArgumentParser):
                 re.fullmatch(r"-[A-Za-z][\w-]+", word) and before not in known
             )
             if is_option and flag not in known and i < end:
+                if (name := flag.strip("-").replace("-", "_")) in {a.dest for a in self.settable}:
+                    self.error(f"{name} has no option of its own; give --set {name}=VALUE")
                 self.error(str(unknown("option", flag, known, f"{self.prog} --help-all" * ("--help-all" in known))))
             flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
             if value == "" and word != "--":

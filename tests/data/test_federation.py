@@ -261,7 +261,7 @@ def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) ->
         ({"ways": 11}, "ways must be at most the 10 classes of digits, but got 11"),
         ({"ways_spread": -1}, "ways_spread must not be negative, but got -1"),
         ({"features": -1}, "features must not be negative, but got -1"),
-        ({"participation": 0}, r"participation must be a number in 1e-06 … 1 \(log\), but got 0"),
+        ({"participation": 0}, r"participation must be a number in 1e-06..1 log, but got 0"),
         ({"participation": 1.01}, r"participation must be a number in .* but got 1.01"),
         ({"participation": "nan"}, r"participation must be a number in .* but got .*nan"),
         ({"alpha": 0}, "alpha must be above 0, but got 0"),
@@ -277,7 +277,7 @@ def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) ->
         ({"val_share": 0}, "val_share and test_share must be above 0"),
         ({"val_share": 0.5, "test_share": 0.5}, "leave training rows, but got 0.5 and 0.5"),
         ({"val_share": "nan"}, "val_share and test_share must be above 0"),
-        ({"batch": 0}, "batch must be a whole number in 1 … 256 .*, but got 0"),
+        ({"batch": 0}, "batch must be a whole number in 1..256 .*, but got 0"),
         ({"lr": 2}, "lr must be a number in .*, but got 2"),
         ({"optimizer": "rmsprop"}, "optimizer must be one of sgd | adam, but got 'rmsprop'"),
         # a partition would refuse these once the data are loaded; they can be told before

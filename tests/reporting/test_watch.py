@@ -51,7 +51,7 @@ RECORD: dict[str, Any] = {
     "started": "2026-11-21T05:08:12+00:00",
     "trials": 5,
     "concurrent": 1,
-    "space": {"lr": "0.001 … 0.3 (log)"},
+    "space": {"lr": "0.001..0.3 log"},
     "scenario": {"dataset": "digits", "rounds": 6},
     "scenario_name": "digits-w4",
     "budget": {"unit": "rounds", "limit": 6, "since": 1},
@@ -625,7 +625,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
 
 @pytest.mark.parametrize("width", [400, 1300])
 def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Browser) -> None:
-    files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0 … 1" for i in range(9)})
+    files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0..1" for i in range(9)})
     comparison = RunFiles(storage / "both", COMPARISON)
     comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
     search(storage / "both" / "fedproto")

@@ -149,7 +149,7 @@ WORDS = "--searcher grid --scheduler none --max-concurrent 1 --choose-seeds 3 --
 def program(folder: Path, values: str = "3, 1, 2, 4") -> str:
     (folder / "own.py").write_text(SCRIPT)
     (folder / "own.toml").write_text(FILE.format(python=sys.executable, values=values))
-    return f"--program {folder / 'own.toml'} {WORDS}"
+    return f"{folder / 'own.toml'} {WORDS}"
 
 
 def ran(folder: Path) -> list[str]:

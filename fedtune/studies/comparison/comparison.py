@@ -46,7 +46,6 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
                 cpus=p.cpus,
                 gpus=p.gpus,
                 dashboard=p.options.dashboard,
-                host=p.options.dashboard_host,
                 trials=p.at_once,
                 log=files.ray_log_file,
                 storage=c.folder,

@@ -32,7 +32,7 @@ from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
 from fedtune.tuning.callbacks.logged_runs import TIME, MLflow, Tool, WandB
 from fedtune.tuning.callbacks.logged_runs import SearchInfo as About
-from fedtune.tuning.options.search import LOGGERS
+from fedtune.tuning.options.search import LOGGERS, TENSORBOARD
 from fedtune.tuning.space_types import Config
 
 Event = tuple[str, str, Any]  # the trial, the event, and its data
@@ -53,7 +53,7 @@ KINDS = {
     "mlflow": TrackerKind("mlflow", MLflow, {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}),
     "wandb": TrackerKind("wandb", WandB, {"WANDB_ERROR_REPORTING": "false"}),
 }
-assert tuple(KINDS) == LOGGERS
+assert (*KINDS, TENSORBOARD) == LOGGERS  # Ray itself writes TensorBoard's files
 
 
 class TrialLogger(Callback):
@@ -173,7 +173,7 @@ class TrialLogger(Callback):
 
 def require(names: Sequence[str]) -> None:
     """UserError for a tool whose package is not installed."""
-    for name in names:
+    for name in filter(KINDS.__contains__, names):
         spec = importlib.util.find_spec(KINDS[name].package)
         if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
             raise _missing(name)
@@ -189,7 +189,7 @@ def opened(
     """
     with ExitStack() as stack:
         tellers = []
-        for name in names:
+        for name in filter(KINDS.__contains__, names):
             stack.enter_context(_environment(KINDS[name].environment))
             try:
                 tool = KINDS[name].make(about)
