@@ -14,7 +14,7 @@ from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
 from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.types import above_zero, bounded_int
+from fedtune.tuning.options.types import above_zero, number
 from fedtune.user_code.command import require_new
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _names(text: str) -> list[str]:
 
 
 def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
-    return _parsed(flag, text, bounded_int(low, high))
+    return _parsed(flag, text, number(int, low, high))
 
 
 def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:

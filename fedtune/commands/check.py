@@ -17,10 +17,11 @@ from fedtune.programs import program_check
 from fedtune.programs.naming import is_app, is_file
 from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions, flag
+from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.types import flag
 
-OF_FLOWER = ("metric", "space")  # options that `fedtune search` has, too
+OF_FLOWER = ("metric", "vary")  # options that `fedtune search` has, too
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,9 +39,6 @@ def parser() -> argparse.ArgumentParser:
         help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, a program file (FILE.toml), or a "
         "Flower app's folder (./app)",
     )
-    p.add_argument(
-        "--model", default="", metavar="FILE.py:NAME", help="your model; with an algorithm, the clients' model"
-    )
     arguments.add_options(
         p,
         ExperimentOptions,
@@ -49,19 +47,13 @@ def parser() -> argparse.ArgumentParser:
         "debug",
         scenario="whose data shape, model and local training to check with (default: small clients of many kinds)",
     )
-    p.add_argument("--dataset", default="", metavar="NAME", help="data set whose row shape and classes are used")
-    p.add_argument(
-        "--x-as",
-        default="",
-        metavar="KIND",
-        help="what its rows are (image, tokens, …), where type and shape leave it open",
-    )
+    arguments.add_fields(p, "dataset", "model", "x_as")
     arguments.add_options(
         p,
         SearchOptions,
         *OF_FLOWER,
         metric="of a Flower app: client:NAME, the figure that selects",
-        space="of a Flower app: a file with ranges of its run config",
+        vary="of a Flower app: a key of its run config with a range; LOW..HIGH or 'LOW..HIGH log'",
     )
     p.add_argument(
         "--rounds",
@@ -80,13 +72,14 @@ def main(argv: list[str] | None = None) -> int:
     of_flower = arguments.given(args, SearchOptions, *OF_FLOWER)
     if is_app(args.what):
         app = SearchOptions(algo=args.what, **of_flower, set=given.get("set", {})).workload()
-        return _check_program(cast(ProgramWorkload, app), args, {"scenario": given.get("scenario")})
+        return _check_program(cast(ProgramWorkload, app), args.rounds, given | {"set": {}})
     if of_flower:
         raise UserError(f"{flag(next(iter(of_flower)))} goes with a Flower app's folder, but got {args.what or 'none'}")
     if is_file(args.what):
-        return _check_program(args.what, args, given)
+        return _check_program(args.what, args.rounds, given)
+    fields = given.get("fields", {})
     if args.rounds is not None:
-        got = args.what or args.model or "neither"
+        got = args.what or fields.get("model") or "neither"
         raise UserError(f"--rounds goes with a program file or a Flower app, but got {got}")
     with quick_imports():
         import torch
@@ -95,8 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 
     torch.set_num_threads(1)  # as in a trial
     began = time.perf_counter()
-    fields = {name: value for name, value in (("dataset", args.dataset), ("x_as", args.x_as)) if value}
-    check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)
+    check = Check(args.what, given.get("scenario", ""), set=given.get("set", {}), **fields)
     say(check.title())
     verdicts = []
     for verdict in check.judge():
@@ -106,14 +98,13 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(verdict.status == "failed" for verdict in verdicts))
 
 
-def _check_program(what: str | ProgramWorkload, args: argparse.Namespace, given: dict[str, Any]) -> int:
+def _check_program(what: str | ProgramWorkload, rounds: int | None, given: dict[str, Any]) -> int:
     """Exit status 0 if nothing was found that makes a search of the program wrong, 1 if something was."""
     program = what if isinstance(what, str) else what.name
-    other = {"scenario": given.get("scenario"), "model": args.model, "dataset": args.dataset, "x-as": args.x_as}
-    for option in (name for name, value in other.items() if value):
-        raise UserError(f"--{option} goes with an algorithm or a model, but {program} is a program; leave it out")
+    for name in [*given.get("fields", ()), *(n for n in ("scenario",) if n in given)]:
+        raise UserError(f"{flag(name)} goes with an algorithm or a model, but {program} is a program; leave it out")
     began = time.perf_counter()
-    check = program_check.ProgramCheck(what, args.rounds, given.get("set", {}), tell=_progress)
+    check = program_check.ProgramCheck(what, rounds, given.get("set", {}), tell=_progress)
     for line in check.title():
         say(line)
     for finding in check.judge():

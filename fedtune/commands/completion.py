@@ -80,40 +80,31 @@ def completers() -> dict[str, Completer]:
         return words
 
     algorithms = registry.names()
-    fields = {
-        f"field_{n}": either(map(str, k.choices)) for n, k in hyperparameters(scenario.Scenario).items() if k.choices
-    }
-    settable = [f"{n}=" for n in hyperparameters(scenario.Scenario)]
+    shared = hyperparameters(scenario.Scenario)
+    fields = {f"field_{n}": either(map(str, k.choices)) for n, k in shared.items() if k.choices}
+    what, settable = either(algorithms, "py", "toml"), [f"{n}=" for n in vars(scenarios.OWN)]
     return fields | {
-        "algo": either(algorithms, "py", "toml"),
-        "what": either(algorithms, "py", "toml"),
+        "algo": what,
+        "what": what,
         "algos": several([*algorithms, "all"]),
         "baselines": several([*algorithms, "none"]),
         "scenario": either(scenarios.SCENARIOS),
         "space": either(SPACES, "py"),
         "set": either(settable),
-        "vary": either([n.removesuffix("=") for n in settable]),
+        "vary": either(shared),
         "objective": several(list(METRICS)),
         "field_dataset": either(datasets.names(), "npz", "csv", "py"),
         "field_model": either([*catalogue.WIDTHS, *catalogue.FAMILIES], "py"),
         "field_partition": either(scenario.PARTITIONS, "npz"),
         "field_evaluation": either(scenario.EVALUATIONS),
-        "program": either((), "toml"),
         "run": _runs,
         "runs": _runs,
     }
 
 
 def _runs(prefix: str, **_: Any) -> list[str]:
-    """Study folders that begin so, and folders on the way there; without a prefix those in runs/, the newest first."""
+    """The studies in runs/, the newest first; a shell itself completes other folders."""
     from fedtune.runs.files import kind_of
 
-    typed = prefix or "runs/"
-    folder = Path(typed if typed.endswith("/") else os.path.dirname(typed) or ".").expanduser()
-    try:
-        folders = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
-    except OSError:
-        folders = []
-    start = typed if typed.endswith("/") else f"{os.path.dirname(typed)}/" if "/" in typed else ""
-    newest = sorted(folders, key=lambda p: -p.stat().st_mtime)
-    return [f"{start}{p.name}" + "/" * (kind_of(p) is None) for p in newest if f"{start}{p.name}".startswith(typed)]
+    newest = sorted(Path("runs").glob("*"), key=lambda p: -p.stat().st_mtime)
+    return [str(p) for p in newest if str(p).startswith(prefix) and kind_of(p)]

@@ -118,10 +118,15 @@ def _spaces(pair: Sequence[str], scenario: str) -> Table:
     return table
 
 
-def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
+def _listing(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    for column in ("name", "symbol", "default", "range", "first effect", "what it is"):
+    for column in columns:
         table.add_column(column, overflow="fold")
+    return table
+
+
+def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
+    table = _listing(title, "name", "symbol", "default", "range", "first effect", "what it is")
     for name, hp in declared.items():
         since = "1" if instance is None else _first_round(instance, name)
         since += " by default" if isinstance(hp.first_round, str) else ""
@@ -136,10 +141,8 @@ def _first_round(instance: Algorithm, name: str) -> str:
 
 
 def _scenarios(console: Console) -> None:
-    table = Table(title="scenarios (any field can be overridden: --clients 50)", title_justify="left", box=None)
-    for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"):
-        table.add_column(column, overflow="fold")
-    shown = ("dataset", "model", "clients", "rounds", "partition")
+    shown, title = ("dataset", "model", "clients", "rounds", "partition"), "scenarios (--clients 50 overrides a field)"
+    table = _listing(title, "name", *shown, "other fields that differ")
     for name, scenario in SCENARIOS.items():
         cells = [str(getattr(scenario, field)) for field in shown]
         rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
@@ -150,9 +153,7 @@ def _scenarios(console: Console) -> None:
 
 
 def _datasets(console: Console) -> None:
-    table = Table(title="data sets", title_justify="left", box=None)
-    for column in ("name", "image", "classes"):
-        table.add_column(column)
+    table = _listing("data sets", "name", "image", "classes")
     for name in datasets.SOURCES:
         *image, classes = datasets.describe(name)
         table.add_row(name, "×".join(map(str, image)), str(classes))
@@ -176,9 +177,7 @@ def _models(console: Console) -> None:
 
 
 def _metrics(console: Console) -> None:
-    table = Table(title="metrics of a round", title_justify="left", box=None)
-    for column in ("name", "goal", "what it is"):
-        table.add_column(column, overflow="fold")
+    table = _listing("metrics of a round", "name", "goal", "what it is")
     for name, metric in METRICS.items():
         table.add_row(name, metric.goal, metric.help)
     console.print(table)

@@ -108,7 +108,7 @@ class Hyperparameter:
         """
         value = python_value(value)
         if isinstance(value, str) and not isinstance(self.default, str):
-            value = _parse(value)
+            value = plain_value(value)
         if self.choices:
             for choice in self.choices if isinstance(value, SCALARS) else ():
                 if choice == value and isinstance(choice, bool) == isinstance(value, bool):
@@ -274,7 +274,8 @@ def python_value(value: Any) -> Any:
         return value
 
 
-def _parse(text: str) -> Any:
+def plain_value(text: str) -> Any:
+    """A value from text: a number, true, false, none, or the text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -114,7 +114,7 @@ def hyperparameters(
 
 
 def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter], source: Source) -> Conditions:
-    """What each hyperparameter needs of others, of those that need something; UserError for a circle."""
+    """What each hyperparameter needs of others, of those that need something."""
     found: Conditions = {}
     for name, searched in space.items():
         for other, asked in searched.when.items():
@@ -124,17 +124,6 @@ def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter],
             if not (values := asked if isinstance(asked, list) else [asked]):
                 raise source.error(key, refused(asked, "a value or a list of values"))
             found.setdefault(name, {})[other] = tuple(_value(hps[other], value, key, source) for value in values)
-    for name in found:
-        above, todo = set[str](), [name]
-        while todo:
-            others = found.get(todo.pop(), {}).keys() - above
-            if name in others:
-                raise source.error(
-                    f"space.{name}",
-                    f"a condition must not depend on itself, but that of {name} does; leave a `when` out",
-                )
-            above |= others
-            todo += others
     return found
 
 

@@ -56,7 +56,7 @@ def more_rounds(
 def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions, dict[str, Any]]:
     """A finished search with its options and its record; UserError for one that cannot be extended."""
     run = StudyFolder(path)
-    record = resuming.record_of(run, trust)
+    record = resuming.record_of(run, trust, "scheduler", "searcher")
     _require_extendable(run, record)
     return run, resuming.options_of(run, changed), record
 
@@ -79,8 +79,6 @@ def _untried(p: plan.SearchPlan, run: StudyFolder) -> int:
 def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
     """UserError unless the search is over, has its searcher's study, and can be read."""
     path = run.path
-    if not all(n in record for n in ("scheduler", "searcher")):
-        raise UserError(f"a search is extended from its run.json, but the one in {path} does not say how it searched")
     moves = schedulers.moves_hyperparameters(record["scheduler"])
     if moves or record["searcher"] not in EXTENDABLE:
         how = record["scheduler" if moves else "searcher"]
@@ -90,10 +88,6 @@ def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
     if record["state"] == "running":
         raise UserError(
             f"only a finished search can be extended, but {path} is running; {command_line('resume', path)}"
-        )
-    if not (run.trials_file.exists() and run.rounds_file.exists()):
-        raise UserError(
-            f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; start a new search"
         )
     try:
         trials, _ = frames.trials_table(run), frames.rounds_table(run)

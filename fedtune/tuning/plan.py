@@ -22,8 +22,8 @@ from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import finite, idle, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks import loggers
-from fedtune.tuning.options.options import AUTO, flag
 from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
+from fedtune.tuning.options.types import AUTO, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ray.tune.search.sample import Domain
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
@@ -26,7 +26,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
-from fedtune.tuning.domains import domain_text, grid_values, nearest, varied_text
+from fedtune.tuning.domains import domain_text, fitted, grid_values, nearest, varied_text
 from fedtune.tuning.first_effect import first_effect
 from fedtune.tuning.shared import with_shared
 from fedtune.tuning.space_check import checked
@@ -153,6 +153,8 @@ def _range(hp: Hyperparameter, written: str | None, searched: bool) -> Domain:
         if searched:
             raise UserError(f"{hp.name} is searched already; give --vary its range, {example}")
         return hp.domain()
+    if "|" in written:
+        return fitted(hp, Categorical(written.split("|")).uniform())
     if not (found := Range.parse(written)) or hp.choices:
         raise UserError(f"--vary needs NAME or NAME=LOW..HIGH, or 'NAME=LOW..HIGH log', but got {written!r}; {example}")
     if hp.log and not found.log:

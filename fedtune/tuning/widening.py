@@ -11,7 +11,7 @@ from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
 from fedtune.tuning import ranges
-from fedtune.tuning.domains import domain_text, range_of, step
+from fedtune.tuning.domains import domain_text, range_of
 from fedtune.tuning.space_types import Config, Space
 
 NAMED = 4  # algorithms that a reason names
@@ -25,7 +25,7 @@ def touched(config: Config, space: Space) -> dict[str, str]:
 
 def wider(domain: Domain, hp: Hyperparameter, sides: frozenset[str]) -> Domain | None:
     """The range extended once on these sides, as far as is declared; None if it already goes so far."""
-    if isinstance(domain, Categorical) or step(domain) not in (None, 1):
+    if isinstance(domain, Categorical):
         return None
     range_ = ranges.wider(range_of(domain), hp, sides)
     return range_ and range_.domain()

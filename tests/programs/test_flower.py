@@ -197,12 +197,11 @@ def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypa
 
 def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.loguniform(0.01, 0.5)}\n")
-    given: dict[str, Any] = {"algo": str(app), "metric": ("client:eval-acc",)}
-    found = SearchOptions(**given, space=str(tmp_path / "space.py")).workload()
+    given: dict[str, Any] = {"algo": str(app), "metric": ("client:eval-acc",), "vary": ["lr=0.01..0.5 log"]}
+    found = SearchOptions(**given).workload()
     assert list(found.traits.searched) == ["lr"] and "client_eval_acc" in found.measures.selectable
     with pytest.raises(UserError, match="a Flower app needs --metric"):
-        SearchOptions(**given | {"metric": ()}, space=str(tmp_path / "space.py")).workload()
+        SearchOptions(**given | {"metric": ()}).workload()
     with pytest.raises(UserError, match="--preset is for algorithms that fedtune trains itself"):
         SearchOptions(**given, preset="as_text")
 
@@ -230,10 +229,8 @@ def test_an_app_is_checked_like_any_program(
     """Advice is of what an app has, which is no command line."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")
-    space = "{'lr': tune.uniform(0.1, 4.0), 'model.width': tune.randint(2, 9)}"
-    (tmp_path / "space.py").write_text(f"from ray import tune\nSPACE = {space}\n")
     words = f"{app} --metric server:loss --rounds 2 --set local-epochs=3"
-    assert check.main([*words.split(), "--space", str(tmp_path / "space.py")]) == 0
+    assert check.main([*words.split(), "--vary", "lr=0.1..4.0", "--vary", "model.width=2..8"]) == 0
     said = capsys.readouterr().out
     for line in (
         "server_loss selects",

@@ -22,10 +22,7 @@ from fedtune.tuning import plan
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.plan import SearchPlan
 
-SPACE = """
-from ray import tune
-SPACE = {'lr': tune.loguniform(0.001, 0.3), 'mu': tune.uniform(0, 1), 'k': tune.randint(1, 9)}
-"""
+VARY = ["lr=0.001..0.3 log", "mu=0.0..1.0", "k=1..8"]
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +52,8 @@ def compared(**options: Any) -> comparison_plan.ComparisonPlan:
 def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "space.py").write_text(SPACE)
     command = f"{sys.executable} -c pass {{lr}} {{mu}} {{k}} {{rounds}}"
-    p = planned(algo=command, metric=("acc: (.*)",), space="space.py", fields={"rounds": "4"})
+    p = planned(algo=command, metric=("acc: (.*)",), vary=VARY, fields={"rounds": "4"})
     assert (p.workload.rounds, p.goal.first.name, p.space.names) == (4, "val_acc", ["lr", "mu", "k"])
     assert [type(value) for value in p.default().values()] == [float, float, int]
     record = {"defaults": {}, **p.to_record(), **p.workload.to_record()}
@@ -68,8 +64,7 @@ def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
 
 
 def test_rounds_may_be_fixed_in_the_command_if_they_are_the_programs_own(tmp_path: Path) -> None:
-    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.uniform(0, 1)}")
-    given = {"metric": ("acc: (.*)",), "space": "space.py", "fields": {"rounds": 4}}
+    given = {"metric": ("acc: (.*)",), "vary": ["lr=0..1"], "fields": {"rounds": 4}}
     assert planned(algo="true {lr} --rounds 4", **given).workload.rounds == 4
     (tmp_path / "own.toml").write_text(
         "command = 'true {lr} --rounds 4'\nrounds = 4\n[metrics.val_acc]\n[space]\nlr = '0..1'\n"
@@ -77,12 +72,6 @@ def test_rounds_may_be_fixed_in_the_command_if_they_are_the_programs_own(tmp_pat
     assert planned(algo="own.toml", fields={"rounds": 4}).workload.rounds == 4
     with pytest.raises(UserError, match="^--rounds needs {rounds} in the command, .* but got 5"):
         planned(algo="own.toml", fields={"rounds": 5})
-
-
-def test_a_commands_space_is_of_ranges(tmp_path: Path) -> None:
-    (tmp_path / "grid.py").write_text("SPACE = [{'lr': 0.1}]")
-    with pytest.raises(UserError, match="must be a dict of Ray Tune's ranges and choices"):
-        planned(algo="true {lr}", metric=("a(.*)",), space="grid.py", fields={"rounds": 2})
 
 
 def test_what_only_programs_have_is_refused_for_algorithms() -> None:

@@ -208,10 +208,6 @@ WRONG = {
     "condition on itself": (space("a = {range = '1..2', when = {a = 1}}"), "unknown hyperparameter 'a'"),
     "condition out of range": (space("a = {range = '1..2', when = {lr = 5.0}}"), "own.toml:7: lr must be a number in"),
     "condition a text": (space("a = {range = '1..2', when = 'lr'}"), "space.a.when must be a table"),
-    "circle": (
-        space("a = {range = '1..2', when = {b = 1}}\nb = {range = '1..2', when = {a = 1}}", "echo {lr} {a} {b}"),
-        "must not depend on itself, but that of a does",
-    ),
     "default out of range": (f"{ALL}[defaults]\nlr = 5\n", "own.toml:8: lr must be a number in 0.1..1, but got 5"),
     "default a text": (f"{ALL}[defaults]\nlr = '0.5'\n", "defaults.lr must be a value of lr.*without quotes"),
     "default a fraction": (f"{space('a = ' + repr('1..3'))}[defaults]\na = 1.5\n", "a must be a whole number in 1..3"),

@@ -91,7 +91,7 @@ ALGO = "--algo fedavg --storage-path {tmp}"
 @pytest.mark.parametrize(
     ("main", "words", "why"),
     [
-        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number of at least 1, but got '0'"),
+        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
         (search, f"{ALGO} --choose-seeds 2 --scheduler pbt", "--scheduler pbt changes them during training; take asha"),
         (
             search,

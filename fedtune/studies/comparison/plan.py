@@ -22,8 +22,9 @@ from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, canonical
+from fedtune.tuning.options.options import canonical
 from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.searchers import EXTENDABLE
 from fedtune.tuning.widening import Widened

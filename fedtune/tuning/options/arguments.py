@@ -10,8 +10,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs import reading
-from fedtune.tuning.options import options
-from fedtune.tuning.options import types as option_types
+from fedtune.tuning.options import types as options
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code.command import Parser as Parser
@@ -79,11 +78,12 @@ def add_resumed(parser: Parser) -> None:
     )
 
 
-def add_fields(parser: Parser) -> None:
-    """An argument for each field of a scenario that is not rarely needed; --set gives the others, too."""
+def add_fields(parser: Parser, *only: str) -> None:
+    """An argument for each field of a scenario that is often needed, or for those named; --set gives the others."""
     from fedtune.experiment import scenario, scenarios
 
-    for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
+    declared = vars(scenarios.SCENARIOS[scenarios.DEFAULT])
+    for name, value in ((n, v) for n, v in declared.items() if not only or n in only):
         summary, _, detail = scenario.about(name).partition("; ")
         own = scenarios.on_own_data(name)
         on_own = f"on your own data: {own}" if own else ""
@@ -95,7 +95,7 @@ def add_fields(parser: Parser) -> None:
         made = heading(parser, options.LENGTH if name == "rounds" else options.WHAT).add_argument(
             options.flag(name), dest=f"field_{name}", metavar=kind, default=argparse.SUPPRESS, help=words
         )
-        if name not in scenario.OFTEN:
+        if name not in (*scenario.OFTEN, *only):
             parser.leave_out(made)
 
 
@@ -167,5 +167,5 @@ def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return value
 
 
-small_int, positive_int = typed(option_types.small_int), typed(option_types.positive_int)
-above_zero = typed(option_types.above_zero)
+small_int, positive_int = typed(options.small_int), typed(options.positive_int)
+above_zero = typed(options.above_zero)

@@ -17,20 +17,15 @@ from fedtune.engine.executors import EXECUTORS
 from fedtune.programs import naming
 from fedtune.programs.naming import is_program
 from fedtune.tuning.options.types import (
-    AUTO,
     FEW,
-    HEADINGS,
     LENGTH,
     WHAT,
     WHERE,
-    above_zero,
-    bounded_int,
     check,
     flag,
     is_mapping,
+    number,
     option,
-    options,
-    pair,
     positive_int,
     texts,
 )
@@ -39,22 +34,6 @@ from fedtune.user_code import user_files
 if TYPE_CHECKING:
     from fedtune.core.workload import Workload
     from fedtune.experiment.experiment import Experiment
-
-__all__ = [
-    "AUTO",
-    "HEADINGS",
-    "LENGTH",
-    "WHAT",
-    "WHERE",
-    "ExperimentOptions",
-    "above_zero",
-    "check",
-    "flag",
-    "option",
-    "options",
-    "pair",
-    "positive_int",
-]
 
 OF_ENGINE = (
     *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
@@ -115,7 +94,7 @@ class ExperimentOptions:
         group=WHAT,
         rare=True,
     )
-    seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", bounded_int(0, SEEDS), group=WHAT)
+    seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", number(int, 0, SEEDS), group=WHAT)
     data_dir: str | None = option(
         None,
         "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",

@@ -17,9 +17,9 @@ from fedtune.tuning.options.types import (
     LENGTH,
     WHERE,
     above_zero,
-    bounded_int,
     gpus,
     names_of,
+    number,
     option,
     positive_int,
     small_int,
@@ -48,8 +48,8 @@ class SearchOptions(ExperimentOptions):
     space: str = option("default", "search space: default, paper, wide, or your file", "NAME|FILE.py", group=HOW)
     vary: tuple[str, ...] = option(
         (),
-        "search it too, or over LOW..HIGH or 'LOW..HIGH log'; for instance 'lr=0.001..0.3 log'; without a range: over "
-        "all that is declared; may be given several times",
+        "search it too, or over LOW..HIGH or 'LOW..HIGH log'; for instance 'lr=0.001..0.3 log', or 'opt=sgd|adam'; "
+        "without a range: over all that is declared; may be given several times",
         "NAME[=RANGE]",
         texts,
         group=HOW,
@@ -97,7 +97,7 @@ class SearchOptions(ExperimentOptions):
     grace: float | None = option(
         None, "first rung of early stopping; default: derived from the space", "N", above_zero, group=LENGTH, rare=True
     )
-    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group=LENGTH)
+    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", number(int, 0, FEW), group=LENGTH)
     time_budget: float | None = option(
         None, "stop the search after this long", "SECONDS", above_zero, group=LENGTH, rare=True
     )
@@ -143,8 +143,8 @@ class SearchOptions(ExperimentOptions):
         if naming.is_file(self.algo):
             return workload.of_file(self.algo, self.seed, self.set, self.selects_on_test, rounds)
         if naming.is_app(self.algo):
-            program = programs.of_flower(self.algo, self.metric, self.space, rounds, self.set)
+            program = programs.of_flower(self.algo, self.metric, self.vary, rounds, self.set)
             return workload.of_program(program, self.seed, {}, self.selects_on_test)
         folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be started in another
-        program = programs.of_command(self.algo, self.metric, self.space, rounds, folder)
+        program = programs.of_command(self.algo, self.metric, self.vary, rounds, folder)
         return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
