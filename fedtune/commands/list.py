@@ -118,7 +118,7 @@ def _spaces(pair: Sequence[str], scenario: str) -> Table:
     return table
 
 
-def _listing(title: str, *columns: str) -> Table:
+def _listing(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -126,7 +126,7 @@ def _listing(title: str, *columns: str) -> Table:
 
 
 def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
-    table = _listing(title, "name", "symbol", "default", "range", "first effect", "what it is")
+    table = _listing(title, ("name", "symbol", "default", "range", "first effect", "what it is"))
     for name, hp in declared.items():
         since = "1" if instance is None else _first_round(instance, name)
         since += " by default" if isinstance(hp.first_round, str) else ""
@@ -142,7 +142,7 @@ def _first_round(instance: Algorithm, name: str) -> str:
 
 def _scenarios(console: Console) -> None:
     shown, title = ("dataset", "model", "clients", "rounds", "partition"), "scenarios (--clients 50 overrides a field)"
-    table = _listing(title, "name", *shown, "other fields that differ")
+    table = _listing(title, ("name", *shown, "other fields that differ"))
     for name, scenario in SCENARIOS.items():
         cells = [str(getattr(scenario, field)) for field in shown]
         rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
@@ -153,7 +153,7 @@ def _scenarios(console: Console) -> None:
 
 
 def _datasets(console: Console) -> None:
-    table = _listing("data sets", "name", "image", "classes")
+    table = _listing("data sets", ("name", "image", "classes"))
     for name in datasets.SOURCES:
         *image, classes = datasets.describe(name)
         table.add_row(name, "×".join(map(str, image)), str(classes))
@@ -177,7 +177,7 @@ def _models(console: Console) -> None:
 
 
 def _metrics(console: Console) -> None:
-    table = _listing("metrics of a round", "name", "goal", "what it is")
+    table = _listing("metrics of a round", ("name", "goal", "what it is"))
     for name, metric in METRICS.items():
         table.add_row(name, metric.goal, metric.help)
     console.print(table)

@@ -8,8 +8,6 @@ import os
 import re
 import select
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -19,7 +17,6 @@ from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.terminal import one_line
 from fedtune.user_code import command_help, user_errors
 
-OURS = str(Path(__file__).parents[1])  # fedtune's folder
 BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
 OF_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # reported without a path
 
@@ -100,7 +97,8 @@ class Command(Protocol):
 def guarded(main: Command) -> Command:
     """Wrap a command so that every error is one line: status 2 if the user can fix it, 70 for a bug.
 
-    Below that of an error in the user's own Python stands its traceback.  `--debug` shows the stack of each.
+    Below that of an error in the user's own Python stands its traceback, and below a bug its stack.  `--debug` shows
+    the stack of each.
     """
 
     def run(argv: list[str] | None = None) -> int:
@@ -119,7 +117,8 @@ def guarded(main: Command) -> Command:
             if "--debug" in given:
                 raise
             status, line = _status_and_line(error)
-            print(f"{line}\n{user_errors.theirs_on(error)}", end="", file=sys.stderr)
+            below = user_errors.stack(error) if status == BUG else user_errors.theirs_on(error)
+            print(f"{line}\n{below}", end="", file=sys.stderr)
             return status
 
     return run
@@ -172,27 +171,8 @@ def _status_and_line(error: Exception) -> tuple[int, str]:
         return 2, f"error: {one_line(f'{about}{error.strerror}')}; fix it, or give another"
     if isinstance(error, FileNotFoundError) and _folder_is_gone():
         return 2, "error: the folder that this was started in no longer exists; change to another and start again"
-    return BUG, f"error: {one_line(_unforeseen(error))}"
-
-
-def _unforeseen(error: BaseException) -> str:
-    """A bug in one line: what happened, where, and where its stack was saved."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
-    ]
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no details'}"
-    if isinstance(error, MemoryError):
-        what = f"memory ran out{place}; a smaller scenario may fit"
-    if isinstance(error, RecursionError):
-        what = f"something is nested too deeply{place}"
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
-            file.write(user_errors.stack(error))
-        where = f"its stack is in {file.name}"
-    except OSError:
-        where = "--debug shows its stack"
-    return (
-        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; results so far are in "
-        "the study's folder"
+    what = f"{user_errors.kind(error)}: {user_errors.text(error)[:200] or 'no details'}"
+    return BUG, (
+        f"error: this is a bug in fedtune, {one_line(what)}; please report it with the command and the stack below; "
+        "results so far are in the study's folder"
     )
