@@ -12,7 +12,6 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
-from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.types import above_zero, number
 from fedtune.user_code.command import require_new
@@ -88,7 +87,6 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `python -m fedtune.analysis.simulate` and return its exit status."""
-    require_none(argv, "a simulation")
     args = parser().parse_args(argv)
     file = args.output
     require_new("--output", file, ".csv")
