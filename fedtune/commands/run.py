@@ -87,6 +87,7 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         del base["scenario"]  # it is the name of the other data set
     base |= {n: user_files.reference(config[n]) for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
+    overrides = {n: v for n, v in overrides.items() if n not in given.get("set", {})}  # --set swaps=2 replaces it
     overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
     same = _canonical(given.get("algo", algo)) == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}

@@ -86,6 +86,7 @@ CASES = {
     GFPL + "--shots 1": "shots must be in 2..1000000, but got 1",
     GFPL + "--set val_shots=0": "val_shots must be in 1..1000000, but got 0",
     GFPL + "--scenario digits-w4 --ways 11": "ways must be at most the 10 classes of digits, but got 11",
+    GFPL + "--set clients=5": "--set is for what has no option of its own, but got clients; give --clients",
     GFPL + "--set ways_spread=-1": "ways_spread must be in 0..100000, but got -1",
     GFPL + "--scenario digits-w4 --shots 500": "class ",
     GFPL + "--partition natural": "needs a data set with the owner of each row (celeba), but got digits",

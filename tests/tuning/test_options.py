@@ -130,6 +130,16 @@ def test_fields_and_pinned_values_get_their_types() -> None:
     assert typed.experiment() == experiment
 
 
+def test_set_takes_fields_of_the_scenario_that_have_no_option() -> None:
+    made = ExperimentOptions(algo="gfpl", set={"swaps": "2", "lam": "2"}, fields={"clients": 4})
+    experiment = made.experiment()
+    assert experiment.scenario.swaps == 2 and experiment.pinned == {"lam": 2.0}
+    typed = made.with_typed(experiment)
+    assert typed.fields == {"clients": 4, "swaps": 2} and typed.set == {"lam": 2.0} and typed.experiment() == experiment
+    with pytest.raises(UserError, match="swaps is given once"):
+        ExperimentOptions(algo="gfpl", set={"swaps": 2}, fields={"swaps": 1}).experiment()
+
+
 def test_a_parser_is_built_without_torch_and_ray() -> None:
     code = (
         "import sys; from fedtune.commands import search, resume, replay, run, status\n"

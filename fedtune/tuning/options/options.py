@@ -223,10 +223,11 @@ class ExperimentOptions:
     def split(self, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         """The scenario's fields that are given, also by --set, and the hyperparameters that are fixed.
 
-        own: the algorithm's hyperparameters.  UserError for a name of --set that is none of these, or given twice.
+        own: the algorithm's hyperparameters.  UserError for a name of --set that is none of these, has an option of
+        its own, or is given twice.
         """
         from fedtune.core.hyper import hyperparameters
-        from fedtune.experiment.scenario import Scenario
+        from fedtune.experiment.scenario import FLAGS, Scenario
 
         names = {f.name for f in fields(Scenario)}
         pinned = {n: v for n, v in self.set.items() if n in own or n in hyperparameters(Scenario)}
@@ -235,8 +236,10 @@ class ExperimentOptions:
             if name not in names:
                 kind = f"hyperparameter of {self.algo}" if self.algo else "field of the scenario"
                 raise unknown(kind, name, {*own, *names})
+            if name in FLAGS:  # a scenario may depend on it, as on your own data
+                raise UserError(f"--set is for what has no option of its own, but got {name}; give {flag(name)}")
             if name in self.fields:
-                raise UserError(f"{name} is given once, but {flag(name)} and --set both give it")
+                raise UserError(f"{name} is given once, but as a field and by --set")
         return {**self.fields, **more}, pinned
 
     def workload(self) -> Workload:
