@@ -317,8 +317,8 @@ def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
 
 
 def test_a_tool_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    assert search.main("--algo local --logger tensorboard".split()) == 2
-    assert "--logger must be mlflow or wandb, but got 'tensorboard'" in capsys.readouterr().err
+    assert search.main("--algo local --logger neptune".split()) == 2
+    assert "--logger must be mlflow or wandb or tensorboard, but got 'neptune'" in capsys.readouterr().err
 
 
 def test_loggers_are_options_of_a_search_and_of_its_record() -> None:

@@ -29,7 +29,7 @@ from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
-from fedtune.tuning.options.search import LOGGERS
+from fedtune.tuning.options.search import LOGGERS, TENSORBOARD
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 from fedtune.user_code.user_files import plain_name
@@ -156,7 +156,7 @@ class WandB:
 
 Tracker = MLflow | WandB
 KINDS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WandB}  # each by its name
-assert tuple(KINDS) == LOGGERS
+assert (*KINDS, TENSORBOARD) == LOGGERS  # Ray itself writes TensorBoard's files
 
 
 class TrialLogger(Callback):
@@ -228,7 +228,7 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
     """The trackers of a search, which get the rest when this ends; UserError for one that cannot be used."""
     with ExitStack() as stack:
         tellers = []
-        for name in p.options.logger:
+        for name in filter(KINDS.__contains__, p.options.logger):
             wanted = {n: value for n, value in KINDS[name].environment.items() if n not in os.environ}
             stack.enter_context(environment(wanted))
             try:
