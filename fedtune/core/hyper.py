@@ -29,6 +29,7 @@ WHOLE = re.compile(r"[+-]?\d+")
 class Range(NamedTuple):
     """All numbers, or all whole numbers, from low to high, both included.  It is written `0.001..0.3 log`, or `1..50`.
 
+    >>> from fedtune.core.hyper import Range
     >>> Range.parse("0.001..0.3 log")
     Range(low=0.001, high=0.3, log=True, integer=False)
     >>> Range(0, 1, log=False, integer=False).text()
