@@ -300,7 +300,7 @@ def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monk
         for path in ("/", "/run/run"):
             assert "The run is being read." in someone.get(path).text
         reads.set()
-        wait_for(lambda: '["run","running",0.6,"val_acc","3 of 5 trials"' in someone.get("/").text)
+        wait_for(lambda: '>running</td><td class="n">0.6000</td>' in someone.get("/").text)
         wait_for(lambda: "3 of 5 trials" in someone.get("/run/run").text)
 
 

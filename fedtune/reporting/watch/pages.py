@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.templates import TextTable, link, part
 from fedtune.reporting.watch import trial_log
-from fedtune.reporting.watch.history import History
+from fedtune.reporting.watch.history import History, HistoryRow
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
@@ -35,23 +35,22 @@ class Page(NamedTuple):
 
 def of_history(history: History) -> Page:
     """All runs, to be searched and chosen from, the latest first."""
-    columns = ["run", "status", "best", "metric", "done", "what", "started", "minutes"]
-    numeric = {"best": 4, "minutes": None}
+    columns = ["", "run", "status", "best", "metric", "done", "what", "started", "minutes"]
+    words = [name for name in columns if name not in ("best", "minutes")]
 
     def top() -> str:
-        rows = list(history.rows())
-        content = {
-            "columns": [{"name": n, "numeric": n in numeric, "digits": numeric.get(n)} for n in columns],
-            "rows": rows,
-            "links": [run_address(row.name) for row in rows],
-            "sort": columns.index("started"),
-            "rising": False,
-            "best": None,
-            "picks": True,
-        }
-        return part("history", templates.embedded_json(content), MOST)
+        rows = [_of_history(row) for row in sorted(history.rows(), key=lambda row: row.started, reverse=True)]
+        return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)
 
     return Page("Runs", top)
+
+
+def _of_history(row: HistoryRow) -> list[str]:
+    """A run's cells: a box that chooses it, its name, and what is known of it."""
+    box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
+    best, minutes = ("" if v is None else text.format(v) for v, text in ((row.best, "{:.4f}"), (row.minutes, "{:g}")))
+    named = link(row.name, run_address(row.name))
+    return [box, named, row.state, best, row.metric, row.done, row.what, row.started, minutes]
 
 
 def of_run(name: str, run: Path, reader: Reader) -> Page:
