@@ -64,7 +64,8 @@ class SearchSection:
         f = self.findings
         if f.best is None:
             return []
-        return [f.answer(), *([f.check.table(), f.check.spread()] if f.check else [])]
+        checked = [f.check.table(), f.check.spread()] if f.check else []
+        return [f.answer(), *(TextTable(*table, words=table[1][:1]) for table in checked)]
 
     @property
     def choice(self) -> TextTable | None:
