@@ -34,7 +34,8 @@ from support.waiting import wait_for
 from fedtune.commands import watch as command
 from fedtune.core.errors import UserError
 from fedtune.reporting.watch import drawing, server, together, trial_log
-from fedtune.reporting.watch.history import History, StudyFolders
+from fedtune.reporting.watch.history import StudyFolders
+from fedtune.reporting.watch.history import rows as rows_of
 from fedtune.runs.files import COMPARISON, REPRODUCTION, RunFiles, write_json
 from fedtune.runs.overview import GONE, Reader
 
@@ -242,7 +243,7 @@ def test_only_runs_and_what_lies_in_them_can_be_asked_for(storage: Path, tmp_pat
 
 
 def history(storage: Path) -> dict[str, Any]:
-    return {row.name: row for row in History(StudyFolders(storage), Reader()).rows()}
+    return {row.name: row for row in rows_of(StudyFolders(storage), Reader())}
 
 
 def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> None:
@@ -277,14 +278,14 @@ def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> 
 
 
 def test_a_run_that_is_killed_or_goes_on_again_is_seen_to_be(storage: Path) -> None:
-    files, seen = search(storage / "run"), History(StudyFolders(storage), Reader())
+    files = search(storage / "run")
     with files.lock():
-        assert {row.name: row.state for row in seen.rows()}["run"] == "running"
-    assert {row.name: row.state for row in seen.rows()}["run"] == GONE
+        assert history(storage)["run"].state == "running"
+    assert history(storage)["run"].state == GONE
     with files.lock():
-        assert {row.name: row.state for row in seen.rows()}["run"] == "running"
+        assert history(storage)["run"].state == "running"
     files.write("finished", **RECORD)
-    assert {row.name: row.state for row in seen.rows()}["run"] == "finished"
+    assert history(storage)["run"].state == "finished"
 
 
 def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

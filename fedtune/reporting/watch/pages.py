@@ -13,8 +13,8 @@ from markupsafe import Markup
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.templates import TextTable, link, part
-from fedtune.reporting.watch import trial_log
-from fedtune.reporting.watch.history import History, HistoryRow
+from fedtune.reporting.watch import history, trial_log
+from fedtune.reporting.watch.history import HistoryRow, StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
@@ -33,13 +33,14 @@ class Page(NamedTuple):
     runs: Mapping[str, Path] = {}  # by name, those of which a report is drawn below
 
 
-def of_history(history: History) -> Page:
+def of_history(runs: StudyFolders, reader: Reader) -> Page:
     """All runs, to be searched and chosen from, the latest first."""
     columns = ["", "run", "status", "best", "metric", "done", "what", "started", "minutes"]
     words = [name for name in columns if name not in ("best", "minutes")]
 
     def top() -> str:
-        rows = [_of_history(row) for row in sorted(history.rows(), key=lambda row: row.started, reverse=True)]
+        latest = sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True)
+        rows = [_of_history(row) for row in latest]
         return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)
 
     return Page("Runs", top)

@@ -29,7 +29,7 @@ from fedtune.reporting import templates
 from fedtune.reporting.watch import pages
 from fedtune.reporting.watch.access import Access
 from fedtune.reporting.watch.drawing import Artist
-from fedtune.reporting.watch.history import History, StudyFolders
+from fedtune.reporting.watch.history import StudyFolders
 from fedtune.reporting.watch.pages import Page
 from fedtune.runs.overview import Reader
 
@@ -71,7 +71,6 @@ class WatchPages:
         """Nothing has been read."""
         self._runs, self._reader, self._artist = runs, Reader(), Artist()
         self._read, self._drawings = Looks(READ, READ_SHARE), Looks(REDRAW, DRAWN_SHARE)
-        self._history = History(runs, self._reader)
 
     def app(self, token: str, port: int) -> Access:
         """The application."""
@@ -103,7 +102,7 @@ class WatchPages:
             names = dict.fromkeys(request.query_params.getlist("run"))
             return pages.of_several({name: self._runs.folder(name) for name in names})
         if name is None:
-            return pages.of_history(self._history)
+            return pages.of_history(self._runs, self._reader)
         run = self._runs.folder(name)
         if kind == "trial":
             return pages.of_trial(name, run, request.query_params.get("trial", ""))
