@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedtune import tracing
 from fedtune.conformance.cases import CheckedScenario
 from fedtune.conformance.check import Note, RunFailed, Violation, check
-from fedtune.conformance.subject import CLOCK, Subject, WatchedRun, copied, differences, in_words, numbers
+from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
 from fedtune.conformance.watching import MessageLog
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
@@ -57,21 +57,19 @@ def recorded_steps(s: Subject) -> Violation | Note | None:
     changed = {n: value for n, value in free.items() if value is not None}
     tracing.forget()
     with tracing.eager():
-        eager = [_trained(s, config)[0] for config in ({}, changed)]
+        eager = [_trained(s, config) for config in ({}, changed)]
     for config, direct in (({}, eager[0]), (changed, eager[1]), ({}, eager[0])):
-        recorded, reason = _trained(s, config)
+        recorded = _trained(s, config)
         if isinstance(recorded, UserError) or isinstance(direct, UserError):
             if not config:
                 return Violation(place, str(recorded), PURE)
             continue  # these values cannot be combined
-        if len(recorded) != len(direct):
+        if len(recorded.rows) != len(direct.rows):
             return Violation(place, "it diverges only when steps are recorded and run again", PURE)
-        for t, states in enumerate(zip(recorded, direct, strict=True), 1):
-            if moved := differences(*states):
-                what = f"in round {t} {in_words(min(moved))} differs when steps are recorded and run again"
-                return Violation(place, what, PURE)
-        if reason:
-            return Note(f"runs eagerly, as {reason}")
+        if difference := s.difference(recorded, direct, exact=True):
+            return Violation(place, f"when steps are recorded and run again, {difference}", PURE)
+        if reasons := [reason for g in recorded.sim.state.groups for reason in stacked_step.reasons(g.net)]:
+            return Note(f"runs eagerly, as {reasons[0]}")
     return None
 
 
@@ -89,21 +87,15 @@ def _near(hp: Hyperparameter) -> Any:
 PURE = "make client code depend only on its arguments and fields and change nothing, or remove pure = True"
 
 
-def _trained(s: Subject, config: Mapping[str, Any]) -> tuple[list[dict[str, Tensor]] | UserError, str]:
-    """The states after each of a few rounds with their rows' metrics, and why steps ran eagerly."""
-    states: list[dict[str, Tensor]] = []
+def _trained(s: Subject, config: Mapping[str, Any]) -> WatchedRun | UserError:
+    """A run of a few rounds, or until it diverges; the error, if its values cannot be combined."""
     try:
-        sim = s.begin(s.cases.everyone, executor="stack", config=config)
-        for _ in range(2):
-            row = sim.step()
-            metrics = {f"row/{n}": torch.tensor(v) for n, v in row.items() if n not in CLOCK and v is not None}
-            states.append(copied(numbers(sim.state)) | metrics)
-    except Diverged:
-        return states, ""
+        run = WatchedRun(s.begin(s.cases.everyone, "stack", config=config), MessageLog(), s.cases.everyone)
+        with suppress(Diverged):
+            run.train(2)
     except UserError as error:
-        return error, ""
-    reasons = [reasons for group in sim.state.groups for reasons in stacked_step.reasons(group.net)]
-    return states, reasons[0] if reasons else ""
+        return error
+    return run
 
 
 @check(

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +145,18 @@ def progress(title: str) -> Progress:
     latest = TextColumn("{task.description}", markup=False)
     columns = (whose, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), latest)
     return Progress(*columns, console=console(stderr=True), disable=not watched())
+
+
+def say_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = ()) -> None:
+    """Print a table, whose first column holds words, as do those in `left`; the others hold numbers."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i and column not in left else "left", no_wrap=not i)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 def short(value: Any) -> str:

@@ -40,13 +40,12 @@ class Child:
         environment: Mapping[str, str],
         log: Path,
         pty: bool = False,
-        reads: bool = False,
         holds: Sequence[int] = (),
     ) -> None:
         """OSError if it cannot be started at all.
 
-        folder: where it runs; log: the file for its last output; reads: whether `send` will have lines for it; holds:
-        open files that stay open until all its processes are gone.
+        folder: where it runs; log: the file for its last output; holds: open files that stay open until all its
+        processes are gone.
         """
         self.heard = time.monotonic()  # when there was output last
         self.exit_status: int | None = None  # negative: the signal that ended it; None: it runs, or nobody knows
@@ -58,25 +57,23 @@ class Child:
         self._paused = False
         self._log = open(log, "w+b", buffering=0)
         self._output, writes = os.openpty() if pty else os.pipe()
-        given, self._input = os.pipe() if reads else (0, 0)
         if pty:
             termios.tcsetwinsize(writes, (50, 200))
         else:
             with suppress(OSError):  # more than this user may have
                 fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE)
         started = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(int(pty)), str(given), *command],
+            [sys.executable, "-I", "-S", keeper.__file__, str(int(pty)), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=writes,
-            pass_fds=(*([given] if given else []), *holds),
+            pass_fds=tuple(holds),
             cwd=folder,
             env=environment,
             start_new_session=True,
             bufsize=0,
         )
-        for descriptor in filter(None, (writes, given)):
-            os.close(descriptor)
+        os.close(writes)
         started.wait()  # the keeper is its child, and goes on
         assert started.stdin and started.stdout
         self._asks, self._says = started.stdin, started.stdout
@@ -97,20 +94,6 @@ class Child:
         lines, self._lines = self._lines, []
         return lines
 
-    def next_log(self, log: Path) -> None:
-        """Put what it prints from now on into another file; what it printed until now is read."""
-        for _ in range(PIPE // CHUNK):
-            self._take(0)
-        self._lines = []
-        self._log.close()
-        self._log = open(log, "w+b", buffering=0)
-        self.heard = time.monotonic()
-
-    def send(self, line: bytes) -> None:
-        """Give it a line to read."""
-        with suppress(OSError):  # it ended, as its output tells
-            os.write(self._input, line + b"\n")
-
     def pause(self) -> None:
         """Stop its processes until `go_on`."""
         self._paused, end = False, time.monotonic() + PAUSES
@@ -124,9 +107,6 @@ class Child:
 
     def close(self) -> None:
         """End all its processes; may be called twice."""
-        if self._input:
-            os.close(self._input)
-            self._input = 0
         self._asks.close()
         end = time.monotonic() + ENDS
         while not self._over:

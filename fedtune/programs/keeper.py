@@ -1,6 +1,6 @@
 """Keeps a program's processes: starts it, stops and continues it, and ends them all when it is no longer wanted.
 
-`child.py` runs this file beside each program, in its folder and environment: python keeper.py PTY INPUT COMMAND…
+`child.py` runs this file beside each program, in its folder and environment: python keeper.py PTY COMMAND…
 Its stdin is open as long as the program is wanted, so all ends with whoever started it, also after SIGKILL.
 Its stderr is the program's output.  What the program leaves behind becomes its child, daemons too.
 """
@@ -27,7 +27,7 @@ prctl = ctypes.CDLL(None).prctl
 _statuses: dict[int, int] = {}
 
 
-def main(pty: bool, given: int, command: list[str]) -> None:
+def main(pty: bool, command: list[str]) -> None:
     """Start the program and keep it; on stdout it says when the program is stopped, and when and how it ends."""
     if os.fork():  # it is nobody's child, as Ray kills the children of a worker that ends, and this one must outlive it
         os._exit(0)
@@ -37,7 +37,7 @@ def main(pty: bool, given: int, command: list[str]) -> None:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # and not ignored, as the program would then ignore it too
-    child, wanted = _start(pty, given, command), True
+    child, wanted = _start(pty, command), True
     while wanted:
         ready, _, _ = select.select([0, woken], [], [])
         if 0 in ready:
@@ -53,7 +53,7 @@ def main(pty: bool, given: int, command: list[str]) -> None:
     end_all(_left, LINGER if child in _statuses else 0)
 
 
-def _start(pty: bool, given: int, command: list[str]) -> int:
+def _start(pty: bool, command: list[str]) -> int:
     """The program, in a session of its own; it dies with its keeper."""
     os.environ[MARK] = str(os.getpid())
     if child := os.fork():
@@ -66,7 +66,7 @@ def _start(pty: bool, given: int, command: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         if pty:
             fcntl.ioctl(2, termios.TIOCSCTTY, 0)
-        os.dup2(given or os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
         os.execvp(command[0], command)
     except OSError as error:
@@ -127,4 +127,4 @@ def below(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] == "1", int(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1] == "1", sys.argv[2:])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.findings import Finding, Status
 from fedtune.core.terminal import few, several
-from fedtune.programs import command, figure_line, flower, idle
+from fedtune.programs import command, figure_line, flower
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import CHECKPOINT, ProgramRun, Stopped
 from fedtune.programs.workload import ProgramWorkload
@@ -68,21 +68,18 @@ class ProgramCheck:
         questions |= {"final check": self._final_check}
         with tempfile.TemporaryDirectory(prefix="fedtune-", ignore_cleanup_errors=True) as root:
             self._root = Path(root)
-            try:
-                for name, asked in questions.items():
-                    for status, says in asked():
-                        yield Finding(status, name, says)
-                    if any(trial.error for trial in self._trials[:2]):
-                        return
-            finally:
-                idle.close()
+            for name, asked in questions.items():
+                for status, says in asked():
+                    yield Finding(status, name, says)
+                if any(trial.error for trial in self._trials[:2]):
+                    return
 
     def _new(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> ProgramRun:
         """A run that has not started, of few rounds if it is given their number, in a folder of its own."""
         self._number += 1
         self._tell(f"run {self._number}: {what}")
         folder, values = self._root / f"check-{self._number}", {**(config or {}), **self.workload.pinned}
-        short = replace(program, rounds=self.rounds) if program.told_rounds else program
+        short = replace(program, rounds=self.rounds) if program.uses("rounds") else program
         return ProgramRun(program=short, config=values, seed=seed, folder=folder, selects=program.selectable())
 
     def _run(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> Trial:

@@ -89,7 +89,6 @@ class Program:
     longest_round: Seconds = 86400.0  # seconds that a round may take, whatever is printed meanwhile
     pty: Flag = False
     isolate: Literal["copy"] | None = None  # each trial runs in a copy of the folder
-    reuse: Flag = False  # a process trains one trial after another, and reads their values from stdin
     gpu: Literal["visible", "machine"] = "visible"  # what {gpu} counts: the GPUs that it sees, or the machine's
     resume_arguments: Words = ()
     check: Program | None = None  # what the final check runs, if it is something else
@@ -114,11 +113,6 @@ class Program:
     def every(self) -> int:
         """The rounds that a report stands for: the k-th is of round k · every."""
         return self.report_every or 1
-
-    @property
-    def told_rounds(self) -> bool:
-        """Whether the program is given its number of rounds; one that is used again reads it from stdin."""
-        return self.reuse or self.uses("rounds")
 
     def configuration(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """A configuration with defaults for what it leaves out; UserError for a name or value that cannot be."""
@@ -315,14 +309,6 @@ def _require_names(program: Program, source: Source) -> None:
     named = {key: _names(key, words, program, source) for key, words in program.texts().items()}
     used = {name for key, names in named.items() if key != "resume_arguments" for name in names}
     key = source.key("command")
-    if program.reuse:
-        alike = "with reuse = true it reads a trial's values from stdin"
-        if used or program.write:
-            raise source.error("command", f"{key} must be the same for every trial, but has {{{min(used)}}}; {alike}")
-        for name in ("isolate", "pty", "resume_arguments"):
-            if value := getattr(program, name):
-                raise source.error(name, refused(value, "left out", alike))
-        return
     usual = dict.fromkeys(command.OWN, 0) | program.configuration({})
     for name, hp in program.hyper.items():
         try:
@@ -339,7 +325,7 @@ def _require_names(program: Program, source: Source) -> None:
 
 def _seeded(program: Program, source: Source) -> Program:
     """The program with how it is seeded; where nothing says so, by {seed} if the command has it."""
-    said, given = program.seed, program.uses("seed") or (program.reuse and program.seed == "{seed}")
+    said, given = program.seed, program.uses("seed")
     if source.of_check and (said == "{seed}") != given:
         words = "the final check must be seeded as the search is, but only one has {seed}; write it in both"
         raise source.error("command", words)
@@ -350,9 +336,6 @@ def _seeded(program: Program, source: Source) -> Program:
         return replace(program, seed="{seed}")
     if given:
         raise source.error("seed", refused(said, "'{seed}', which it is given"))
-    if program.reuse and said != "none":
-        advice = "with reuse = true the seed is among the values on stdin"
-        raise source.error("seed", refused(said, "'none' or '{seed}'", advice))
     if not re.fullmatch(r"[A-Za-z_]\w*", said):
         rule = "'none' or the name of an environment variable, where {seed} is not in the command"
         raise source.error("seed", refused(said, rule))

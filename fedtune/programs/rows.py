@@ -68,8 +68,6 @@ class RowMaker:
         self._named: dict[str, int] = {}  # the round that the last line of a metric told of, where reports are counted
         self.round = 0  # the last that is complete
         self.begins_anywhere = False  # the first row may be of any round: the program goes on from a checkpoint
-        # told that a program which is used again is done with this run
-        self.finished: Callable[[], None] = lambda: None
         self.no_file: Callable[[], str] = lambda: f"it must write {program.file}"  # what may be wrong with its file
         self.first: dict[str, Figure] = {}  # of each metric
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
@@ -98,7 +96,7 @@ class RowMaker:
         """A line that the program printed."""
         for figure in () if self.program.reads_text else self._figures(line):
             self._take(figure)
-        if "fedtune {" in line and (self._by_name or self.program.reuse) and (found := MARK.search(line)):
+        if "fedtune {" in line and self._by_name and (found := MARK.search(line)):
             for figure in self._reported(line[found.end() :], line):
                 self._take(figure)
 
@@ -141,9 +139,6 @@ class RowMaker:
             raise UserError(
                 f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}{advice}'
             )
-        if self.program.reuse and row == {"done": True}:
-            self.finished()
-            return
         number = row.pop("round", None)
         for name, value in row.items():
             if name not in self._by_name:

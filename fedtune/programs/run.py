@@ -20,7 +20,7 @@ from typing import Any
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.terminal import several
 from fedtune.core.workload import Run
-from fedtune.programs import command, config_files, fingerprint, flower, idle, isolation, output, written_files
+from fedtune.programs import command, config_files, fingerprint, flower, isolation, output, written_files
 from fedtune.programs.child import Child
 from fedtune.programs.program_file import Program
 from fedtune.programs.report import ROWS
@@ -30,7 +30,6 @@ LOG, REPORTED, CHECKPOINT, COPY, STATE = "output.log", "rows.jsonl", "checkpoint
 CLAIMS = 6.0  # seconds to wait for a folder that another run has
 TRIAL = "FEDTUNE_TRIAL"
 Event = tuple[int, dict[str, float], float]  # a row: its round, its values, and when it came
-DONE: Event = (-1, {}, 0.0)  # stands for a row: a process that is used again is done
 LOOK = 0.03  # seconds between two looks at files
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # signals from outside: whoever is short of memory, or stops a machine.  A shell reports one as 128 more.
@@ -254,36 +253,23 @@ class ProgramRun(Run):
         written = os.path.join(glob.escape(str(place)), named) if named else None
         self._rows = self._row_maker(written)
         self._last = time.monotonic()
-        environment = self._environment(values)
-        if self.program.reuse:
-            self._child = idle.take(self._process(place, environment))
-            if self._child:
-                self._child.next_log(self.folder / LOG)
         words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
-        self._child = self._child or Child(
+        self._child = Child(
             command=command.fill(words, values),
             folder=place,
-            environment=environment,
+            environment=self._environment(values),
             log=self.folder / LOG,
             pty=self.program.pty,
-            reads=self.program.reuse,
-            holds=() if self.program.reuse else (self._claim,),
+            holds=(self._claim,),
         )
-        if self.program.reuse:
-            self._child.send(json.dumps(values).encode())
 
     def _row_maker(self, written: str | None) -> RowMaker:
         """What makes rows of what the program prints and writes from now on."""
         rows = RowMaker(self.program, self._selects, lambda *row: self._events.append((*row, time.monotonic())))
         rows.begins_anywhere = self._resumes
-        rows.finished = lambda: self._events.append(DONE)
         self._events.clear()
         self._looks = written_files.looks(rows, self.folder / REPORTED, written)
         return rows
-
-    def _process(self, place: Path, environment: Mapping[str, str]) -> Any:
-        """What a process must have been started with to be used again."""
-        return self.program.command, self.program.pty, str(place), {n: v for n, v in environment.items() if n != TRIAL}
 
     def _values(self) -> dict[str, Any]:
         """What names in braces stand for."""
@@ -302,8 +288,7 @@ class ProgramRun(Run):
         found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         if found.get("PYTHONBREAKPOINT", "").startswith("ray."):
             del found["PYTHONBREAKPOINT"]
-        reported = "/dev/stdout" if self.program.reuse else str(self.folder / REPORTED)
-        found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: reported}
+        found |= {"PYTHONUNBUFFERED": "1", TRIAL: self.trial, ROWS: str(self.folder / REPORTED)}
         found = {name: str(self._threads) for name in THREADS} | found
         found["FEDTUNE_CPUS"] = str(self._threads)
         if self._gpus and self.program.gpu == "machine":
@@ -322,11 +307,6 @@ class ProgramRun(Run):
         event = self._event("must print something")
         if event is None:
             raise self._ended()
-        if event == DONE:
-            raise self._failed(
-                f"{self.program.name} must report {several(self.rounds, 'round')}, but was done {self._after()}; "
-                "correct `rounds`, or what it prints"
-            )
         return event
 
     def _wait_for_end(self) -> None:
@@ -334,13 +314,9 @@ class ProgramRun(Run):
 
         All figures are there, so they count however it ends; but a line tells what went wrong.
         """
-        rule = "must print 'fedtune {\"done\": true}'" if self.program.reuse else "must end"
-        event = self._event(f"{rule} after its last round")
+        self._event("must end after its last round")
         assert self._child
-        if event == DONE:
-            idle.put(self._process(Path(self.program.folder), self._environment(self._values())), self._child)
-            self._child = None
-        elif (status := self._child.exit_status) != 0:
+        if (status := self._child.exit_status) != 0:
             self._note(f"{_how(status)} after its last round; its figures count{self._raised()}")
         elif error := self._raised():
             self._note(f"ended with status 0, but printed a traceback{error}")

@@ -122,7 +122,7 @@ class ProgramWorkload(Workload):
         """What runs, what selects, and what cannot be known."""
         lines = [f"runs: {' '.join(self.program.command)}", f"in: {self.program.folder}"]
         lines += [f"note: {note}" for note in self.program.notes]
-        if not self.program.told_rounds:
+        if not self.program.uses("rounds"):
             lines.append(
                 f"note: {self.name} trains as many rounds as it is written to, because its command has no {{rounds}}: "
                 f"{self.rounds} must be that number"
@@ -218,7 +218,7 @@ def of_program(
 ) -> ProgramWorkload:
     """The workload of a program.  rounds: if other than the program's own."""
     if rounds not in (None, program.rounds):
-        if not program.told_rounds:
+        if not program.uses("rounds"):
             raise UserError(
                 f"--rounds needs {{rounds}} in the command, or {program.name} would not know, but got {rounds}; write "
                 "it there, or leave out --rounds"

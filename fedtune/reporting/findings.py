@@ -20,12 +20,12 @@ from fedtune.core.metrics import METRICS
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
 from fedtune.experiment.scenarios import in_words
-from fedtune.reporting.check import FinalCheck
 from fedtune.reporting.templates import TextTable
 from fedtune.reporting.words import search_settings
 from fedtune.runs import reading, tables
 from fedtune.runs.files import AGAIN, RunFiles, search_of
 from fedtune.tuning import schedulers, verdict
+from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.options.search import SearchOptions
 
 OPEN = ("running", "abandoned")  # states of a study that has not ended

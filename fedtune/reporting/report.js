@@ -6,7 +6,6 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
     modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d"],
   };
-  const STEP = 200; // rows of a table that are shown at once
 
   // Plotly, compressed in the page: the policy allows a script of this text, and of no other
   const unpacked = (text) => new Response(new Blob([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]).stream()
@@ -75,107 +74,45 @@ const report = (() => { // what a page shows; a live page shows it again and aga
     for (const [box, { layout }] of specs) Plotly.relayout(box, { width: null, height: layout.height, autosize: true });
   });
 
-  // tables of trials: rows come as JSON; a click on a heading sorts, twice the other way; what is missing stands last
-  function written(value, digits) {
-    if (value === null) return "";
-    if (typeof value !== "number") return String(value);
-    if (digits !== null) return value.toFixed(digits);
-    return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+  // tables of many rows: a click on a heading sorts, twice the other way; what is missing stands last
+  function sort(th, down) {
+    const body = th.closest("table").tBodies[0], numeric = th.className === "n";
+    const cell = (row) => row.cells[th.cellIndex].textContent;
+    body.append(...[...body.rows].map((row) => [cell(row), row]).sort(([a], [b]) => {
+      if (!a || !b) return !a - !b;
+      const order = numeric ? a - b : a.localeCompare(b, undefined, { numeric: true });
+      return down ? -order : order;
+    }).map(([, row]) => row));
+    for (const other of th.parentElement.cells) other.removeAttribute("aria-sort");
+    th.setAttribute("aria-sort", down ? "descending" : "ascending");
   }
 
-  function compared(a, b, down) {
-    if (a === null || b === null) return (a === null) - (b === null);
-    const order = typeof a === "number" && typeof b === "number" ? a - b
-      : String(a).localeCompare(String(b), undefined, { numeric: true });
-    return down ? -order : order;
+  function filter(box) { // by a text in any column; what is chosen stays in sight
+    const wanted = box.querySelector("[name=text]").value.trim().toLowerCase();
+    const rows = [...box.querySelectorAll("tbody tr")];
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted) && !row.querySelector(":checked");
+    const shown = rows.filter((row) => !row.hidden).length;
+    box.querySelector(".count").textContent = `${shown} of ${rows.length} ${box.dataset.things}`;
   }
 
-  const states = new WeakMap(); // of tables: what they are sorted by, and how many rows they show
-
-  function table(root, before) { // before: the same table, which this one replaces
-    const { columns, rows, best, sort, rising, links, picks } = JSON.parse(root.querySelector("script").textContent);
-    const [text, status, count, more] = ["[name=text]", "[name=status]", ".count", ".more"].map((q) => root.querySelector(q));
-    const head = root.querySelector("thead").appendChild(document.createElement("tr"));
-    const body = root.querySelector("tbody");
-    const statusAt = columns.findIndex((c) => c.name === "status");
-    const things = root.dataset.things;
-    const lines = rows.map((row, at) => ({
-      row, link: links?.[at], cells: row.map((v, i) => written(v, columns[i].digits)),
-    }));
-    for (const line of lines) line.text = line.cells.join("\n").toLowerCase();
-    const was = before && states.get(before);
-    const at = columns.findIndex((c) => c.name === was?.by);
-    const picked = was?.picked ?? new Set(); // rows' names
-    let by = at < 0 ? sort : at, down = at < 0 ? !rising : was.down, limit = was?.limit ?? STEP;
-
-    if (picks) head.append(document.createElement("th"));
-    const headings = columns.map((column, i) => {
-      const th = head.appendChild(document.createElement("th"));
-      th.scope = "col";
-      if (column.numeric) th.className = "n";
-      const button = th.appendChild(document.createElement("button"));
-      button.type = "button";
-      button.textContent = column.name;
-      button.addEventListener("click", () => {
-        down = by === i ? !down : column.numeric;
-        by = i;
-        anew();
+  function table(box, before) { // before: the same table, which this one replaces
+    const text = box.querySelector("[name=text]"), headings = [...box.querySelectorAll("th")];
+    for (const th of headings) {
+      th.querySelector("button")?.addEventListener("click", () => {
+        const sorted = th.getAttribute("aria-sort");
+        sort(th, sorted ? sorted === "ascending" : th.className === "n");
       });
-      return th;
-    });
-    for (const s of new Set(rows.map((row) => row[statusAt]))) status.append(new Option(s, s));
-    if (was) {
-      text.value = was.text.value;
-      status.value = was.status.value;
-      if (status.selectedIndex < 0) status.value = "";
     }
-
-    function show() {
-      states.set(root, { by: columns[by].name, down, limit, text, status, picked });
-      headings.forEach((th, i) => {
-        if (i === by) th.setAttribute("aria-sort", down ? "descending" : "ascending");
-        else th.removeAttribute("aria-sort");
-      });
-      const wanted = text.value.trim().toLowerCase();
-      const found = lines.filter((l) => picked.has(l.row[0])
-        || l.text.includes(wanted) && (!status.value || l.row[statusAt] === status.value));
-      found.sort((a, b) => compared(a.row[by], b.row[by], down));
-      const page = found.slice(0, limit);
-      body.replaceChildren(...page.map((line) => {
-        const tr = document.createElement("tr");
-        if (line.row[0] === best) tr.className = "best";
-        if (picks) pick(tr, line.row[0], picked);
-        line.cells.forEach((cell, i) => {
-          const td = tr.appendChild(document.createElement("td"));
-          if (i === 0 && line.link) td.append(Object.assign(document.createElement("a"), { href: line.link, textContent: cell }));
-          else td.append(cell);
-          td.className = columns[i].numeric ? "n" : columns[i].name === "reason" ? "wide" : "";
-        });
-        return tr;
-      }));
-      const part = page.length < found.length ? `, the first ${page.length} shown` : "";
-      count.textContent = `${found.length} of ${rows.length} ${things}${part}`;
-      more.hidden = page.length === found.length;
+    text.addEventListener("input", () => filter(box));
+    if (before) {
+      text.value = before.querySelector("[name=text]").value;
+      const chosen = new Set([...before.querySelectorAll(":checked")].map((e) => e.value));
+      for (const pick of box.querySelectorAll("[name=run]")) pick.checked = chosen.has(pick.value);
+      const by = before.querySelector("th[aria-sort]");
+      const th = headings.find((e) => e.textContent === by?.textContent);
+      if (th) sort(th, by.getAttribute("aria-sort") === "descending");
     }
-    function anew() { // few rows again: thousands take a second to lay out
-      limit = STEP;
-      show();
-    }
-    text.addEventListener("input", anew);
-    status.addEventListener("change", anew);
-    more.addEventListener("click", () => {
-      limit = limit === STEP ? 10 * STEP : Infinity;
-      show();
-    });
-    show();
-  }
-
-  function pick(tr, name, picked) { // a box that chooses the row; what is chosen stays in sight
-    const td = tr.appendChild(document.createElement("td"));
-    td.className = "pick";
-    const box = td.appendChild(document.createElement("input"));
-    Object.assign(box, { type: "checkbox", name: "run", value: name, checked: picked.has(name), ariaLabel: `choose ${name}` });
-    box.addEventListener("change", () => picked[box.checked ? "add" : "delete"](name));
+    filter(box);
   }
 
   function copied(button) {
@@ -197,7 +134,7 @@ const report = (() => { // what a page shows; a live page shows it again and aga
   // what is in this element now; earlier: of tables those that they replace
   function show(root, earlier = new Map()) {
     root.querySelectorAll(".plot").forEach((box) => near.observe(box));
-    root.querySelectorAll(".trials-box").forEach((box) => states.has(box) || table(box, earlier.get(box)));
+    root.querySelectorAll(".trials-box").forEach((box) => table(box, earlier.get(box)));
     root.querySelectorAll(".copy button").forEach(copied);
   }
 
@@ -216,10 +153,7 @@ const report = (() => { // what a page shows; a live page shows it again and aga
       if (specs.get(old).text !== text) kept.push([old, text]);
     });
     const earlier = new Map();
-    both(".trials-box", (e) => e.dataset.key, (old, e) => {
-      if (old.querySelector("script").textContent === e.querySelector("script").textContent) e.replaceWith(old);
-      else earlier.set(e, old);
-    });
+    both(".trials-box", (e) => e.dataset.key, (old, e) => earlier.set(e, old));
     const focused = root.contains(document.activeElement) && document.activeElement.name
       ? [document.activeElement.closest(".trials-box")?.dataset.key, document.activeElement.name] : null;
     root.replaceChildren(...next.childNodes);

@@ -11,7 +11,7 @@ import pandas as pd
 from fedtune.reporting.findings import Findings
 
 DRAWN = 400  # trials in figures: half of them the best, the others drawn at random
-LISTED = 10_000  # trials in the table, the best ones
+LISTED = 1_000  # trials in the table, the best ones
 
 
 def drawn(f: Findings) -> Findings:
@@ -25,8 +25,8 @@ def drawn(f: Findings) -> Findings:
 
 
 def listed(f: Findings) -> pd.DataFrame:
-    """The trials that the table shows, in the order of the search."""
-    return f.trials if len(f.trials) <= LISTED else f.trials.loc[sorted(_best_first(f, LISTED).index)]
+    """The trials that the table shows, the best first."""
+    return _best_first(f, LISTED)
 
 
 def _best_first(f: Findings, count: int) -> pd.DataFrame:

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from fedtune.analysis import frames, plots
 from fedtune.core.objectives import ACCURACY
 from fedtune.core.statistics import number
-from fedtune.core.terminal import several
+from fedtune.core.terminal import several, short
 from fedtune.reporting import advice, findings, provenance, sampling, words
 from fedtune.reporting import figures as report_figures
 from fedtune.reporting.advice import Advice
 from fedtune.reporting.figures import Shown
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.provenance import Provenance
-from fedtune.reporting.templates import TextTable, embedded_json, link
+from fedtune.reporting.templates import TextTable, link
 from fedtune.runs import reading
 from fedtune.runs.choice import OWN
 from fedtune.runs.files import COMPARISON, RunFiles, search_name, search_of, searches_of
@@ -40,7 +39,7 @@ class SearchSection:
     anchor: str
     findings: Findings
     figures: list[Shown]
-    trials: str  # JSON of the table of its trials
+    trials: TextTable
     provenance: Provenance
     mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
@@ -65,7 +64,8 @@ class SearchSection:
         f = self.findings
         if f.best is None:
             return []
-        return [f.answer(), *([f.check.table(), f.check.spread()] if f.check else [])]
+        checked = [f.check.table(), f.check.spread()] if f.check else []
+        return [f.answer(), *(TextTable(*table, words=table[1][:1]) for table in checked)]
 
     @property
     def choice(self) -> TextTable | None:
@@ -154,11 +154,8 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     )
 
 
-def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> Markup:
-    """The table of trials as JSON: columns (name, numeric, digits), rows, the best trial, the column sorted by.
-
-    logs: where rows lead to, by trial.
-    """
+def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
+    """The table of trials, the best first.  logs: where rows lead to, by trial."""
     first = f.goal.first
     of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
     objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
@@ -180,32 +177,24 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> Markup:
         named.insert(at + 1, ("tested in round", "test_round", None))
     if (f.trials["reason"] != "").any():
         named.append(("reason", "reason", None))
-    columns, cells, some = [], [], sampling.listed(f)
+    some = sampling.listed(f)
     none = {name for name in METRICS_SHOWN if len(some) and some[name].isna().all()} - {first.column}
     named = [column for column in named if column[1] not in none]
-    for name, source, digits in named:
-        values = [_value(v) for v in some[source]]
-        numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values if v is not None)
-        columns.append({"name": name, "numeric": numeric and source not in ("trial", "reason"), "digits": digits})
-        cells.append(values)
-    content: dict[str, Any] = {
-        "columns": columns,
-        "rows": list(zip(*cells, strict=True)),
-        "sort": 3,
-        "rising": f.goal.first.sign < 0,
-        "best": None if f.best is None else f.best["trial"],
-    }
-    if logs:
-        content["links"] = [logs.get(row[0]) for row in content["rows"]]
-    return embedded_json(content)
+    cells = [[_cell(v, digits) for v in some[source]] for _, source, digits in named]
+    best = cells[0].index(f.best["trial"]) if f.best is not None and f.best["trial"] in cells[0] else None
+    cells[0] = [link(trial, (logs or {}).get(trial)) for trial in cells[0]]
+    words = [name for name, source, _ in named if some[source].infer_objects().dtype.kind not in "iuf"]
+    names, rows = [name for name, *_ in named], list(zip(*cells, strict=True))
+    by = {named[3][0]: "ascending" if first.sign < 0 else "descending"}
+    return TextTable(f"Trials of {f.name}", names, rows, words, best, by)
 
 
-def _value(value: Any) -> Any:
-    """A cell: a number that is one, a string, a truth value, or None."""
-    value = value.item() if hasattr(value, "item") else value
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value if value is None or isinstance(value, str | bool | int) else str(value)
+def _cell(value: Any, digits: int | None) -> str:
+    """A value as text; "" where there is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or number and not math.isfinite(value):
+        return ""
+    return short(value) if digits is None or not number else f"{value:.{digits}f}"
 
 
 def glance(part: Findings | Comparison) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ class TextTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     words: Collection[str] = ()  # the columns that hold words and stand left; the others hold numbers
     best: int | None = None  # the row that is marked
+    sorted: Mapping[str, str] = {}  # the column by which rows can be sorted anew and are now: ascending or descending
 
 
 def text(name: str) -> str:
@@ -47,8 +47,3 @@ def link(text: str, address: str | None) -> str:
 def embedded(text: str) -> Markup:
     """JSON for a <script>: `<` is escaped, so that no tag begins or ends there."""
     return Markup(text.replace("<", "\\u003c"))
-
-
-def embedded_json(content: Any) -> Markup:
-    """Content as such JSON."""
-    return embedded(json.dumps(content, ensure_ascii=False, separators=(",", ":")))

@@ -16,7 +16,7 @@ import pandas as pd
 from fedtune.core.objectives import final
 from fedtune.runs import choice, reading, tables
 from fedtune.runs.files import RunFiles
-from fedtune.studies import final_check, fresh_seeds, ray_tasks
+from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.tuning import messages
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 
@@ -82,7 +82,7 @@ def _trained(s: StartedSearch, some: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def judged(p: SearchPlan, trial: Trial, more: Mapping[int, ray_tasks.Outcome]) -> dict[str, Any]:
     """A trial's row.  more: its outcome on each further seed; only validation metrics and costs are looked at."""
-    goal, last = p.goal, {seed: final_check.last_round(o, p.goal, lambda _: []) for seed, o in more.items()}
+    goal, last = p.goal, {seed: fresh_seeds.last_round(o, p.goal, lambda _: []) for seed, o in more.items()}
     means = {
         name: (p.seeds * float(trial[final(name)]) + sum(row[name] for row in last.values())) / (p.seeds + len(last))
         for name in goal.names

@@ -8,10 +8,8 @@ import pandas as pd
 import ray
 from ray.tune import Callback
 
-from fedtune.core.metrics import figures
-from fedtune.core.objectives import Goal
 from fedtune.runs import choice, reading, tables
-from fedtune.studies import ray_tasks
+from fedtune.studies import fresh_seeds, ray_tasks
 from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.space_types import Config
 
@@ -50,8 +48,9 @@ def check(s: StartedSearch, config: Config) -> pd.DataFrame:
             (algo | {"configuration": n, "seed": seed}, outcomes[r.label].clients) for (n, seed), r in runs.items()
         ]
         reading.write_table(tables.clients_frame(scored), p.files.clients_file)
+    figures = p.workload.measures.figures
     rows = [
-        {"configuration": n, "seed": seed} | last_round(outcomes[run.label], p.goal, p.workload.measures.figures)
+        {"configuration": n, "seed": seed} | fresh_seeds.last_round(outcomes[run.label], p.goal, figures)
         for (n, seed), run in runs.items()
     ]
     frame = pd.DataFrame(rows, columns=None if rows else ["configuration", "seed"])
@@ -88,12 +87,3 @@ class WorkersAhead(Callback):
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         """The same of a trial that failed."""
         self.on_trial_complete(iteration, trials, trial)
-
-
-def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: tables.Figures = figures) -> dict[str, Any]:
-    """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
-    has_figures = bool(outcome.rounds) and not outcome.reason
-    row = tables.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
-    if has_figures and "seconds" in row:
-        row["seconds"] = outcome.seconds
-    return row | {"reason": outcome.reason}

@@ -139,23 +139,25 @@ def run_summary(
     """A run in one row: its last metrics and what they cost; of one that diverged, only its rounds and seconds."""
     rows = outcome.rounds
     length: dict[str, Any] = {"rounds": rows[-1]["round"] if rows else 0, "seconds": outcome.seconds}
-    if outcome.reason or not rows:
-        none = tables.last_metrics({}, goal, figures) | dict.fromkeys(
-            ("rounds_to_95", "mb_to_95", "mb_per_round"), math.nan
-        )
-        return length | {n: v for n, v in none.items() if n not in length} | {"reason": outcome.reason}
-    last = rows[-1]
-    near_end = next((r for r in rows if r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)), {})
-    return (
-        length
-        | {n: v for n, v in tables.last_metrics(last, goal, figures).items() if n not in length}
-        | {
-            "rounds_to_95": near_end.get("round", math.nan),
-            "mb_to_95": near_end.get("comm_mb", math.nan),
-            "mb_per_round": last.get("comm_mb", math.nan) / length["rounds"],
-            "reason": "",
-        }
-    )
+    last = {} if outcome.reason or not rows else rows[-1]
+    near = [r for r in rows if last and r.get("test_acc", -math.inf) >= NEAR * last.get("test_acc", math.inf)]
+    first = near[0] if near else {}
+    costs = {
+        "rounds_to_95": first.get("round", math.nan),
+        "mb_to_95": first.get("comm_mb", math.nan),
+        "mb_per_round": last.get("comm_mb", math.nan) / max(1, length["rounds"]),
+    }
+    metrics = {n: v for n, v in last_round(outcome, goal, figures).items() if n not in (*length, "reason")}
+    return length | metrics | costs | {"reason": outcome.reason}
+
+
+def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: tables.Figures = figures) -> dict[str, Any]:
+    """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
+    has_figures = bool(outcome.rounds) and not outcome.reason
+    row = tables.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
+    if has_figures and "seconds" in row:
+        row["seconds"] = outcome.seconds
+    return row | {"reason": outcome.reason}
 
 
 def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:

@@ -75,29 +75,19 @@ def counts(f: Federation, data: Dataset, first: int = 0) -> pd.DataFrame:
     Classes are the data set's, by name where it has names; those that nobody holds are left out.  first: the class that
     is numbered 0 in the federation.
     """
-    names = data.class_names or tuple(map(str, range(data.classes)))
-    clients, owners, tables = np.arange(f.clients), [f.owner(k) for k in range(f.clients)], []
+    names, held = data.class_names or tuple(map(str, range(data.classes))), []
     for split in SPLITS:
         table = getattr(f, split)
         real = np.arange(table.rows.shape[1]) < table.counts[:, None]
-        client = np.repeat(clients, table.counts)
-        number = client * f.classes + f.y[table.rows[real]]
-        rows = np.bincount(number, minlength=f.clients * f.classes).reshape(f.clients, f.classes)
-        for c in range(data.classes - first):
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "client": clients,
-                        "owner": owners,
-                        "class": names[first + c],
-                        "split": split,
-                        "rows": rows[:, c],
-                    }
-                )
-            )
-    all_rows = pd.concat(tables, ignore_index=True)
-    held = all_rows.groupby("class", sort=False)["rows"].sum()
-    return all_rows[all_rows["class"].isin(held[held > 0].index)].reset_index(drop=True)
+        client = np.repeat(np.arange(f.clients), table.counts)
+        held.append(pd.DataFrame({"split": split, "class": f.y[table.rows[real]], "client": client}))
+    every = {"split": SPLITS, "class": range(data.classes - first), "client": range(f.clients)}
+    index = pd.MultiIndex.from_product(every.values(), names=every)
+    rows = pd.concat(held).value_counts().reindex(index, fill_value=0).reset_index(name="rows")
+    rows = rows[rows.groupby("class")["rows"].transform("sum") > 0].reset_index(drop=True)
+    owner = rows["client"].map({k: f.owner(k) for k in range(f.clients)})
+    rows = rows.assign(owner=owner, **{"class": rows["class"].map(lambda c: names[first + c])})
+    return rows[["client", "owner", "class", "split", "rows"]]
 
 
 def label_skew(table: pd.DataFrame) -> pd.Series:

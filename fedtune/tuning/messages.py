@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
 
 from fedtune.core import statistics
-from fedtune.core.metrics import METRIC, limits
+from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
-from fedtune.core.terminal import command_line, console, say, several, short
+from fedtune.core.terminal import command_line, say, say_table, several, short
 from fedtune.runs import choice, pareto, reading, tables, trial_states
 from fedtune.runs.files import RunFiles
 from fedtune.tuning import schedulers, space_facts, verdict
+from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
 
@@ -49,13 +49,12 @@ def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
     """Print how the best trials did on more seeds.  rows: as `studies.choosing` makes them; name: the named trial."""
     first, count = p.goal.first.name, several(p.seeds + len(p.choosing), p.run_word)
     each = [f"{p.run_word} {seed}" for seed in p.choosing]
-    table = Table(title=f"choice by {count}: {first} in the last round", title_justify="left")
-    for column in ("trial", "in the search", *each, "mean"):
-        table.add_column(column, justify="left" if column == "trial" else "right")
-    for row in rows.to_dict("records"):
-        figures = [_cell(float(row[column])) for column in (choice.OWN, *each, first)]
-        table.add_row(row["trial"] + " (chosen)" * (row["trial"] == name), *figures)
-    console().print(table)
+    shown = [
+        [r["trial"] + " (chosen)" * (r["trial"] == name), *(_cell(float(r[n])) for n in (choice.OWN, *each, first))]
+        for r in rows.to_dict("records")
+    ]
+    title = f"choice by {count}: {first} in the last round"
+    say_table(title, ("trial", "in the search", *each, "mean"), shown)
     for row in rows[rows["reason"] != ""].to_dict("records"):
         say(f"note: trial {row['trial']} cannot be chosen: {row['reason']}")
 
@@ -80,8 +79,9 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     counts_text = ", ".join(f"{n} {how}" for how, n in counts.items())
     trials, tested = several(sum(counts.values()), "trial"), tables.tested(best, p.goal.first)
     in_comparison = RunFiles(p.folder.parent).is_comparison  # a comparison checks later, and has last lines of its own
+    found = FinalCheck(checked, p.goal.first, p.workload.traits.repeatable)
     if len(checked):
-        say(f"\n{verdict.sentence(checked, p.goal.first, p.workload.traits.repeatable)}.")
+        say(f"\n{found.verdict()}.")
     elif not in_comparison:
         say("\nThe best configuration has not been checked on fresh seeds, so its score below is optimistic.")
     say(f"Best configuration: {listed(config, short)}.")
@@ -95,7 +95,7 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
         f"{several(best['rounds'], 'round')}{means}.{unscored}{_choice_text(p, best)}"
     )
     if len(checked):
-        _say_checked(p, checked)
+        _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
     learns = (
@@ -130,36 +130,15 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
         say(f"  {what:26}{command}")
 
 
-def _say_checked(p: SearchPlan, checked: pd.DataFrame) -> None:
+def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
-    main = p.goal.first.reported(checked)
-    what = "test accuracy" if main == "test_acc" else main
-    repeated = several(p.options.final_seeds, "repetition")
-    many = f"on fresh seeds ({p.options.final_seeds})" if p.workload.traits.repeatable else f"in {repeated}"
-    table = Table(title=f"{what} {many}, last round", title_justify="left")
-    shown = ["test_acc"] * (main != "test_acc" and "test_acc" in checked)
-    costs = ["MB a run"] * ("comm_mb" in checked)
-    for column in ("configuration", "mean ± 95 % interval", f"each {p.run_word}", *shown, *costs):
-        table.add_column(column, justify="left" if column == "configuration" else "right")
-    for name, runs in checked.groupby("configuration"):
-        values = runs[main]
-        mean = statistics.interval(*statistics.mean(values), ".4f", within=limits(main))
-        if lost := int(values.isna().sum()):  # the mean of the others would be too good
-            mean = f"{trial_states.loss_word(runs['reason'])} in {lost} of {len(runs)}"
-        each = "  ".join(
-            trial_states.loss_word([why]) if math.isnan(v) else f"{v:.4f}"
-            for v, why in zip(values, runs["reason"], strict=True)
-        )
-        more = [short(float(runs[column].mean(skipna=False))) for column in shown]
-        table.add_row(str(name), mean, each, *more, *(f"{runs['comm_mb'].mean():.2f}" for _ in costs))
-    console().print(table)
-    if set(checked["configuration"]) == {"best", "default"} and p.options.final_seeds > 1:
-        both = checked.pivot(index="seed", columns="configuration", values=main).dropna()
-        if trial_states.loss_word(checked["reason"]) == "failed" and len(both) > 1:  # a program may fail by chance
-            gain = statistics.mean_difference(both["best"], both["default"])
-            gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
-            both_text = f"where both have figures, {len(both)} of {p.options.final_seeds}"
-            say(f"{both_text}: {gain_text}; those that failed may be worse")
+    checked, both = found.runs, found.each.dropna()
+    say_table(*found.table())
+    if found.loss_word(*found.names) == "failed" and len(both) > 1:  # a program may fail by chance
+        gain = statistics.mean_difference(both, 0 * both)
+        gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
+        both_text = f"where both have figures, {len(both)} of {found.seeds}"
+        say(f"{both_text}: {gain_text}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:
@@ -198,15 +177,12 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
     on_front = on_front.reindex(columns=columns).merge(configs, on="trial", how="left")
     reading.write_table(on_front, p.files.front_file)
     title = f"Pareto front of {' and '.join(names)} over every round of every trial: {several(len(on_front), 'point')}"
-    table = Table(title=title, title_justify="left")
-    for column in (*columns, *p.space.names):
-        table.add_column(column, justify="left" if column == "trial" else "right")
-    every = max(1, math.ceil(len(on_front) / 12))
+    every, rows = max(1, math.ceil(len(on_front) / 12)), []
     for row in on_front[::-1][::every].to_dict("records"):  # the best first, at most twelve evenly taken
         shown = [_cell(row[c]) if isinstance(row[c], float) else str(row[c]) for c in columns]
         config = tables.plain({n: row.get(tables.CONFIG + n) for n in p.space.names})
-        table.add_row(*shown, *(short(config.get(n)) for n in p.space.names))
-    console().print(table)
+        rows.append([*shown, *(short(config.get(n)) for n in p.space.names)])
+    say_table(title, (*columns, *p.space.names), rows)
 
 
 def _cell(value: float) -> str:

@@ -14,7 +14,7 @@ from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.terminal import short
 from fedtune.experiment.registry import names
 from fedtune.studies.comparison import tables
-from fedtune.tuning import verdict
+from fedtune.tuning.checked import FinalCheck
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "analysis" / "results"
@@ -50,7 +50,7 @@ def test_figures_of_the_first_pages() -> None:
     run = ROOT / "analysis" / "example" / "default"
     record, best = json.loads((run / "run.json").read_text()), yaml.safe_load((run / "best.yaml").read_text())
     found = [f"{name} = {short(best['hyperparameters'][name])}" for name in FIRST]
-    gained = verdict.sentence(pd.DataFrame(record["final"]), Objective("val_acc", "max"))
+    gained = FinalCheck(pd.DataFrame(record["final"]), Objective("val_acc", "max")).verdict()
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"{gained}. Best configuration: {', '.join(found)}, …" in readme
     assert f"{len(names())} algorithms are built in" in readme

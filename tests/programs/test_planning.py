@@ -17,6 +17,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.workload import Place
 from fedtune.programs import workload
 from fedtune.studies.comparison import plan as comparison_plan
+from fedtune.studies.comparison.results import scenario_words
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning import plan
 from fedtune.tuning.options.search import SearchOptions
@@ -157,7 +158,7 @@ def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
 def test_programs_alone_are_compared_without_built_in_baselines(tmp_path: Path) -> None:
     c = compared(algos=f"{file(tmp_path)},{file(tmp_path, 'other')}", trials=2, searches=1)
     assert c.folder.name.startswith("compare-programs-")
-    assert list(c.plans) == ["own", "other"] and not c.baselines and c.scenario_words == "their own data"
+    assert list(c.plans) == ["own", "other"] and not c.baselines and scenario_words(c.to_record()) == "their own data"
 
 
 def test_a_changed_script_is_another_program(tmp_path: Path) -> None:

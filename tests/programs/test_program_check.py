@@ -361,26 +361,6 @@ def test_the_final_checks_command_runs_too(tmp_path: Path) -> None:
     assert found(path)["final check"].startswith("failed: [check]'s command: own must report 1 round, but ended")
 
 
-def test_a_process_that_trains_many_trials_is_checked_too(tmp_path: Path) -> None:
-    """What it keeps from one trial to the next is told."""
-    script = """
-import json, sys
-kept = 0
-for line in sys.stdin:
-    given = json.loads(line)
-    for i in range(given['rounds']):
-        print('fedtune', json.dumps({'round': i + 1, 'val_acc': given['lr'] / 2 + KEPT}))
-    kept += 1
-    print('fedtune {"done": true}')
-"""
-    space = 'reuse = true\n[metrics.val_acc]\n[space]\nlr = "0.1..1"\n[defaults]\nlr = 0.2\n'
-    said = found(written(tmp_path, script.replace("KEPT", "0"), more=space))
-    assert said["rounds"].startswith("passed: 2 rounds came")
-    assert said["hyperparameters"] == "passed: lr: another value gives other figures\n"
-    keeps = found(written(tmp_path, script.replace("KEPT", "kept / 10"), more=space), until="noise")
-    assert "two runs without a seed differ: val_acc 0.1 and 0.2 in round 2, 0.1 apart" in keeps["noise"]
-
-
 # --- what is refused
 
 

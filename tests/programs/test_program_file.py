@@ -274,11 +274,6 @@ WRONG = {
     "gpu a number": (f"gpu = 0\n{ALL}", "gpu must be 'visible' or 'machine'"),
     "resume without a checkpoint": (f"resume_arguments = '--resume'\n{ALL}", "beside {checkpoint}"),
     "checkpoint without numbers": (ALL.replace("{lr}", "{lr} {checkpoint}"), "must also find the number of the round"),
-    "reuse with a value": (f"reuse = true\n{ALL}", "own.toml:2: command must be the same for every trial.*{lr}.*stdin"),
-    "reuse of a copy": (
-        f"reuse = true\nisolate = 'copy'\n{ALL.replace('{lr}', '')}",
-        "isolate must be left out.*stdin",
-    ),
     "write to one file": (f"{ALL}[write.'c.yaml']\na = 1\n", "own.toml:7: write.c.yaml must be another file for every"),
     "write of a kind": (f"{ALL}[write.'{{trial}}.ini']\na = 1\n", "own.toml:7: .* must be a file that ends in .yaml"),
     "write from nothing": (

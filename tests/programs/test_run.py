@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from support.rows import first
 from support.waiting import wait_for
 
 from fedtune.core.errors import Diverged, UserError
-from fedtune.programs import child, idle
+from fedtune.programs import child
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun, Stopped
 
@@ -498,67 +497,6 @@ def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str)
 
 def keeper_of(folder: Path) -> int:
     return next(pid for pid in marked(named(folder)) if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
-
-
-REUSED = """
-import json, os, sys
-print('begins as', os.getpid())
-for line in sys.stdin:
-    values = json.loads(line)
-    for i in range(values['rounds']):
-        print('acc:', values['lr'] + i / 10)
-    print('fedtune {"done": true}')
-"""
-REUSE = "reuse = true\n[space]\nlr = '0.1..1'\n[defaults]\nlr = 0.5\n"
-
-
-@pytest.fixture
-def none_waits() -> Iterator[None]:
-    idle.close()
-    yield
-    idle.close()
-
-
-def test_a_process_may_train_one_trial_after_another(folder: Path, none_waits: None) -> None:
-    program = python(folder, REUSED, REUSE, 2)
-    rows, logs = [], []
-    for i in range(3):
-        run = ProgramRun(
-            program=program, config={"lr": 0.1 * (i + 1)}, seed=0, folder=folder / f"trial-{i}", trial=named(folder)
-        )
-        rows += [round(row["val_acc"], 9) for row in finish(run)]
-        run.close()
-        logs.append((folder / f"trial-{i}" / "output.log").read_text())
-    assert rows == [0.1, 0.2, 0.2, 0.3, 0.3, 0.4] and [("begins" in log) for log in logs] == [True, False, False]
-    assert all(log.count("acc:") == 2 for log in logs) and len(marked(named(folder))) == 2  # with its keeper
-    idle.close()
-    assert marked(named(folder)) == []
-
-
-def test_a_process_that_is_stopped_is_not_used_again(folder: Path, none_waits: None) -> None:
-    program = python(folder, REUSED, REUSE, 2)
-    run = begun(program, folder)
-    run.step()
-    run.close()
-    assert marked(named(folder)) == [] and len(finish(begun(program, folder))) == 2
-
-
-def test_a_process_that_is_used_again_is_done_after_its_last_round(folder: Path, none_waits: None) -> None:
-    assert "but was done after 2 rounds" in fails(
-        python(folder, REUSED.replace("'rounds']", "'rounds'] - 1"), REUSE), folder
-    )
-    more = REUSED.replace("print('fedtune", "print('acc: 0.3')  # ")
-    assert "another val_acc came after the last" in fails(python(folder, more, REUSE), folder)
-
-
-def test_report_reaches_the_trial_of_a_process_that_is_used_again(folder: Path, none_waits: None) -> None:
-    root = Path(__file__).parents[2]
-    script = REUSED.replace("print('acc:', values['lr'] + i / 10)", "report(val_acc=values['lr'])")
-    script = f"import sys; sys.path.insert(0, {str(root)!r})\nfrom fedtune import report\n{script}"
-    program = python(folder, script, f"reuse = true\n{NAMED}{REUSE.partition(chr(10))[2]}", 2)
-    for i in range(2):
-        run = ProgramRun(program=program, config={"lr": 0.1 * (i + 1)}, seed=0, folder=folder / f"trial-{i}")
-        assert [row["val_acc"] for row in finish(run)] == [0.1 * (i + 1)] * 2
 
 
 # --- going on

@@ -20,11 +20,11 @@ from fedtune.core.objectives import ACCURACY
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.reporting import advice
-from fedtune.reporting.check import FinalCheck
 from fedtune.reporting.findings import Findings
 from fedtune.reporting.words import mattered
 from fedtune.runs.provenance import of_workload
 from fedtune.tuning import domains, ranges
+from fedtune.tuning.checked import FinalCheck
 
 SPACE = {"lam": "0.1..10 log", "lr": "0.001..0.3 log", "momentum": "0..0.95"}
 COMMAND = ["python", "-m", "fedtune.search", "--algo", "fedproto", "--trials", "8", "--name", "mine"]

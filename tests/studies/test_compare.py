@@ -22,6 +22,7 @@ from fedtune.runs import logs, tables
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison import tables as comparison_tables
+from fedtune.studies.comparison.results import scenario_words
 from fedtune.studies.options import ComparisonOptions
 from fedtune.tuning.options import arguments
 
@@ -199,15 +200,17 @@ def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
     """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
     base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
-    assert planned(base).scenario_words == "gfpl-fmnist-w4" and comparison_report.printed(planned(base), "gfpl")
+    assert scenario_words(planned(base).to_record()) == "gfpl-fmnist-w4" and comparison_report.printed(
+        planned(base), "gfpl"
+    )
     for more in (["--batch", "32"], ["--set", "batch=32"]):
         contest = planned([*base, *more])
-        assert contest.scenario_words == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(
+        assert scenario_words(contest.to_record()) == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(
             contest, "gfpl"
         )
         assert contest.to_record()["scenario"]["batch"] == 32
     by_code = planned(["--algos", "fedavg,fedgen", "--preset", "as_published"])
-    assert by_code.scenario_words == "digits-shards" and by_code.to_record()["preset"] == "as_published"
+    assert scenario_words(by_code.to_record()) == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 
 
 @pytest.mark.parametrize(

@@ -221,10 +221,7 @@ def test_the_method_is_whole_in_latex_and_markdown_whatever_names_are(tmp_path: 
     assert not re.search(r"(?m)^(?!%).*(?<!\\)[%#&]", made), "one of TeX's letters is bare"
     assert not re.search("|".join(citations.MARKS), made) and made.count("holm1979") == 2, "once cited, once in a name"
     listed = citations.markdown(found)
-    assert r"\*]" in listed and "(Li et al., 2020)" in listed and "(Holm, 1979)" in listed
-    assert (
-        "- Sture Holm. A Simple Sequentially Rejective Multiple Test Procedure. Scandinavian Journal of Stat" in listed
-    )
+    assert r"\*]" in listed and "[@li2020asha]" in listed and "[@holm1979]" in listed
     assert set(re.findall(r"\\cite\{([^}]*)\}", made)) == set(citations.cited(found))
 
 
@@ -237,9 +234,8 @@ def test_the_bibliography_has_what_is_cited_and_nothing_else(tmp_path: Path) -> 
     whole = citations.REFERENCES.read_text(encoding="utf-8")
     for key, entry in citations._entries().items():
         assert entry.count("{") == entry.count("}") and entry.endswith("\n}"), key
-        fields = citations._fields(key)
+        fields = re.findall(r"(?m)^  (\w+) = \{.*\},?$", entry)
         assert {"author", "title"} <= set(fields) and ("year" in fields or key == "fedtune"), key
-        assert not re.search(r"[{}\\]", citations._reference(key)), key
     known = {k for keys in (method.SEARCHERS, method.SCHEDULERS) for _, of in keys.values() for k in of.split(",") if k}
     assert known <= set(citations._entries()) and whole.count("\n@") + 1 == len(citations._entries())
 

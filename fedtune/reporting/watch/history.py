@@ -89,38 +89,19 @@ def _named(given: Sequence[Path]) -> dict[str, Path]:
     return by_name
 
 
-class History:
-    """The rows of all runs.  One that is over is read once, as long as its record stays as it is."""
-
-    def __init__(self, runs: StudyFolders, reader: Reader) -> None:
-        """reader: of runs that go on."""
-        self._runs, self._reader = runs, reader
-        self._over: dict[str, tuple[Any, HistoryRow]] = {}
-
-    def rows(self) -> Iterator[HistoryRow]:
-        """The rows, in the order of the folders' names."""
-        for name, run in self._runs.all().items():
-            try:
-                yield self._row(name, run)
-            except (UserError, OSError, KeyError, TypeError, ValueError) as error:  # a damaged folder hides no other
-                yield HistoryRow(name, "damaged", what=" ".join(str(error).split())[:200])
-
-    def _row(self, name: str, run: Path) -> HistoryRow:
-        files = RunFiles(run, kind_of(run) or COMPARISON)
-        stat = files.record_file.stat()
-        last_stat, row = self._over.get(name, (None, None))
-        stat_now = stat.st_mtime_ns, stat.st_size, stat.st_ino
-        if row is not None and last_stat == stat_now and not (row.state == GONE and files.driven):
-            return row
-        record = files.record
-        row = _row(name, run, files, record, self._reader)
-        if state_of(files, record)[1]:
-            self._over[name] = stat_now, row
-        return row
+def rows(runs: StudyFolders, reader: Reader) -> Iterator[HistoryRow]:
+    """The rows of all runs, in the order of the folders' names.  reader: of runs that go on."""
+    for name, run in runs.all().items():
+        try:
+            yield _row(name, run, reader)
+        except (UserError, OSError, KeyError, TypeError, ValueError) as error:  # a damaged folder hides no other
+            yield HistoryRow(name, "damaged", what=" ".join(str(error).split())[:200])
 
 
-def _row(name: str, run: Path, files: RunFiles, record: Mapping[str, Any], reader: Reader) -> HistoryRow:
+def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
     """A run's row.  Of a search that is over the record is enough, as its logs may be long or gone."""
+    files = RunFiles(run, kind_of(run) or COMPARISON)
+    record = files.record
     (state, over), seconds, kind = state_of(files, record), record.get("seconds"), kind_of(run)
     state, best, metric, done = (GONE if state.startswith(GONE) else state), None, "", ""
     if kind == REPRODUCTION:

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
 from fedtune.reporting.templates import TextTable, link, part
-from fedtune.reporting.watch import trial_log
-from fedtune.reporting.watch.history import History
+from fedtune.reporting.watch import history, trial_log
+from fedtune.reporting.watch.history import HistoryRow, StudyFolders
 from fedtune.runs import reading
 from fedtune.runs.files import REPRODUCTION, RunFiles, kind_of
 from fedtune.runs.overview import ComparisonStatus, Reader, ReproductionStatus, SearchStatus, Status
@@ -33,25 +33,25 @@ class Page(NamedTuple):
     runs: Mapping[str, Path] = {}  # by name, those of which a report is drawn below
 
 
-def of_history(history: History) -> Page:
+def of_history(runs: StudyFolders, reader: Reader) -> Page:
     """All runs, to be searched and chosen from, the latest first."""
-    columns = ["run", "status", "best", "metric", "done", "what", "started", "minutes"]
-    numeric = {"best": 4, "minutes": None}
+    columns = ["", "run", "status", "best", "metric", "done", "what", "started", "minutes"]
+    words = [name for name in columns if name not in ("best", "minutes")]
 
     def top() -> str:
-        rows = list(history.rows())
-        content = {
-            "columns": [{"name": n, "numeric": n in numeric, "digits": numeric.get(n)} for n in columns],
-            "rows": rows,
-            "links": [run_address(row.name) for row in rows],
-            "sort": columns.index("started"),
-            "rising": False,
-            "best": None,
-            "picks": True,
-        }
-        return part("history", templates.embedded_json(content), MOST)
+        latest = sorted(history.rows(runs, reader), key=lambda row: row.started, reverse=True)
+        rows = [_of_history(row) for row in latest]
+        return part("history", TextTable("Runs", columns, rows, words, sorted={"started": "descending"}), MOST)
 
     return Page("Runs", top)
+
+
+def _of_history(row: HistoryRow) -> list[str]:
+    """A run's cells: a box that chooses it, its name, and what is known of it."""
+    box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
+    best, minutes = ("" if v is None else text.format(v) for v, text in ((row.best, "{:.4f}"), (row.minutes, "{:g}")))
+    named = link(row.name, run_address(row.name))
+    return [box, named, row.state, best, row.metric, row.done, row.what, row.started, minutes]
 
 
 def of_run(name: str, run: Path, reader: Reader) -> Page:

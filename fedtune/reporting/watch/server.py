@@ -26,10 +26,10 @@ from starlette.routing import Route
 
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
-from fedtune.reporting.watch import connection, pages
+from fedtune.reporting.watch import pages
 from fedtune.reporting.watch.access import Access
 from fedtune.reporting.watch.drawing import Artist
-from fedtune.reporting.watch.history import History, StudyFolders
+from fedtune.reporting.watch.history import StudyFolders
 from fedtune.reporting.watch.pages import Page
 from fedtune.runs.overview import Reader
 
@@ -71,7 +71,6 @@ class WatchPages:
         """Nothing has been read."""
         self._runs, self._reader, self._artist = runs, Reader(), Artist()
         self._read, self._drawings = Looks(READ, READ_SHARE), Looks(REDRAW, DRAWN_SHARE)
-        self._history = History(runs, self._reader)
 
     def app(self, token: str, port: int) -> Access:
         """The application."""
@@ -103,7 +102,7 @@ class WatchPages:
             names = dict.fromkeys(request.query_params.getlist("run"))
             return pages.of_several({name: self._runs.folder(name) for name in names})
         if name is None:
-            return pages.of_history(self._history)
+            return pages.of_history(self._runs, self._reader)
         run = self._runs.folder(name)
         if kind == "trial":
             return pages.of_trial(name, run, request.query_params.get("trial", ""))
@@ -190,7 +189,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     for number in (port,) if given else (port, 0):
         try:
             made.bind((host, number))
-            made.listen(connection.backlog())
+            made.listen()
             return made
         except OSError as error:
             why = error.strerror or str(error)
@@ -213,8 +212,8 @@ class _Server(uvicorn.Server):
 def serve(runs: StudyFolders, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
     watch = WatchPages(runs)
-    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": connection.Connection, "loop": "asyncio"}
+    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "loop": "asyncio"}
     quiet: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "proxy_headers": False}
     app: Any = watch.app(token, listening.getsockname()[1])
-    config = uvicorn.Config(app, **settings, **quiet, backlog=connection.backlog(), timeout_graceful_shutdown=2)
+    config = uvicorn.Config(app, **settings, **quiet, timeout_graceful_shutdown=2)
     _Server(config, watch).run(sockets=[listening])

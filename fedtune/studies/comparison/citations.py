@@ -1,4 +1,4 @@
-"""What a text cites, from one list of references: written out in LaTeX, in Markdown, and as BibTeX.
+"""What a text cites, from one list of references: as LaTeX and pandoc's Markdown have it, and as BibTeX.
 
 A citation stands between MARKS in a text.  Names in it are made printable, and so have no such letter.
 """
@@ -50,10 +50,9 @@ def latex(sentences: Sequence[str]) -> str:
 
 
 def markdown(sentences: Sequence[str]) -> str:
-    """The text in Markdown, with authors and years, and the list of references."""
-    texts = _written_out(sentences, in_markdown, lambda keys: f"({'; '.join(map(_short, keys))})", " ")
-    listed = "\n".join(f"- {_reference(key)}" for key in cited(sentences))
-    return f"## Method\n\n{' '.join(texts)}\n\n## References\n\n{listed}\n"
+    """The text in Markdown, with citations as pandoc reads them: [@KEY]."""
+    texts = _written_out(sentences, in_markdown, lambda keys: f"[{'; '.join(f'@{key}' for key in keys)}]", " ")
+    return f"## Method\n\n{' '.join(texts)}\n"
 
 
 def _written_out(
@@ -65,31 +64,3 @@ def _written_out(
         parts = re.split(f" {MARKS[0]}(.*?){MARKS[1]}", line)
         texts.append("".join(space + cite(part.split(",")) if i % 2 else escaped(part) for i, part in enumerate(parts)))
     return texts
-
-
-def _fields(key: str) -> dict[str, str]:
-    """An entry's fields, without TeX's braces and accents."""
-    fields = dict(re.findall(r"(?m)^  (\w+) = \{(.*)\},?$", _entries()[key]))
-    accents = {r"{\'e}": "é", r"{\'a}": "á", r"{\"e}": "ë", "--": "–"}
-    for tex, letter in accents.items():
-        fields = {name: text.replace(tex, letter) for name, text in fields.items()}
-    return {name: text.replace("{", "").replace("}", "") for name, text in fields.items()}
-
-
-def _short(key: str) -> str:
-    """`Li et al., 2020`; without a year, the authors."""
-    fields = _fields(key)
-    names = [name.partition(",")[0] for name in fields["author"].split(" and ")]
-    who = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
-    return ", ".join(filter(None, [who, fields.get("year", "")]))
-
-
-def _reference(key: str) -> str:
-    """A reference in a line."""
-    fields = _fields(key)
-    names = [" ".join(reversed(name.split(", "))) for name in fields["author"].split(" and ")]
-    journal = fields.get("booktitle") or fields.get("journal", "")
-    number = fields.get("volume", "") + (f"({fields['number']})" if "number" in fields else "")
-    place = " ".join(filter(None, [journal, number])) + (f", {fields['pages']}" if "pages" in fields else "")
-    parts = [", ".join(names), fields["title"], ", ".join(filter(None, [place, fields.get("year", "")]))]
-    return ". ".join(filter(None, parts)) + "."

@@ -21,7 +21,7 @@ from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.comparison.citations import cite
 from fedtune.studies.comparison.plan import ComparisonPlan
-from fedtune.studies.comparison.results import Results
+from fedtune.studies.comparison.results import Results, scenario_words
 from fedtune.studies.comparison.text import listed
 from fedtune.tuning import schedulers, searchers, verdict
 
@@ -80,6 +80,7 @@ def _of_plan(c: ComparisonPlan) -> dict[str, Any]:
             for p in first_searches
         ],
         "top": TOP,
+        "where": scenario_words(c.to_record()),
     }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.experiment import scenarios
 from fedtune.experiment.experiment import Experiment, built_in, fitting
 from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
@@ -101,13 +100,6 @@ class ComparisonPlan:
     def own(self) -> tuple[UserFile, ...]:
         """The user's files that the searches are made of."""
         return user_files.merged(*(p.own for p in self.plans.values()))
-
-    @property
-    def scenario_words(self) -> str:
-        """The scenario by name, with the fields that were changed; of programs alone: their own data."""
-        if p := self._of_engine:
-            return scenarios.in_words(p.scenario, self.scenario_record["scenario"], dict(p.options.fields))
-        return "their own data"
 
     @property
     def scenario_record(self) -> dict[str, Any]:

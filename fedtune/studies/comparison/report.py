@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
 
-from fedtune.core import terminal
-from fedtune.core.terminal import command_line, near, say
+from fedtune.core.terminal import command_line, near, say, say_table
 from fedtune.experiment.scenarios import find
 from fedtune.runs import overview
 from fedtune.runs.files import RunFiles, write_whole
@@ -120,13 +118,7 @@ def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outc
 def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:
     """Print the tables, and the notes below them under their headings."""
     for title, text in titled:
-        shown = Table(title=title, title_justify="left")
-        for i, column in enumerate(text):
-            is_text = i == 0 or "hyper" in column
-            shown.add_column(column, justify="left" if is_text else "right", no_wrap=i == 0)
-        for row in text.itertuples(index=False):
-            shown.add_row(*row)
-        terminal.console().print(shown)
+        say_table(title, text, text.values.tolist(), left=("tuned hyperparameters",))
     for heading, lines in notes.items():
         if lines:
             say(heading)

@@ -12,9 +12,9 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import ACCURACY, Objective
 from fedtune.core.statistics import interval, number
 from fedtune.core.terminal import several
-from fedtune.reporting.templates import TextTable
 from fedtune.runs import trial_states
-from fedtune.tuning import verdict
+
+Table = tuple[str, list[str], list[list[str]]]  # a title, columns, and rows of text, whose first cell is a name
 
 SPREAD = {  # of test accuracy, beside its mean over clients
     "test_acc_std": "std over clients",
@@ -76,8 +76,11 @@ class FinalCheck:
         return self.of("best") - self.of("default").reindex(self.of("best").index)
 
     def text(self, name: str, column: str = "") -> str:
-        """The mean with its interval, in words."""
-        return interval(*statistics.mean(self.of(name, column)), ".4f", within=limits(column or self.column))
+        """The mean with its interval, in words; where runs have no figure, how many: the mean of others is too good."""
+        values = self.of(name, column)
+        if not column and (lost := int(values.isna().sum())):
+            return f"{self.loss_word(name)} in {lost} of {len(values)}"
+        return interval(*statistics.mean(values), ".4f", within=limits(column or self.column))
 
     @property
     def paired(self) -> statistics.Difference:
@@ -90,21 +93,41 @@ class FinalCheck:
 
     def verdict(self) -> str:
         """What was gained and how sure that is, as the first half of a sentence."""
-        return verdict.sentence(self.runs, self.objective, self.repeatable)
+        if len(self.names) < 2:
+            return "The tuned configuration is the default one"
+        gain, what = self.paired, self.what.replace("Test", "test")
+        if math.isnan(gain.mean):
+            how = f"{self.loss_word(*self.names)} {self.where_text}"
+            return f"Runs {how}, so whether tuning gained anything over the default is unknown"
+        start = f"{self.on_all.capitalize()} the tuned configuration"
+        if math.isnan(gain.half):
+            unknown = "how much of that is chance is unknown"
+            return f"{start} differs from the default by {self.difference()} in {what}; {unknown}"
+        by = f"{self.difference()} in {what}, 95 % interval"
+        if abs(gain.mean) <= gain.half:
+            return f"{start} does not differ significantly from the default ({by})"
+        better = gain.mean * self.objective.sign_of(self.column) > 0
+        return f"{start} {'beats' if better else 'is worse than'} the default ({by})"
+
+    @property
+    def on_all(self) -> str:
+        """On how many seeds its figures were found, in words."""
+        seeds, runs = several(self.seeds, "fresh seed"), several(self.seeds, "repetition")
+        return f"on {seeds}" if self.repeatable else f"in {runs}"
 
     @property
     def where_text(self) -> str:
         """Where its figures were found, in words."""
         return "on fresh seeds" if self.repeatable else "when repeated"
 
-    def spread(self) -> TextTable:
+    def spread(self) -> Table:
         """Means over seeds of how test accuracy is spread over clients; without rows where that is not known."""
         columns = {c: text for c, text in SPREAD.items() if c in self.runs and "test_acc_std" in self.runs}
         rows = [[n, *(number(self.of(n, c).mean(), ".4f") for c in columns)] for n in self.names if columns]
         caption = "Test accuracy over clients and classes, means of the same runs"
-        return TextTable(caption, ["configuration", *columns.values()], rows, ("configuration",))
+        return caption, ["configuration", *columns.values()], rows
 
-    def table(self) -> TextTable:
+    def table(self) -> Table:
         """Mean with interval, each seed, and megabytes a run: of each configuration, and of their difference."""
         rows = [[n, self.text(n), _listed(self.of(n), self.ends(n)), self._megabytes(n)] for n in self.names]
         if self.column != "test_acc" and "test_acc" in self.runs:
@@ -115,13 +138,9 @@ class FinalCheck:
         if len(self.names) > 1:
             how = "best − default, by seed" if self.repeatable else "best − default"
             rows.append([how, self.difference(), _listed(self.each, self.ends(*self.names), "+"), ""])
-        on_all = (
-            f"on {several(self.seeds, 'fresh seed')}" if self.repeatable else f"in {several(self.seeds, 'repetition')}"
-        )
         columns = ["configuration", "mean ± 95 % interval", f"each {'seed' if self.repeatable else 'repetition'}"]
         columns += ["MB a run"] * ("comm_mb" in self.runs)
-        rows = [row[: len(columns)] for row in rows]
-        return TextTable(f"{self.what} {on_all}, last round", columns, rows, columns[:1])
+        return f"{self.what} {self.on_all}, last round", columns, [row[: len(columns)] for row in rows]
 
     def _megabytes(self, name: str) -> str:
         return number(self.of(name, "comm_mb").mean(), ".2f") if "comm_mb" in self.runs else ""
