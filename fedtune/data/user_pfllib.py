@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fedtune.core import bounded, plain_pickle
+from fedtune.core import plain_pickle
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows
@@ -73,7 +73,7 @@ def config(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        content = json.loads(bounded.read(file))
+        content = json.loads(file.read_bytes())
         if not all(isinstance(content.get(n, 1), int) for n in ("num_clients", "num_classes")):
             raise ValueError("num_clients and num_classes must be whole numbers")
     except (ValueError, AttributeError, RecursionError) as error:
