@@ -44,8 +44,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "val_shots": (1, 1_000_000), "test_shots": (1, 1_000_000), "floor": (3, 1_000_000), "owners": (1, 1_000_000),
     "shards": (1, 1_000_000), "groups": (1, 1_000_000), "features": (0, 1_000_000), "ways_spread": (0, 100_000),
     "shots_spread": (0, 1_000_000), "all_classes": (0, 100_000_000), "eval_clients": (0, 1_000_000), "power": (0, 100),
-    "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise_spread": (0, 1),
-    "image_size": (0, 4096), "min_rows": (0, 1_000_000),
+    "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise": (0, 1),
+    "label_noise_spread": (0, 1), "noisy_clients": (0, 1), "image_size": (0, 4096), "min_rows": (0, 1_000_000),
 }  # fmt: skip
 
 
@@ -228,9 +228,6 @@ class Scenario:
             )
         if not abs(self.rotation) <= 1e6:
             raise UserError(f"rotation must be a number of degrees, at most a million, but got {self.rotation}")
-        for name in ("label_noise", "noisy_clients"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
 
     def _check_against_data(self) -> None:
         if user_files.is_reference(self.dataset, datasets.names()) and not user_metadata.is_own(self.dataset):
