@@ -79,9 +79,7 @@ class Hyperparameter:
     extra_values: tuple[Any, ...] = ()  # allowed outside the range: 0 switches a term off
     symbol: str = ""
     help: str = ""
-    first_round: int | str = (
-        1  # the first round it matters in (1 is the first), or the algorithm's method that returns it
-    )
+    first_round: int | str = 1  # the first one it matters in, from 1 on, or the algorithm's method that returns it
     late: bool = False  # it matters only in late rounds, if at all
 
     @property
@@ -156,19 +154,11 @@ class Hyperparameter:
     @classmethod
     def from_record(cls, name: str, fields: Mapping[str, Any]) -> Hyperparameter:
         """The declaration in a record."""
-        return cls(
-            name=name,
-            default=fields["default"],
-            low=fields.get("low"),
-            high=fields.get("high"),
-            log=bool(fields.get("log")),
-            choices=tuple(fields.get("choices") or ()),
-            extra_values=tuple(fields.get("extra_values") or ()),
-            symbol=str(fields.get("symbol", "")),
-            help=str(fields.get("help", "")),
-            first_round=1,
-            late=False,
-        )
+        values: dict[str, Any] = {
+            n: fields[n] for n in ("default", "low", "high", "log", "symbol", "help") if n in fields
+        }
+        values |= {n: tuple(fields.get(n) or ()) for n in ("choices", "extra_values")}
+        return cls(name=name, **values)
 
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"

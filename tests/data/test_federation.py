@@ -280,7 +280,9 @@ def test_every_fedgen_scenario_can_be_dealt_from_data_of_its_shape(name: str) ->
         ({"batch": 0}, "batch must be a whole number in 1..256 .*, but got 0"),
         ({"lr": 2}, "lr must be a number in .*, but got 2"),
         ({"optimizer": "rmsprop"}, "optimizer must be one of sgd | adam, but got 'rmsprop'"),
-        # a partition would refuse these once the data are loaded; they can be told before
+        ({"shards": 0}, "shards must be at least 1, but got 0"),
+        ({"power": "nan"}, "power must not be negative, but got nan"),
+        ({"thinning": -1}, "thinning must not be negative, but got -1"),
         ({"ways": 1}, "ways must be"),
         ({"shots": 1}, "shots must be"),
         ({"partition": "dirichlet", "floor": 2}, "floor must be"),
