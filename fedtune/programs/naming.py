@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 SUFFIX = ".toml"
 
@@ -18,8 +19,8 @@ def is_command(word: str) -> bool:
 
 
 def is_app(word: str) -> bool:
-    """Whether it is the folder of a Flower app: `.`, or a path with a slash, of no file of Python's."""
-    is_folder = word in (".", "..", "~") or "/" in word
+    """Whether it is the folder of a Flower app: `.`, or a path with a slash, of no file."""
+    is_folder = word in (".", "..", "~") or ("/" in word and not Path(word).is_file())
     return is_folder and not is_file(word) and not is_command(word) and not re.search(r"\.py\b", word)
 
 
