@@ -1,4 +1,4 @@
-"""Study folders as dataframes, as fedtune.runs.frames and fedtune.studies.comparison.files make them.
+"""Study folders as dataframes, as fedtune.runs.frames and fedtune.studies.comparison.results make them.
 
 from fedtune.analysis import frames
 trials, rounds = frames.load("runs/gfpl-digits-w4-20261121-050812")

@@ -8,7 +8,6 @@ import sys
 from fedtune.analysis.reproduction.options import ReproductionOptions
 from fedtune.core import terminal
 from fedtune.core.importing import quick_imports
-from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
 
 
@@ -27,7 +26,6 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `python -m fedtune.analysis.reproduce` and return its exit status."""
-    require_none(argv, "a reproduction")
     args = parser().parse_args(argv)
     if args.list or args.table is None:
         _list()

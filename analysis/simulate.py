@@ -12,9 +12,8 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say, several
-from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.types import above_zero, bounded_int
+from fedtune.tuning.options.types import above_zero, number
 from fedtune.user_code.command import require_new
 
 if TYPE_CHECKING:
@@ -88,7 +87,6 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `python -m fedtune.analysis.simulate` and return its exit status."""
-    require_none(argv, "a simulation")
     args = parser().parse_args(argv)
     file = args.output
     require_new("--output", file, ".csv")
@@ -234,7 +232,7 @@ def _names(text: str) -> list[str]:
 
 
 def _numbers(flag: str, text: str, low: int, high: int) -> list[int]:
-    return _parsed(flag, text, bounded_int(low, high))
+    return _parsed(flag, text, number(int, low, high))
 
 
 def _parsed(flag: str, text: str, parse: Callable[[str], T]) -> list[T]:

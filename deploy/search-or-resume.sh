@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # search-or-resume.sh RUN [COMMAND] ARGUMENTS: start what leaves its folder at RUN, or go on with it if RUN is there.
 #
-# COMMAND is any of fedtune's that trains on a cluster: search (the default), compare, reproduce, tabulate, extend or
+# COMMAND is any of fedtune's that trains on a cluster: search (the default), compare, reproduce, tabulate, resume or
 # replay.  For systems that start a job again after a time limit, a preemption or a dead node: the same command line,
 # given any number of times, runs every trial once.  It joins the Ray cluster that it runs in.  Of a finished search it
 # says so and ends as the search did.  With STOP_FILE in the environment the command ends as by Ctrl-C once that file is
@@ -19,8 +19,8 @@ place=(--storage-path "$(dirname "$run")" --name "$(basename "$run")" --address 
 case $command in
     search | compare) words=(python -m fedtune "$command" "$@" "${place[@]}") ;;
     reproduce | tabulate) words=(python -m "fedtune.analysis.$command" "$@" "${place[@]}") ;;
-    extend | replay) words=(python -m fedtune "$command" "$@" --name "$(basename "$run")" --address auto) ;;
-    *) echo "error: a command must be search, compare, reproduce, tabulate, extend or replay, but got $command" >&2
+    resume | replay) words=(python -m fedtune "$command" "$@" --name "$(basename "$run")" --address auto) ;;
+    *) echo "error: a command must be search, compare, reproduce, tabulate, resume or replay, but got $command" >&2
         exit 2 ;;
 esac
 for record in "$run/run.json" "$run/compare.json"; do

@@ -230,10 +230,10 @@ def spaces() -> Picture:
                 low, high = (declared[name].low if end is None else end for end in ranges[name])
                 p.line([(x(low), y), (x(high), y)], colour, thick)
         p.text(144, y + 4, f"{hp.low:g}", "note", "end")
-        p.text(422, y + 4, f"{hp.high:g}" + (" (log)" if hp.log else ""), "note")
+        p.text(422, y + 4, f"{hp.high:g}" + (" log" if hp.log else ""), "note")
         if name in shared.DEFAULT:
             low, high = shared.DEFAULT[name]
-            p.text((x(low) + x(high)) / 2, y + 18, f"{low:g} … {high:g}", "note", "middle", size=11)
+            p.text((x(low) + x(high)) / 2, y + 18, f"{low:g}..{high:g}", "note", "middle", size=11)
     return p
 
 

@@ -7,6 +7,7 @@ A part stands between the lines `<!-- NAME -->` and `<!-- end -->`; what stands 
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fedtune
-from fedtune.__main__ import GROUPS
+from fedtune.__main__ import COMMANDS, GROUPS
 from fedtune.analysis import plots
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS
@@ -29,6 +30,7 @@ from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.tuning import schedulers, shared
 from fedtune.tuning.domains import domain_text
 from fedtune.tuning.space_types import Under
+from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
 PAGES = (
@@ -187,8 +189,22 @@ def commands() -> str:
     )
 
 
+def options() -> str:
+    """A row per option of any command: how it is typed, which commands take it, and its help."""
+    by_name: dict[tuple[str, str], list[str]] = {}
+    for command in COMMANDS:
+        parser = importlib.import_module(f"fedtune.commands.{command}").parser()
+        for action in parser._actions:
+            if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help":
+                key = command_help.spelled(action), action.help.replace("%%", "%").partition("; there are")[0]
+                by_name.setdefault(key, []).append(f"`{command}`")
+    rows = [(f"`{spelled}`", ", ".join(of), text) for (spelled, text), of in sorted(by_name.items())]
+    return table(("option", "of", "what it does"), rows)
+
+
 PARTS = {
     "commands": commands,
+    "options": options,
     **{f"public: {module}": partial(public, module) for module in PUBLIC},
     "ideas": ideas,
     "hyperparameters of every algorithm": lambda: hyperparameter_table(Scenario),

@@ -1,4 +1,4 @@
-"""The console command: fedtune search | resume | run | list, …."""
+"""The console command: fedtune search | run | resume | list, …."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ GROUPS = {  # what one wants -> its commands
         "report": "write the findings to one HTML page",
     },
     "continue": {
-        "resume": "finish an interrupted run",
-        "extend": "give a finished search more trials or rounds",
+        "resume": "finish an interrupted run, or give a search more trials",
         "replay": "repeat a search's trials and compare every number",
     },
 }
@@ -61,6 +60,7 @@ def _dispatch(argv: list[str] | None) -> int:
             print("\n".join([f"\n{want}:", *(f"  {name:16} {what}" for name, what in of.items())]))
         print("\nfor details: fedtune COMMAND --help")
         print("for completion with TAB: fedtune --print-completion bash|zsh|fish")
+        print("\nexamples:\n  fedtune search gfpl --trials 16\n  fedtune report runs/first")
         return 0 if args else 2
     if args[0] == "--version":
         print(f"fedtune {VERSION}")

@@ -16,7 +16,7 @@ from fedtune.core.threads import one_thread
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.scenario import Scenario
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_file, is_program
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code import user_files
 
@@ -75,7 +75,7 @@ def options_of(cls: type[Options], given_algo: Algo, scenario: str, given: Mappi
     if is_program(algo):
         from fedtune.programs import program_file
 
-        theirs, searchable = ["rounds"], list(program_file.read(algo).hyper)
+        theirs, searchable = ["rounds"], list(program_file.read(algo).hyper) if is_file(algo) else []
     else:
         theirs = [f.name for f in dataclasses.fields(Scenario)]
         searchable = list(hyperparameters(registry.find(user_files.take_each(algo, registry.names())[0])))

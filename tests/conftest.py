@@ -204,7 +204,7 @@ def one_ray(_ray_ends: ExitStack) -> None:
         _ray_ends.close()
         folder = _ray_ends.enter_context(local_ray.folder())
         with ray_start.settings():
-            ray_start._connect(None, host=ray_start.LOOPBACK, folder=folder)
+            ray_start._connect(None, folder=folder)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from fedtune.core import bounded, interrupting
+from fedtune.core import interrupting
 from fedtune.runs.trial_states import SNAPSHOTS, trials_in
 
 TUNER_FILE = "tuner.pkl"  # a run's settings
@@ -187,14 +187,14 @@ def is_snapshot(file: Path) -> bool:
 
 def holds_trials(snapshot: Path) -> bool:
     """Whether a snapshot has trials and a controller; an error if it is damaged."""
-    content = json.loads(bounded.read(snapshot))
+    content = json.loads(snapshot.read_bytes())
     return bool(content["trial_data"]) and "runner_data" in content
 
 
 def none_begun(snapshot: Path) -> bool:
     """Whether a snapshot is of a search that was interrupted before its first trial."""
     try:
-        return bool(json.loads(bounded.read(snapshot))["trial_data"] == [])
+        return bool(json.loads(snapshot.read_bytes())["trial_data"] == [])
     except Exception:  # it is damaged
         return False
 
@@ -210,7 +210,7 @@ def forget_decisions(snapshot: Path) -> None:
     It would do it after the next checkpoint, to a trial that has begun again by then: one that was to end in its last
     round would be stopped in its first.
     """
-    state = json.loads(bounded.read(snapshot))
+    state = json.loads(snapshot.read_bytes())
     if any(state["runner_data"].get(name) for name in DECISIONS):
         state["runner_data"] |= {name: {} for name in DECISIONS if state["runner_data"].get(name)}
         part = snapshot.with_name(snapshot.name + ".part")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import re
@@ -61,14 +60,13 @@ def connected(
     cpus: float,
     gpus: float,
     dashboard: bool,
-    host: str = LOOPBACK,
     trials: int = 0,
     log: Path | None = None,
     storage: Path | None = None,
 ) -> Iterator[int]:
     """Ray for the duration of this context: a cluster's, or started here.  Yields how many trials fit at once.
 
-    cpus, gpus: of a trial.  host: where the dashboard of a Ray started here listens; all else listens on loopback.
+    cpus, gpus: of a trial.  A Ray that is started here listens on loopback only.
     trials: as many as are to run at once, if Ray has room for them; a Ray started here makes ready for them.
     log: the file for what Ray says of nodes at length.  storage: a folder that every node of a cluster must see.
     A Ray that this process is connected to is used, and left running.  SIGTERM is handled like Ctrl-C meanwhile.
@@ -84,7 +82,7 @@ def connected(
             folder = None if address else held.enter_context(local_ray.folder())
             held.enter_context(local_ray.watched())
             held.callback(ray_internals.shut_down)
-            url = _connect(address, host, dashboard, folder)
+            url = _connect(address, dashboard, folder)
             if url or (dashboard and not address):
                 held.enter_context(local_ray.dashboard(url, RunFiles(log.parent).dashboard_file if log else None))
             held.enter_context(interrupting.terminable())  # once more, where another Ray has put in its own
@@ -152,7 +150,7 @@ def _note_other_clusters(address: str | None) -> None:
         say(f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one")
 
 
-def _connect(address: str | None, host: str, dashboard: bool = False, folder: Path | None = None) -> str:
+def _connect(address: str | None, dashboard: bool = False, folder: Path | None = None) -> str:
     """Join a cluster, or start a Ray here; the address of its dashboard, "" if it has none.
 
     folder: for the files of a Ray that is started.
@@ -164,7 +162,11 @@ def _connect(address: str | None, host: str, dashboard: bool = False, folder: Pa
         local_ray.keep_token_private()
         ray_internals.show_token()
     else:
-        how |= {"dashboard_host": host, "_temp_dir": f"{folder}/{local_ray.INSIDE}", "num_cpus": processors.usable()}
+        how |= {
+            "dashboard_host": LOOPBACK,
+            "_temp_dir": f"{folder}/{local_ray.INSIDE}",
+            "num_cpus": processors.usable(),
+        }
         how |= {} if dashboard else {"include_dashboard": False}
     try:
         with ExitStack() as meanwhile:
@@ -243,22 +245,6 @@ def _too_many(wanted: float, kind: str, have: float) -> UserError:
     return UserError(
         f"a trial needs {wanted:g} {kind}, but the cluster has {have:g}; lower --{kind.lower()}s-per-trial"
     )
-
-
-def require_host(host: str) -> None:
-    """UserError for a dashboard that others could reach without a token, or that cannot listen there."""
-    try:
-        address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
-            probe.bind(address[4])
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"--dashboard-host must be an address of this machine, but got {host!r} ({error})") from error
-    mode = os.environ.get("RAY_AUTH_MODE", "token")  # Ray asks for a token where nothing else is said
-    if mode.lower() != "token" and not ipaddress.ip_address(address[4][0]).is_loopback:
-        raise UserError(
-            f"a dashboard that others can reach can run any code, so it must ask for a token, but got --dashboard-host "
-            f"{host} with RAY_AUTH_MODE={mode}; unset that, or leave --dashboard-host out"
-        )
 
 
 def require_address(address: str | None) -> None:

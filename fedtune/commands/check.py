@@ -16,13 +16,14 @@ from fedtune.core.findings import Finding, summary
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import printable, say
 from fedtune.programs import program_check, workload
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_app, is_file
 from fedtune.programs.workload import ProgramWorkload
 from fedtune.tuning.options import arguments
-from fedtune.tuning.options.options import ExperimentOptions, flag
+from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.types import flag
 
-OF_FLOWER = ("flower", "metric", "space", "python")  # options that `fedtune search` has, too
+OF_FLOWER = ("metric", "vary")  # options that `fedtune search` has, too
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,16 +31,15 @@ def parser() -> argparse.ArgumentParser:
     p = arguments.Parser(
         prog="fedtune check",
         description="Check an algorithm, a model or a program: one line a check, with what fails and how to fix it.",
+        examples=("fedtune check mine.py", "fedtune check train.toml --rounds 2"),
     )
     p.add_argument(
         "what",
         nargs="?",
         default="",
         metavar="WHAT",
-        help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, or a program file (FILE.toml)",
-    )
-    p.add_argument(
-        "--model", default="", metavar="FILE.py:NAME", help="your model; with an algorithm, the clients' model"
+        help="your algorithm or model (FILE.py or FILE.py:NAME), a built-in's name, a program file (FILE.toml), or a "
+        "Flower app's folder (./app)",
     )
     arguments.add_options(
         p,
@@ -49,21 +49,16 @@ def parser() -> argparse.ArgumentParser:
         "debug",
         scenario="whose data shape, model and local training to check with (default: small clients of many kinds)",
     )
-    p.add_argument("--dataset", default="", metavar="NAME", help="data set whose row shape and classes are used")
-    p.add_argument(
-        "--x-as",
-        default="",
-        metavar="KIND",
-        help="what its rows are (image, tokens, …), where type and shape leave it open",
-    )
+    arguments.add_fields(p, "dataset", "model", "x_as")
     arguments.add_options(
         p,
         SearchOptions,
         *OF_FLOWER,
-        flower="a Flower app, with --metric client:NAME, and with --space for hyperparameters of its run config",
+        metric="of a Flower app: client:NAME, the figure that selects",
+        vary="of a Flower app: a key of its run config with a range; LOW..HIGH or 'LOW..HIGH log'",
     )
     p.add_argument(
-        "--check-rounds",
+        "--rounds",
         type=int,
         metavar="N",
         help=f"rounds of each run of a program or a Flower app (default: {program_check.REPORTS} reports)",
@@ -77,35 +72,33 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     of_flower = arguments.given(args, SearchOptions, *OF_FLOWER)
-    if args.what and "flower" in of_flower:
-        raise UserError(f"WHAT or --flower says what is checked, but got {args.what} and {args.flower}")
-    if "flower" in of_flower:
-        app = SearchOptions(**of_flower, set=given.get("set", {})).workload()
-        return _check_program(cast(ProgramWorkload, app), args, {"scenario": given.get("scenario")})
+    if is_app(args.what):
+        app = SearchOptions(algo=args.what, **of_flower, set=given.get("set", {})).workload()
+        return _check_program(cast(ProgramWorkload, app), args.rounds, given | {"set": {}})
     if of_flower:
-        raise UserError(f"{flag(next(iter(of_flower)))} goes with --flower, but it was not given")
-    if is_program(args.what):
-        program = workload.of_file(args.what, pinned=given.get("set"))
-        return _check_program(program, args, given)
-    if args.check_rounds is not None:
-        got = args.what or args.model or "neither"
-        raise UserError(f"--check-rounds goes with a program file or --flower, but got {got}")
+        raise UserError(f"{flag(next(iter(of_flower)))} goes with a Flower app's folder, but got {args.what or 'none'}")
+    if is_file(args.what):
+        return _check_program(workload.of_file(args.what, pinned=given.get("set")), args.rounds, given)
+    fields = given.get("fields", {})
+    if args.rounds is not None:
+        got = args.what or fields.get("model") or "neither"
+        raise UserError(f"--rounds goes with a program file or a Flower app, but got {got}")
     with quick_imports():
         import torch
 
         from fedtune.studies.checking import Check, found
 
     torch.set_num_threads(1)  # as in a trial
-    fields = {name: value for name, value in (("dataset", args.dataset), ("x_as", args.x_as)) if value}
-    check = Check(args.what, given.get("scenario", ""), args.model, given.get("set", {}), **fields)
+    check = Check(args.what, given.get("scenario", ""), set=given.get("set", {}), **fields)
     return _status(check.title(), map(found, check.judge()))
 
 
-def _check_program(program: ProgramWorkload, args: argparse.Namespace, given: dict[str, Any]) -> int:
-    other = {"scenario": given.get("scenario"), "model": args.model, "dataset": args.dataset, "x-as": args.x_as}
-    for option in (name for name, value in other.items() if value):
-        raise UserError(f"--{option} goes with an algorithm or a model, but {program.name} is a program; leave it out")
-    check = program_check.ProgramCheck(program, args.check_rounds, tell=_progress)
+def _check_program(program: ProgramWorkload, rounds: int | None, given: dict[str, Any]) -> int:
+    for name in [*given.get("fields", ()), *(n for n in ("scenario",) if n in given)]:
+        raise UserError(
+            f"{flag(name)} goes with an algorithm or a model, but {program.name} is a program; leave it out"
+        )
+    check = program_check.ProgramCheck(program, rounds, tell=_progress)
     return _status(check.title(), check.judge())
 
 

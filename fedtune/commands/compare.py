@@ -16,6 +16,10 @@ def parser() -> argparse.ArgumentParser:
         prog="fedtune compare",
         usage="%(prog)s --algos A,B,… [options]",
         description="Tune several algorithms with the same budget, then compare them on fresh seeds.",
+        examples=(
+            "fedtune compare --algos gfpl,fedproto --trials 16",
+            "fedtune compare --algos mine.py,fedavg --scenario fmnist-dir0.1 --name mine",
+        ),
     )
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
     for name in ("--algo", "--final-seeds"):

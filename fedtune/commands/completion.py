@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.user_code.command import Parser, guarded
 
 SHELLS = ("bash", "zsh", "fish")
-SPACES = ("default", "paper", "wide")
-Completer = Callable[..., Iterable[str]]  # prefix=… -> words that begin with it
 
 
 @guarded
@@ -49,72 +48,43 @@ def parser(commands: Mapping[str, str], words: list[str]) -> Parser:
     for name, what in commands.items():
         each.add_parser(name, help=what)
     if (typed := words[1] if len(words) > 1 else "") in commands:
-        command = importlib.import_module(f"fedtune.commands.{typed.replace('-', '_')}").parser()
-        by_option = completers()
+        command = importlib.import_module(f"fedtune.commands.{typed}").parser()
+        known = names()
         for action in command._actions:
-            if completer := by_option.get(action.dest):
-                action.completer = completer
+            if action.dest in known:
+                action.completer = partial(_completed, known[action.dest])
         each.choices[typed] = command
     return top
 
 
-def completers() -> dict[str, Completer]:
-    """What completes each argument, by its dest; argparse's choices and files are completed without."""
-    from argcomplete.completers import FilesCompleter
-
+def names() -> dict[str, list[str]]:
+    """What may stand for an argument, by its dest; argparse's choices are completed without, and a shell adds files."""
     from fedtune.core.hyper import hyperparameters
-    from fedtune.core.metrics import METRICS
     from fedtune.data import datasets
     from fedtune.experiment import registry, scenario, scenarios
     from fedtune.nn import catalogue
-
-    def either(names: Iterable[str], *endings: str) -> Completer:
-        files: Any = FilesCompleter(endings)
-        return lambda prefix, **_: [*(n for n in names if n.startswith(prefix)), *files(prefix)]
-
-    def several(names: Iterable[str]) -> Completer:
-        def words(prefix: str, **_: Any) -> list[str]:
-            before, comma, last = prefix.rpartition(",")
-            return [f"{before}{comma}{n}" for n in names if n.startswith(last)]
-
-        return words
-
-    algorithms = registry.names()
-    fields = {
-        f"field_{n}": either(map(str, k.choices)) for n, k in hyperparameters(scenario.Scenario).items() if k.choices
-    }
-    settable = [f"{n}=" for n in hyperparameters(scenario.Scenario)]
-    return fields | {
-        "algo": either(algorithms, "py", "toml"),
-        "what": either(algorithms, "py", "toml"),
-        "algos": several([*algorithms, "all"]),
-        "baselines": several([*algorithms, "none"]),
-        "scenario": either(scenarios.SCENARIOS),
-        "space": either(SPACES, "py"),
-        "set": either(settable),
-        "also": either([n.removesuffix("=") for n in settable]),
-        "ranges": either(settable),
-        "objective": several(list(METRICS)),
-        "field_dataset": either(datasets.names(), "npz", "csv", "py"),
-        "field_model": either([*catalogue.WIDTHS, *catalogue.FAMILIES], "py"),
-        "field_partition": either(scenario.PARTITIONS, "npz"),
-        "field_evaluation": either(scenario.EVALUATIONS),
-        "program": either((), "toml"),
-        "run": _runs,
-        "runs": _runs,
-    }
-
-
-def _runs(prefix: str, **_: Any) -> list[str]:
-    """Study folders that begin so, and folders on the way there; without a prefix those in runs/, the newest first."""
     from fedtune.runs.files import kind_of
 
-    typed = prefix or "runs/"
-    folder = Path(typed if typed.endswith("/") else os.path.dirname(typed) or ".").expanduser()
-    try:
-        folders = [p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")]
-    except OSError:
-        folders = []
-    start = typed if typed.endswith("/") else f"{os.path.dirname(typed)}/" if "/" in typed else ""
-    newest = sorted(folders, key=lambda p: -p.stat().st_mtime)
-    return [f"{start}{p.name}" + "/" * (kind_of(p) is None) for p in newest if f"{start}{p.name}".startswith(typed)]
+    shared, algorithms = hyperparameters(scenario.Scenario), registry.names()
+    runs = sorted(filter(kind_of, Path("runs").glob("*")), key=lambda p: -p.stat().st_mtime)
+    found = {f"field_{n}": list(map(str, hp.choices)) for n, hp in shared.items() if hp.choices}
+    found |= {name: algorithms for name in ("algo", "what", "algos", "baselines")}
+    found |= {name: list(map(str, runs)) for name in ("run", "runs")}
+    return found | {
+        "scenario": list(scenarios.SCENARIOS),
+        "space": ["default", "paper", "wide"],
+        "set": [f"{n}=" for n in vars(scenarios.OWN)],
+        "vary": list(shared),
+        "field_dataset": list(datasets.names()),
+        "field_model": [*catalogue.WIDTHS, *catalogue.FAMILIES],
+        "field_partition": list(scenario.PARTITIONS),
+        "field_evaluation": list(scenario.EVALUATIONS),
+    }
+
+
+def _completed(names: Iterable[str], prefix: str, **_: Any) -> list[str]:
+    """The names that begin so; after a comma that of the last of several, and where there is none, files."""
+    from argcomplete.completers import FilesCompleter
+
+    before, comma, last = prefix.rpartition(",")
+    return [f"{before}{comma}{n}" for n in names if n.startswith(last)] or list(FilesCompleter()(prefix))

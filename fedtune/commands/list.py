@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from fedtune.experiment import registry, scenarios
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 from fedtune.nn import catalogue
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_file
 from fedtune.user_code import entry_points, user_files
 from fedtune.user_code.command import Parser, guarded
 
@@ -32,21 +33,19 @@ TOPICS = ("models", "scenarios", "data", "metrics")
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune list`."""
-    p = Parser(prog="fedtune list", description="List algorithms, a line each; or models, scenarios, data, metrics.")
+    p = Parser(
+        prog="fedtune list",
+        description="List algorithms, a line each; or models, scenarios, data, metrics.",
+        examples=("fedtune list gfpl", "fedtune list fedbabu fedavgft:wide"),
+    )
     p.add_argument(
         "what",
-        nargs="?",
+        nargs="*",
         metavar="WHAT",
-        help=f"an algorithm or FILE.py[:NAME]: its text, hyperparameters and spaces; or {', '.join(TOPICS)}",
+        help=f"an algorithm or FILE.py[:NAME]: its text, hyperparameters and spaces; or {', '.join(TOPICS)}; or two "
+        "algorithms A[:SPACE]: their search spaces side by side, where * marks what differs",
     )
-    p.add_argument(
-        "--spaces",
-        metavar="A[:NAME],B[:NAME]",
-        help="two algorithms' search spaces side by side (default space, or NAME); * marks where they differ",
-    )
-    p.add_argument(
-        "--scenario", default=DEFAULT, metavar="NAME", help=f"with --spaces: the scenario (default {DEFAULT})"
-    )
+    p.add_argument("--scenario", metavar="NAME", help=f"with two algorithms: the scenario (default {DEFAULT})")
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -55,15 +54,19 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune list` and return its exit status."""
     args = parser().parse_args(argv)
-    if args.what and is_program(args.what):
-        raise UserError(f"fedtune list shows algorithms, but got {args.what}, a program; its file says what it has")
-    console = terminal.console()
-    if args.spaces:
-        console.print(_spaces(args.spaces, args.scenario))
-    elif args.what in TOPICS:
-        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}[args.what](console)
-    elif args.what:
-        _algorithm(console, user_files.take_each(args.what, registry.names())[0])
+    if programs := [word for word in args.what if is_file(word)]:
+        raise UserError(f"fedtune list shows algorithms, but got {programs[0]}, a program; its file says what it has")
+    if len(args.what) > 2 or (args.scenario and len(args.what) < 2):
+        raise UserError(
+            f"fedtune list shows one thing, or two search spaces, but got {' '.join(args.what) or 'neither'}"
+        )
+    console, what = terminal.console(), args.what[0] if args.what else ""
+    if len(args.what) == 2:
+        console.print(_spaces(args.what, args.scenario or DEFAULT))
+    elif what in TOPICS:
+        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}[what](console)
+    elif what:
+        _algorithm(console, user_files.take_each(what, registry.names())[0])
     else:
         for name in registry.names():
             console.print(f"{name:<12} {registry.summary(name)}", soft_wrap=True)
@@ -95,21 +98,18 @@ def _algorithm(console: Console, name: str) -> None:
         console.print(f"  space {space}: {what}{line}")
 
 
-def _spaces(pair: str, scenario: str) -> Table:
+def _spaces(pair: Sequence[str], scenario: str) -> Table:
     """Two spaces side by side: first what all algorithms share, then what is each one's own."""
     from fedtune.experiment.experiment import Experiment
     from fedtune.tuning import shared
     from fedtune.tuning import space as spaces
 
-    pairs = [typed.partition(":") for typed in pair.split(",")]
-    if len(pairs) != 2:
-        raise UserError(f"--spaces compares two spaces, but got {pair!r}; for instance fedbabu,fedavgft:wide")
     chosen_scenario = scenarios.find(scenario)
     texts = []
-    for name, _, space in pairs:
+    for name, _, space in (typed.partition(":") for typed in pair):
         registry.find(name)
         texts.append(spaces.load(space or "default", Experiment(algorithm=name, scenario=chosen_scenario)).text())
-    table = Table("", "name", *pair.split(","), title=f"search spaces on {scenario}", title_justify="left", box=None)
+    table = Table("", "name", *pair, title=f"search spaces on {scenario}", title_justify="left", box=None)
     both = dict.fromkeys([*texts[0], *texts[1]])
     shared_names = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
     for n in (*shared_names, *(n for n in both if n not in shared_names)):
@@ -118,10 +118,15 @@ def _spaces(pair: str, scenario: str) -> Table:
     return table
 
 
-def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
+def _listing(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    for column in ("name", "symbol", "default", "range", "first effect", "what it is"):
+    for column in columns:
         table.add_column(column, overflow="fold")
+    return table
+
+
+def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
+    table = _listing(title, ("name", "symbol", "default", "range", "first effect", "what it is"))
     for name, hp in declared.items():
         since = "1" if instance is None else _first_round(instance, name)
         since += " by default" if isinstance(hp.first_round, str) else ""
@@ -136,10 +141,8 @@ def _first_round(instance: Algorithm, name: str) -> str:
 
 
 def _scenarios(console: Console) -> None:
-    table = Table(title="scenarios (any field can be overridden: --clients 50)", title_justify="left", box=None)
-    for column in ("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"):
-        table.add_column(column, overflow="fold")
-    shown = ("dataset", "model", "clients", "rounds", "partition")
+    shown, title = ("dataset", "model", "clients", "rounds", "partition"), "scenarios (--clients 50 overrides a field)"
+    table = _listing(title, ("name", *shown, "other fields that differ"))
     for name, scenario in SCENARIOS.items():
         cells = [str(getattr(scenario, field)) for field in shown]
         rest = {f.name: f.default for f in dataclasses.fields(Scenario) if f.name not in shown}
@@ -150,9 +153,7 @@ def _scenarios(console: Console) -> None:
 
 
 def _datasets(console: Console) -> None:
-    table = Table(title="data sets", title_justify="left", box=None)
-    for column in ("name", "image", "classes"):
-        table.add_column(column)
+    table = _listing("data sets", ("name", "image", "classes"))
     for name in datasets.SOURCES:
         *image, classes = datasets.describe(name)
         table.add_row(name, "×".join(map(str, image)), str(classes))
@@ -176,9 +177,7 @@ def _models(console: Console) -> None:
 
 
 def _metrics(console: Console) -> None:
-    table = Table(title="metrics of a round", title_justify="left", box=None)
-    for column in ("name", "goal", "what it is"):
-        table.add_column(column, overflow="fold")
+    table = _listing("metrics of a round", ("name", "goal", "what it is"))
     for name, metric in METRICS.items():
         table.add_row(name, metric.goal, metric.help)
     console.print(table)

@@ -11,20 +11,24 @@ from pathlib import Path
 
 from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import say
-from fedtune.programs.naming import require_none
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.user_code.command import require_new
 
-OPTIONS = ("scenario", "seed", "data_dir", "download", "debug")
+OPTIONS = ("scenario", "set", "seed", "data_dir", "download", "debug")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune partition`."""
     p = arguments.Parser(
-        prog="fedtune partition", description="Show and draw which client holds what; nothing is trained."
+        prog="fedtune partition",
+        description="Show and draw which client holds what; nothing is trained.",
+        examples=(
+            "fedtune partition --partition dirichlet --alpha 0.3 -o picture.html",
+            "fedtune partition --dataset wards.npz --set swaps=2 --save mine.npz",
+        ),
     )
-    arguments.add_options(p, ExperimentOptions, *OPTIONS)
+    arguments.add_options(p, ExperimentOptions, *OPTIONS, set="set a field of the scenario; --help-all names them")
     p.add_argument(
         "-o", "--output", type=Path, metavar="FILE.html", help="write figures of clients × classes and client sizes"
     )
@@ -41,7 +45,6 @@ def parser() -> argparse.ArgumentParser:
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune partition` and return its exit status."""
-    require_none(argv, "fedtune partition")
     args = parser().parse_args(argv)
     options = ExperimentOptions(**arguments.given(args, ExperimentOptions))
     require_new("--output", args.output, ".html")
@@ -50,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.experiment import user_scenario
         from fedtune.studies import partition_view
 
-    scenario = user_scenario.taken(options.scenario, options.fields).scenario
+    scenario = user_scenario.taken(options.scenario, options.split()[0]).scenario
     counts, looks = partition_view.show(scenario, options.seed, options.data_dir, options.download, args.save)
     if args.output:
         from fedtune.analysis import partition_plots

@@ -12,7 +12,11 @@ from fedtune.tuning.options.search import SearchOptions
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune replay`."""
-    p = arguments.Parser(prog="fedtune replay", description="Train a search's trials again and compare every number.")
+    p = arguments.Parser(
+        prog="fedtune replay",
+        description="Train a search's trials again and compare every number.",
+        examples=("fedtune replay runs/first", "fedtune replay runs/first --name twice --data-dir elsewhere"),
+    )
     p.add_argument("run", type=Path, metavar="RUN", help="the folder of the search")
     p.add_argument("--name", help="name of the new folder, beside the old one (default: RUN-replayed)")
     arguments.add_resumed(p)

@@ -19,7 +19,11 @@ from fedtune.user_code.command import Parser, guarded
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune report`."""
-    p = Parser(prog="fedtune report", description="Write the findings of searches and comparisons on one page.")
+    p = Parser(
+        prog="fedtune report",
+        description="Write the findings of searches and comparisons on one page.",
+        examples=("fedtune report runs/first", "fedtune report runs/first runs/second -o both.html"),
+    )
     p.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the folder of a search or a comparison")
     p.add_argument(
         "-o",

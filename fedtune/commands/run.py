@@ -12,7 +12,6 @@ from fedtune.core.importing import quick_imports
 from fedtune.core.terminal import command_line
 from fedtune.experiment import registry
 from fedtune.experiment.scenarios import SCENARIOS
-from fedtune.programs.naming import require_none
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
@@ -26,9 +25,10 @@ def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune run`."""
     p = arguments.Parser(
         prog="fedtune run",
-        usage="%(prog)s --algo NAME [options]",
         description="Train one configuration, without searching.",
+        examples=("fedtune run gfpl --set lr=0.05 --rounds 20", "fedtune run --config runs/first/best.yaml --seed 7"),
     )
+    arguments.add_what(p)
     arguments.add_options(p, ExperimentOptions)
     p.add_argument(
         "--config", metavar="best.yaml", help="train the configuration of this file; other arguments override it"
@@ -36,14 +36,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trust", action="store_true", help="with --config: accept another user's folder; its code is run")
     p.add_argument("--output", type=Path, metavar="FILE.jsonl", help="also write the metrics, one line per round")
     p.add_argument("--save", type=Path, metavar="MODEL.pt", help="save the model, too, for fedtune.analysis.models")
-    p.add_argument("--threads", type=arguments.small_int, default=1, metavar="N", help="PyTorch threads (default 1)")
     return p
 
 
 @arguments.guarded
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune run` and return its exit status."""
-    require_none(argv, "fedtune run")
     args = parser().parse_args(argv)
     given = arguments.given(args, ExperimentOptions)
     if args.config:
@@ -66,7 +64,6 @@ def main(argv: list[str] | None = None) -> int:
         download=options.download,
         output=args.output,
         model=args.save,
-        threads=args.threads,
         then=then,
     )
     return 0
@@ -90,6 +87,7 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         del base["scenario"]  # it is the name of the other data set
     base |= {n: user_files.reference(config[n]) for n in ("start", "start_from") if n in config}
     overrides = {} if "scenario" in given else config.get("overrides", {})
+    overrides = {n: v for n, v in overrides.items() if n not in given.get("set", {})}  # --set swaps=2 replaces it
     overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
     same = _canonical(given.get("algo", algo)) == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}

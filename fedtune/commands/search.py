@@ -13,9 +13,10 @@ def parser(prog: str = "fedtune search") -> argparse.ArgumentParser:
     """The arguments of a search.  prog: who complains of them."""
     p = arguments.Parser(
         prog=prog,
-        usage="%(prog)s --algo NAME [options]",
         description="Search the hyperparameters of an algorithm, or of your program, with Ray Tune.",
+        examples=(f"{prog} gfpl --trials 16", f"{prog} mine.py --dataset data.npz --vary 'lr=0.001..0.3 log'"),
     )
+    arguments.add_what(p)
     arguments.add_options(p, SearchOptions)
     return p
 

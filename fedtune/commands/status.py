@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +18,11 @@ if TYPE_CHECKING:
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune status`."""
     p = arguments.Parser(
-        prog="fedtune status", description="Show the progress of a search, a comparison or a reproduction."
+        prog="fedtune status",
+        description="Show the progress of a search, a comparison or a reproduction.",
+        examples=("fedtune status runs/first", "watch -n 10 fedtune status runs/first"),
     )
     p.add_argument("run", type=Path, metavar="RUN", help="the study's folder")
-    p.add_argument(
-        "--watch",
-        type=arguments.above_zero,
-        nargs="?",
-        const=2.0,
-        metavar="SECONDS",
-        help="refresh (default: every 2 s)",
-    )
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -38,20 +31,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune status` and return its exit status."""
     args = parser().parse_args(argv)
-    from rich.live import Live
-
     from fedtune.runs.overview import Reader
 
-    console, reader = terminal.console(), Reader()
-    status = reader.read(args.run)
-    if args.watch is None:
-        console.print(shown(status))
-        return 0
-    with Live(shown(status), console=console, auto_refresh=False) as live:
-        while not status.over:
-            time.sleep(args.watch)
-            status = reader.read(args.run)
-            live.update(shown(status), refresh=True)
+    terminal.console().print(shown(Reader().read(args.run)))
     return 0
 
 

@@ -19,6 +19,8 @@ from urllib.parse import quote
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
+from fedtune.tuning.options import arguments
+from fedtune.tuning.options.types import number
 from fedtune.user_code.command import Parser, guarded
 
 LOOPBACK, PORT = "127.0.0.1", 8600
@@ -28,14 +30,23 @@ SHORTEST = 16  # characters of such a token
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `fedtune watch`."""
-    p = Parser(prog="fedtune watch", description="Show runs in a browser while they go on, and afterwards.")
+    p = Parser(
+        prog="fedtune watch",
+        description="Show runs in a browser while they go on, and afterwards.",
+        examples=("fedtune watch", "fedtune watch runs/first --port 8600"),
+    )
     p.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="a study's folder (default: all in --storage-path)"
     )
     p.add_argument(
         "--storage-path", type=Path, default=Path("runs"), metavar="DIR", help="where runs are (default runs)"
     )
-    p.add_argument("--port", type=_port, metavar="PORT", help=f"port to listen on (default {PORT}, or a free one)")
+    p.add_argument(
+        "--port",
+        type=arguments.typed(number(int, 0, 65535)),
+        metavar="PORT",
+        help=f"port to listen on (default {PORT}, or a free one)",
+    )
     p.add_argument(
         "--host",
         type=_host,
@@ -69,13 +80,6 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             pass  # Ctrl-C is how it ends
     return 0
-
-
-def _port(text: str) -> int:
-    number = int(text) if text.isdecimal() else -1
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"must be from 0 (any free one) to 65535, but got {text!r}")
-    return number
 
 
 def _host(text: str) -> str:

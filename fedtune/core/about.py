@@ -6,7 +6,7 @@ from typing import Any
 from fedtune.core.errors import UserError
 
 VERSION = "0.3.0"
-FORMAT = 3  # the format of records and saved models; increased when older ones can no longer be read
+FORMAT = 4  # the format of records and saved models; increased when older ones can no longer be read
 UNRELEASED = ("0.1.0", "0.2.0")  # versions that were never released
 FOLDER = Path(__file__).parents[1]
 

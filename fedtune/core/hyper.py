@@ -8,9 +8,10 @@ and sets the first rung of an early-stopping search.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtune.core.errors import UserError, shown, unknown
 
@@ -20,6 +21,49 @@ if TYPE_CHECKING:  # Ray takes seconds to import, and only a search needs it
 SCALARS = (bool, int, float, str, type(None))  # types of hyperparameter values: those that records and tables can hold
 NOTHING = ("None", "nan", "<NA>", "NaT")  # what a table shows for a hyperparameter that a trial did not have
 _DECLARED = "__hyperparameters__"  # where a class keeps them
+NUMBER = r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+RANGE = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})(\s+log)?\s*")  # a range as it is written
+WHOLE = re.compile(r"[+-]?\d+")
+
+
+class Range(NamedTuple):
+    """All numbers, or all whole numbers, from low to high, both included.  It is written `0.001..0.3 log`, or `1..50`.
+
+    >>> from fedtune.core.hyper import Range
+    >>> Range.parse("0.001..0.3 log")
+    Range(low=0.001, high=0.3, log=True, integer=False)
+    >>> Range(0, 1, log=False, integer=False).text()
+    '0.0..1.0'
+    """
+
+    low: float
+    high: float
+    log: bool  # searched on a log scale
+    integer: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Range | None:
+        """The range that is written so, of whole numbers if both ends are; None if it is not a range."""
+        if not (found := RANGE.fullmatch(text)):
+            return None
+        integer = all(WHOLE.fullmatch(end) for end in found.groups()[:2])
+        kind = int if integer else float
+        return cls(kind(found[1]), kind(found[2]), bool(found[3]), integer)
+
+    def text(self) -> str:
+        """How it is written; `parse` gives it back exactly."""
+        ends = [repr(int(end) if self.integer else float(end)) for end in (self.low, self.high)]
+        short = [end.removesuffix(".0") for end in ends]
+        low, high = short if self.integer or not all(map(WHOLE.fullmatch, short)) else ends
+        return f"{low}..{high}{' log' if self.log else ''}"
+
+    def domain(self) -> Domain:
+        """Ray Tune's search domain over it."""
+        from ray import tune
+
+        if self.integer:
+            return (tune.lograndint if self.log else tune.randint)(int(self.low), int(self.high) + 1)
+        return (tune.loguniform if self.log else tune.uniform)(self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +79,7 @@ class Hyperparameter:
     extra_values: tuple[Any, ...] = ()  # allowed outside the range: 0 switches a term off
     symbol: str = ""
     help: str = ""
-    first_round: int | str = (
-        1  # the first round it matters in (1 is the first), or the algorithm's method that returns it
-    )
+    first_round: int | str = 1  # the first one it matters in, from 1 on, or the algorithm's method that returns it
     late: bool = False  # it matters only in late rounds, if at all
 
     @property
@@ -51,13 +93,13 @@ class Hyperparameter:
         return bool(self.choices) or self.low is not None
 
     def range_text(self) -> str:
-        """The range in words: `0.1 … 10 (log)`, `a | b`, and single values that are also allowed."""
+        """The range in words: `0.1..10 log`, `a | b`, and single values that are also allowed."""
         if self.choices:
             return " | ".join(str(c) for c in self.choices)
-        if self.low is None:
+        if self.low is None or self.high is None:
             return "any"
         extra = "".join(f", or {a}" for a in self.extra_values)
-        return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}{extra}"
+        return f"{Range(self.low, self.high, self.log, self.integer).text()}{extra}"
 
     def check(self, value: Any) -> Any:
         """The value in its declared type; UserError if it is outside the declared ones.
@@ -67,7 +109,7 @@ class Hyperparameter:
         """
         value = python_value(value)
         if isinstance(value, str) and not isinstance(self.default, str):
-            value = _parse(value)
+            value = plain_value(value)
         if self.choices:
             for choice in self.choices if isinstance(value, SCALARS) else ():
                 if choice == value and isinstance(choice, bool) == isinstance(value, bool):
@@ -92,12 +134,16 @@ class Hyperparameter:
             return tune.choice(list(self.choices))
         if not self.searchable:
             raise UserError(f"{self.name} has no range to search; fix it with --set {self.name}=VALUE")
-        a, b = self.check(self.low if low is None else low), self.check(self.high if high is None else high)
+        return self.within(self.low if low is None else low, self.high if high is None else high, self.log).domain()
+
+    def within(self, low: Any, high: Any, log: bool) -> Range:
+        """The range from low to high; UserError unless all of it is declared."""
+        a, b = self.check(low), self.check(high)
         if not (self.low or 0) <= a < b:
-            raise UserError(f"{self.name} needs a range low < high within {self.range_text()}, but got {a} … {b}")
-        if self.integer:
-            return tune.lograndint(a, b + 1) if self.log else tune.randint(a, b + 1)
-        return tune.loguniform(a, b) if self.log else tune.uniform(a, b)
+            raise UserError(f"{self.name} needs a range low < high within {self.range_text()}, but got {a}..{b}")
+        if log and a <= 0:
+            raise UserError(f"{self.name} needs a range above 0 for a log scale, but got {a}..{b} log")
+        return Range(a, b, log, self.integer)
 
     def to_record(self) -> dict[str, Any]:
         """What a reader of a run needs of it."""
@@ -108,19 +154,11 @@ class Hyperparameter:
     @classmethod
     def from_record(cls, name: str, fields: Mapping[str, Any]) -> Hyperparameter:
         """The declaration in a record."""
-        return cls(
-            name=name,
-            default=fields["default"],
-            low=fields.get("low"),
-            high=fields.get("high"),
-            log=bool(fields.get("log")),
-            choices=tuple(fields.get("choices") or ()),
-            extra_values=tuple(fields.get("extra_values") or ()),
-            symbol=str(fields.get("symbol", "")),
-            help=str(fields.get("help", "")),
-            first_round=1,
-            late=False,
-        )
+        values: dict[str, Any] = {
+            n: fields[n] for n in ("default", "low", "high", "log", "symbol", "help") if n in fields
+        }
+        values |= {n: tuple(fields.get(n) or ()) for n in ("choices", "extra_values")}
+        return cls(name=name, **values)
 
     def _refuse(self, value: Any) -> UserError:
         kind = "one of" if self.choices else "a whole number in" if self.integer else "a number in"
@@ -161,7 +199,7 @@ def hyper(
     0.5
     >>> Mine(mu=7)
     Traceback (most recent call last):
-    fedtune.core.errors.UserError: mu must be a number in 0.0001 … 1 (log), but got 7
+    fedtune.core.errors.UserError: mu must be a number in 0.0001..1 log, but got 7
     """
     if isinstance(default, bool):
         choices = (False, True)
@@ -229,7 +267,8 @@ def python_value(value: Any) -> Any:
         return value
 
 
-def _parse(text: str) -> Any:
+def plain_value(text: str) -> Any:
+    """A value from text: a number, true, false, none, or the text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

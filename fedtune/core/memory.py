@@ -1,11 +1,9 @@
-"""How much memory there is, and whether the C library keeps the memory that a step has freed."""
+"""Whether the C library keeps the memory that a step has freed."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
@@ -31,13 +29,3 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim:
         trim(0)
-
-
-def total_memory() -> int:
-    """The memory of this machine, or of the container that this process runs in, in bytes."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return memory
-    return min(memory, int(limit)) if limit.isdecimal() else memory

@@ -40,54 +40,46 @@ class Metric(NamedTuple):
         return 1.0 if self.goal == "max" else math.inf if self.worst is None else self.worst
 
 
+def _validation(help: str, label: str, goal: str = "max", worst: float = 0.0, **more: bool) -> Metric:
+    """A metric of validation rows, which a search can optimise."""
+    return Metric(help, label, last=True, goal=goal, worst=worst, **more)  # type: ignore[arg-type]
+
+
+def _test(help: str, label: str = "", **more: bool) -> Metric:
+    """A metric of test rows, which is reported only."""
+    return Metric(help, label, last=True, evaluated=True, **more)  # type: ignore[arg-type]
+
+
 # rows also hold val_acc_<head> and test_acc_<head>, and what the algorithm reports
 METRICS: dict[str, Metric] = {
-    "val_acc": Metric(
+    "val_acc": _validation(
         "mean over clients of validation accuracy; the default objective of a search",
         "validation accuracy",
-        last=True,
         best=True,
         evaluated=True,
-        goal="max",
-        worst=0.0,
     ),
     "val_acc_se": Metric(
         "standard error of val_acc: over seeds (--seeds-per-trial), else over clients if only some are evaluated"
     ),
-    "val_loss": Metric(
-        "mean over clients of validation cross-entropy, at most 27.6 per row",
-        "validation loss",
-        last=True,
-        goal="min",
-        worst=LOSS_CAP,
+    "val_loss": _validation(
+        "mean over clients of validation cross-entropy, at most 27.6 per row", "validation loss", "min", LOSS_CAP
     ),
-    "test_acc": Metric(
-        "mean over clients of test accuracy; reported, never used for selection",
-        "test accuracy",
-        last=True,
-        best=True,
-        evaluated=True,
+    "test_acc": _test(
+        "mean over clients of test accuracy; reported, never used for selection", "test accuracy", best=True
     ),
     "test_acc_se": Metric("standard error of test_acc over seeds, with --seeds-per-trial", search_only=True),
-    "test_acc_std": Metric("standard deviation of test accuracy over clients", last=True, evaluated=True),
-    "test_acc_worst10": Metric(
-        "mean test accuracy of the worst tenth of the clients, at least one",
-        "test accuracy of the worst tenth",
-        last=True,
-        evaluated=True,
+    "test_acc_std": _test("standard deviation of test accuracy over clients"),
+    "test_acc_worst10": _test(
+        "mean test accuracy of the worst tenth of the clients, at least one", "test accuracy of the worst tenth"
     ),
-    "test_acc_all": Metric(
+    "test_acc_all": _test(
         "mean over clients of test accuracy on the same rows of all classes (scenario field all_classes)",
         "test accuracy on all classes",
-        last=True,
-        evaluated=True,
     ),
-    "test_acc_foreign": Metric(
+    "test_acc_foreign": _test(
         "the same on the rows whose class the client does not hold, predicted among all classes; mean over the "
         "clients that lack a class",
         "test accuracy on foreign classes",
-        last=True,
-        evaluated=True,
     ),
     "train_loss": Metric(
         "mean over clients and steps of the training loss, in the first phase if a round has several",
@@ -120,49 +112,33 @@ METRICS: dict[str, Metric] = {
         summed=True,
     ),
     "eval_seconds": Metric("wall time of the round's evaluation", unit="s", summed=True),
-    "val_acc_rows": Metric(
+    "val_acc_rows": _validation(
         "share of all clients' validation rows that are predicted correctly: a mean over rows, as PFLlib prints it",
         "validation accuracy over rows",
-        last=True,
-        goal="max",
-        worst=0.0,
     ),
-    "val_acc_std": Metric(
+    "val_acc_std": _validation(
         "standard deviation of validation accuracy over clients",
         "standard deviation of validation accuracy",
-        last=True,
-        goal="min",
-        worst=0.5,
+        "min",
+        0.5,
     ),
-    "val_acc_worst10": Metric(
+    "val_acc_worst10": _validation(
         "mean validation accuracy of the worst tenth of the clients, at least one",
         "validation accuracy of the worst tenth",
-        last=True,
-        goal="max",
-        worst=0.0,
     ),
-    "val_acc_lowest": Metric(
-        "validation accuracy of the worst client", "lowest validation accuracy", last=True, goal="max", worst=0.0
-    ),
-    "val_acc_balanced": Metric(
+    "val_acc_lowest": _validation("validation accuracy of the worst client", "lowest validation accuracy"),
+    "val_acc_balanced": _validation(
         "mean over clients of the mean recall of the classes that the client has validation rows of",
         "balanced validation accuracy",
-        last=True,
-        goal="max",
-        worst=0.0,
     ),
-    "val_f1": Metric(
-        "mean over clients of macro F1, over the classes that occur in a client's rows or predictions",
-        "validation F1",
-        last=True,
-        goal="max",
-        worst=0.0,
+    "val_f1": _validation(
+        "mean over clients of macro F1, over the classes that occur in a client's rows or predictions", "validation F1"
     ),
-    "test_acc_rows": Metric("val_acc_rows on test rows", "test accuracy over rows", last=True, evaluated=True),
-    "test_acc_lowest": Metric("test accuracy of the worst client", "lowest test accuracy", last=True, evaluated=True),
-    "test_acc_balanced": Metric("val_acc_balanced on test rows", "balanced test accuracy", last=True, evaluated=True),
-    "test_f1": Metric("val_f1 on test rows", "test F1", last=True, evaluated=True),
-    "test_loss": Metric("val_loss on test rows", "test loss", last=True, evaluated=True),
+    "test_acc_rows": _test("val_acc_rows on test rows", "test accuracy over rows"),
+    "test_acc_lowest": _test("test accuracy of the worst client", "lowest test accuracy"),
+    "test_acc_balanced": _test("val_acc_balanced on test rows", "balanced test accuracy"),
+    "test_f1": _test("val_f1 on test rows", "test F1"),
+    "test_loss": _test("val_loss on test rows", "test loss"),
     "judged": Metric(
         "with --subject-to, what schedulers compare: the objective, or its worst value if a constraint is broken",
         search_only=True,

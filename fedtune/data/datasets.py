@@ -88,28 +88,19 @@ class DatasetSource:
     made_of: tuple[str, ...] = ()
 
 
-def _emnist(split: str, classes: int, mean: float, std: float, first: int) -> DatasetSource:
-    options = (("split", split),)
-    return DatasetSource(
-        reader="EMNIST",
-        folder="EMNIST/raw",
-        shape=(1, 28, 28),
-        classes=classes,
-        mean=(mean,),
-        std=(std,),
-        options=options,
-        first=first,
-        transposed=True,
-    )
-
-
 SOURCES: Mapping[str, DatasetSource] = MappingProxyType(
     {
         "digits": DatasetSource("", "", (1, 8, 8), 10, (0.3053,), (0.3760,)),
         "mnist": DatasetSource("MNIST", "MNIST/raw", (1, 28, 28), 10, (0.1307,), (0.3081,)),
         "fashion-mnist": DatasetSource("FashionMNIST", "FashionMNIST/raw", (1, 28, 28), 10, (0.2860,), (0.3530,)),
-        "emnist-letters": _emnist("letters", 26, 0.1722, 0.3309, first=1),
-        "emnist-byclass": _emnist("byclass", 62, 0.1736, 0.3317, first=0),
+        "emnist-letters": DatasetSource(
+            "EMNIST", "EMNIST/raw", (1, 28, 28), 26, (0.1722,), (0.3309,),
+            options=(("split", "letters"),), first=1, transposed=True,
+        ),
+        "emnist-byclass": DatasetSource(
+            "EMNIST", "EMNIST/raw", (1, 28, 28), 62, (0.1736,), (0.3317,),
+            options=(("split", "byclass"),), transposed=True,
+        ),
         "cifar10": DatasetSource(
             "CIFAR10", "cifar-10-batches-py", (3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         ),

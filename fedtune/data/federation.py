@@ -118,7 +118,7 @@ def rows_by_class(f: Federation, ids: Tensor | slice = slice(None)) -> Tensor:
     real = torch.arange(rows.shape[1], device=counts.device) < counts[:, None]
     zeros = torch.zeros(len(rows), f.classes, dtype=torch.int64, device=f.y.device)
     y = f.y[rows]
-    valid = (y >= 0) & (y < f.classes)  # another class is an error, which training names with its row
+    valid = (y >= 0) & (y < f.classes)  # another class is an error in training
     return zeros.scatter_add_(1, torch.where(valid, y, 0), (real & valid).to(zeros))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.terminal import several
 from fedtune.data.assignment import Partition, split
-from fedtune.data.demands import MIN_ROWS, shares_leave_rows
+from fedtune.data.demands import MIN_ROWS
 from fedtune.user_code import references
 
 PREFIX = "flwr:"
@@ -64,7 +64,6 @@ def partition(
 
     y, owner: of each row; owner None if it is unknown.
     """
-    shares_leave_rows(val_share, test_share)
     make, arguments = _maker(name)
     parameters = inspect.signature(make).parameters
     defaults = {CLIENTS: clients, PARTITION_BY: OWNER if "NaturalId" in name else LABEL, SEED: int(rng.integers(2**31))}
@@ -142,9 +141,7 @@ def _maker(name: str) -> tuple[Any, dict[str, Any]]:
             f"{name} needs the library flwr-datasets, which is not installed; install it: pip install 'fedtune[flwr]'"
         ) from error
     known = {n: getattr(library, n) for n in library.__all__ if n != "Partitioner" and not n.startswith("Vertical")}
-    if kind.startswith("Vertical"):
-        raise UserError(f"{kind} divides columns and not rows, which is not possible here; take another partitioner")
-    if kind not in known:
+    if kind not in known:  # those that are called Vertical… divide columns, not rows
         raise unknown("partitioner of flwr-datasets", kind, known)
     parameters = inspect.signature(known[kind]).parameters
     for argument in arguments:

@@ -19,16 +19,7 @@ from fedtune.data.allocation import (
     test_shares,
 )
 from fedtune.data.assignment import Partition, blocks, collect_with_test, place_within_client, pools, raise_to, split
-from fedtune.data.demands import (
-    a_share,
-    at_least,
-    enough_rows,
-    fits,
-    leaves_rows,
-    positive_alpha,
-    shares_leave_rows,
-    ways_exist,
-)
+from fedtune.data.demands import enough_rows, fits, ways_exist
 
 
 def ways_shots(
@@ -55,16 +46,13 @@ def ways_shots(
 
     Rows are assigned in consecutive blocks of one random order per class.  The clients' classes are redrawn, up to
     1000 times (fewer above 1000 clients), until no class needs more rows than it has; the draws of ways_i and shots_i
-    stay.  Raises UserError if no draw succeeds, or if a number is out of range.
+    stay.  Raises UserError if no draw succeeds.
 
     Source: FedProto, Tan et al., AAAI 2022, arXiv:2105.00243; GFPL, arXiv:2602.21873.  Differs: FedProto's code
     has one half-width for ways and shots (GFPL two), stops ways at C - 1 and takes shots on [s - sd + 1, s + sd];
     here the distributions are symmetric.
     """
     classes = int(y.max()) + 1
-    at_least(1, clients=clients)
-    at_least(2, shots=shots)
-    at_least(0, ways_spread=ways_spread, shots_spread=shots_spread, val_shots=val_shots, test_shots=test_shots)
     ways_exist(ways, classes)
     ways_range = max(min(2, classes), ways - ways_spread), min(classes, ways + ways_spread)
     ways_of = rng.integers(*ways_range, clients, endpoint=True)
@@ -103,12 +91,10 @@ def dirichlet(
     (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000 clients),
     until every client reaches the floor; if no draw succeeds, the missing rows are taken one by one, at random, from
     the client that is largest at the time.
-    Raises UserError if alpha <= 0, if clients * floor exceeds the rows, or if the shares leave no training rows.
+    Raises UserError if clients * floor exceeds the rows.
     Source: Yurochkin et al., ICML 2019, arXiv:1905.12022, section 4; Hsu et al., arXiv:1909.06335.
     """
-    at_least(3, floor=floor)
-    fits(len(y), clients, floor, val_share, test_share)
-    positive_alpha(alpha)
+    fits(len(y), clients, floor)
     stock = np.bincount(y)
     for _ in range(attempts(100, clients, len(stock))):
         counts = dirichlet_shares(stock, clients, alpha, rng)
@@ -121,7 +107,7 @@ def dirichlet(
 
 def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
     """Partition all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
-    fits(len(y), clients, 3, val_share, test_share)
+    fits(len(y), clients, 3)
     return split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
 
 
@@ -154,16 +140,11 @@ def fedgen(
     row of it, and are tested on it.  The partition is redrawn, up to 5000 times (fewer for many clients or classes),
     until every client reaches the floor.  Test rows: for each class of which a client got training rows, floor(the
     class's test rows / clients), disjoint; so test classes are balanced and training classes are not.
-    Raises UserError if the floor is not reached, if a client gets no test row, or if a number is out of range.
+    Raises UserError if the floor is not reached, or if a client gets no test row.
 
     Source: the released code of FedGen (Zhu et al., ICML 2021).  Differs: it has no validation rows, draws the order
     of classes only once instead of with each try, redraws without limit, and takes test rows in the file's order.
     """
-    at_least(1, clients=clients)
-    at_least(3, floor=floor)
-    positive_alpha(alpha)
-    a_share(share)
-    leaves_rows(val_share)
     pool, test_pool = pools(y, train_rows, rng)  # row numbers
     cap = share * (total if train_rows < len(y) else total - len(test_pool)) / clients
     stock = np.bincount(y[pool], minlength=int(y.max()) + 1)
@@ -209,9 +190,6 @@ def natural(
     Source: LEAF, Caldas et al. 2018, arXiv:1812.01097; groups of ten as in FedGen's code.  Differs: LEAF leaves out
     celebrities with fewer than five images.
     """
-    at_least(1, clients=clients, owners=owners)
-    a_share(share)
-    shares_leave_rows(val_share, test_share)
     people, person = np.unique(owner, return_inverse=True)
     pool = rng.permutation(len(people))[: int(rounded_down(share * len(people)))]
     if (clients - 1) * owners >= len(pool):

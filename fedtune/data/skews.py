@@ -5,8 +5,6 @@ As in `partitions`, every function is pure and draws from the generator it is gi
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fedtune.core import randomness
@@ -14,7 +12,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data.allocation import attempts
 from fedtune.data.assignment import Partition, raise_to, split
-from fedtune.data.demands import at_least, enough_rows, fits, positive_alpha, shares_leave_rows
+from fedtune.data.demands import enough_rows, fits
 
 
 def shards(
@@ -31,8 +29,7 @@ def shards(
     Source: McMahan et al., AISTATS 2017, arXiv:1602.05629: 200 shards of 300 images for 100 clients.  Differs: theirs
     is the training set and the test set is the server's; here each client is scored on the classes that it holds.
     """
-    fits(len(y), clients, 3, val_share, test_share)
-    at_least(1, shards=shards)
+    fits(len(y), clients, 3)
     if clients * shards > len(y):
         raise UserError(
             f"{several(clients, 'client')} of {several(shards, 'shard')} each need {clients * shards} rows, but "
@@ -63,9 +60,7 @@ def quantity(
     Source: NIID-Bench, Li et al., ICDE 2022, arXiv:2102.02079 (quantity skew, 0.5).  Differs: their floor is 10
     rows, and they redraw without limit.
     """
-    at_least(3, floor=floor)
-    fits(rows, clients, floor, val_share, test_share)
-    positive_alpha(alpha)
+    fits(rows, clients, floor)
     for _ in range(attempts(100, clients, 1)):
         cuts = np.rint(rng.dirichlet(np.full(clients, alpha)).cumsum()[:-1] * rows).astype(np.int64)
         sizes = np.diff(cuts, prepend=0, append=rows)
@@ -86,9 +81,7 @@ def power_law(
     Source: sizes by a power law are FedProx's, Li et al., MLSys 2020, arXiv:1812.06127.  Differs: their released code
     draws sizes from a log-normal distribution; here they follow the power law exactly, without a draw.
     """
-    at_least(3, floor=floor)
-    fits(rows, clients, floor, val_share, test_share)
-    _require_power("power", power)
+    fits(rows, clients, floor)
     cuts = np.rint(by_rank(clients, power).cumsum()[:-1] * rows).astype(np.int64)
     sizes = rng.permutation(np.diff(cuts, prepend=0, append=rows))
     return _of_sizes(sizes, floor, val_share, test_share, rng)
@@ -115,7 +108,7 @@ def domains(
     val_share: float,
     test_share: float,
     rng: np.random.Generator,
-    called: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
 ) -> Partition:
     """Every client holds rows of one domain: client k of domain k mod D; clients of a domain share its rows evenly.
 
@@ -123,26 +116,24 @@ def domains(
     clients  at least one per domain (D); every row is used.
     val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
              train, validation and test gets at least one row.
-    called   the name of owner 0, 1, …, for messages; () if owners are named by their numbers.
+    names    the name of owner 0, 1, …, for messages; () if owners are named by their numbers.
     Raises UserError if there are fewer clients than domains, or if a client's rows would be fewer than 3.
 
     Source: FedBN, Li et al., ICLR 2021, arXiv:2102.07623: one digit data set a client, or a part of one.
     """
-    at_least(1, clients=clients)
-    shares_leave_rows(val_share, test_share)
-    names, domain = np.unique(owner, return_inverse=True)
-    if clients < len(names):
+    numbers, domain = np.unique(owner, return_inverse=True)
+    if clients < len(numbers):
         raise UserError(
-            f"partition domains needs a client for each of the {len(names)} domains, but clients is {clients}: give "
-            f"--clients {len(names)} or more"
+            f"partition domains needs a client for each of the {len(numbers)} domains, but clients is {clients}: give "
+            f"--clients {len(numbers)} or more"
         )
     rows = rng.permutation(len(owner))
     rows = rows[np.argsort(domain[rows], kind="stable")]  # by domain, in random order within it
     size = np.bincount(domain)
     place = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
-    of_domain = np.bincount(np.arange(clients) % len(names))  # clients of each domain
-    holder = domain[rows] + len(names) * (place % of_domain[domain[rows]])
-    enough_rows(size, lambda d: [called[names[d]] if called else str(names[d])], of_domain)
+    of_domain = np.bincount(np.arange(clients) % len(numbers))  # clients of each domain
+    holder = domain[rows] + len(numbers) * (place % of_domain[domain[rows]])
+    enough_rows(size, lambda d: [names[numbers[d]] if names else str(numbers[d])], of_domain)
     order = rng.permutation(len(owner))
     return split(rows[order], holder[order], clients, val_share, test_share)
 
@@ -154,7 +145,6 @@ def thinned(parts: Partition, power: float, seed: int) -> Partition:
     least one row stays.  The rows kept at a larger power are a subset of those kept at a smaller one.  Validation and
     test rows do not change. At power 0 nothing changes.  Source: as for `power_law`.
     """
-    _require_power("thinning", power)
     if not power:
         return parts
     rank = randomness.numpy_stream(seed, "thinning").permutation(len(parts.train)) + 1.0
@@ -163,8 +153,3 @@ def thinned(parts: Partition, power: float, seed: int) -> Partition:
         order = randomness.numpy_stream(seed, "thinning", k).permutation(len(rows))
         train.append(rows[np.sort(order[: max(1, round(len(rows) * rank[k] ** -power))])])
     return parts._replace(train=train)
-
-
-def _require_power(name: str, power: float) -> None:
-    if not (power >= 0 and math.isfinite(power)):
-        raise UserError(f"{name} must be 0 or more, but is {power}: 0 for equal sizes, 1 for a strong skew")

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError, shown
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows
@@ -68,7 +67,7 @@ def read(path: Path, options: Options) -> Rows:
 def _users(file: Path, split: int, options: Options) -> Iterator[_User]:
     """The users of a file that have rows."""
     try:
-        content = json.loads(bounded.read(file, zipped.max_bytes()))
+        content = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} cannot be read as LEAF's JSON: {reason}; make it again") from error

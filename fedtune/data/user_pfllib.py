@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from fedtune.core import bounded, plain_pickle
+from fedtune.core import plain_pickle
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows
@@ -47,17 +47,12 @@ def read(folder: Path, options: Options) -> Rows:
 def clients(folder: Path) -> list[int]:
     """The numbers of the clients; UserError unless train and test have the same files 0.npz, 1.npz, …."""
     names = {split: {file.name for file in (folder / split).glob("*.npz")} for split in SPLITS}
-    wanted = [f"{k}.npz" for k in range(max(map(len, names.values())))]
+    wanted = {f"{k}.npz" for k in range(max(map(len, names.values())))}
     for split in SPLITS:
-        if strange := sorted(names[split] - set(wanted)):
+        if missing := sorted(wanted - names[split]):  # as it is where a file has another name
             raise UserError(
-                f"files of PFLlib's are called 0.npz, 1.npz, … without gaps, but {folder / split / strange[0]} is not; "
-                "make the data again, or remove it"
-            )
-        if missing := [name for name in wanted if name not in names[split]]:
-            raise UserError(
-                f"every client of {folder} needs training and test rows, but {folder / split / missing[0]} is "
-                "missing; make the data again"
+                f"every client of {folder} needs training and test rows, in files 0.npz, 1.npz, … without gaps, but "
+                f"{folder / split / missing[0]} is missing; make the data again"
             )
     declared = config(folder).get("num_clients", len(wanted))
     if declared != len(wanted):
@@ -73,7 +68,7 @@ def config(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        content = json.loads(bounded.read(file))
+        content = json.loads(file.read_bytes())
         if not all(isinstance(content.get(n, 1), int) for n in ("num_clients", "num_classes")):
             raise ValueError("num_clients and num_classes must be whole numbers")
     except (ValueError, AttributeError, RecursionError) as error:

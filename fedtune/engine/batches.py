@@ -107,8 +107,7 @@ def draw_pool(
 
     def run() -> Data:
         draws.begin(streams_of(streams, f"pool draws {number}"))
-        no_rows = [torch.empty(0)] * len(streams)
-        with finding(lambda k, _: draws.alone(rows_of, k, take(down, k), take(eps, k)), lambda: no_rows):
+        with finding(lambda k: draws.alone(rows_of, k, take(down, k), take(eps, k)), len(streams)):
             made: Data = for_each_client(rows_of, executor, down, eps, draws=draws)
         return made
 

@@ -1,4 +1,4 @@
-"""Messages for failing client code: where, for which client's rows, why it cannot be stacked, and what would do."""
+"""Messages for failing client code: where, for which client, why it cannot be stacked, and what would do."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class NotPure(UserError):
 
 @contextmanager
 def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
-    """While client code runs: turn errors of the code, the model or a value into a UserError with place, client and
-    row.
+    """While client code runs: turn errors of the code, the model or a value into a UserError with place and client.
 
     This includes draws that cannot be reproduced, code that vmap cannot run, and code declared pure that is not.  t:
     the round.

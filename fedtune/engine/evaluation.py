@@ -209,7 +209,7 @@ def _score_group(s: RunSetup, g: Group, runs: Tensor, deployed: Deployed, split:
         # after adaptation the tensors include what was received
         tensors = mine.tensors if adapts else received(s, mine, down)
         own = {"tensors": tensors} | ({"kept": take(g.kept, part)} if g.net in _USES_KEPT else {})
-        with among(ids, table):
+        with among(ids):
             result = of_rows(own, down, {"x": data.x, "y": data.y})
         if s.metrics:
             numbered = enumerate(zip(ids.tolist(), table.counts[ids].tolist(), strict=True))

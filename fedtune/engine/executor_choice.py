@@ -1,7 +1,7 @@
 """Choose how to run clients of a user's code, stacked or one by one: the code is tried once, and its model is timed.
 
 This happens in the process that starts a run, before its first round.  The result becomes the run's `executor`: workers
-use it, the record stores it, and `resume`, `extend` and `replay` read it from there.
+use it, the record stores it, and `resume` and `replay` read it from there.
 """
 
 from __future__ import annotations

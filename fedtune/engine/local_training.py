@@ -113,7 +113,7 @@ def train(
         draws=draws,
     )
     run = _stack_in_memory if executor == "stack" else _loop
-    with finding(lambda k, at: _run_alone(job, tensors, down, k, at), lambda: _rows(job)):
+    with finding(lambda k: _run_alone(job, tensors, down, k), len(todo.steps)):
         done = certain(lambda: run(job, tensors, down), *draws)
     keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
     losses, client = done.losses / done.steps.clamp(min=1), client_with(done.steps) if phase.until else client
@@ -237,26 +237,12 @@ def _loop(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> PhaseR
     return PhaseResult(tensors, total, tally, job.client, steps_made)
 
 
-def _rows(job: Job) -> list[Tensor]:
-    """The rows that each client trains on; none if the phase made them."""
-    steps, rows, *_ = job.plan
-    return [rows[k, : 0 if job.phase.pool else n].unique() for k, n in enumerate(steps)]
-
-
-def _run_alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int, subset: Tensor | None) -> object:
-    """Train one client alone, or compute its initial loss on some of its rows, batch by batch."""
+def _run_alone(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree], k: int) -> PhaseResult:
+    """Train one client alone."""
     (steps, rows, eps, ends), only = job.plan, slice(k, k + 1)
-    if subset is None:
-        part = job._replace(
-            plan=BatchPlan(steps[only], rows[only], take(eps, only), ends[only]), client=take(job.client, only)
-        )
-        return _loop(part._replace(streams=job.streams[only]), take(tensors, only), take(down, only))
-    own_rows, size = _rows(job)[k][subset], rows.shape[2]
-    noise, client = {n: e[k, 0] for n, e in eps.items()}, take(job.client, k)
-    model = Model(job.net, take(tensors, k), client.kept)
-    for index in torch.cat([own_rows, own_rows[:1].expand(-len(own_rows) % size)]).split(size):
-        job.draws[0].alone(job.phase.loss, k, model, Batch(job.x[index], job.y[index], noise, client), take(down, k))
-    return None
+    todo = BatchPlan(steps[only], rows[only], take(eps, only), ends[only])
+    part = job._replace(plan=todo, client=take(job.client, only), streams=job.streams[only])
+    return _loop(part, take(tensors, only), take(down, only))
 
 
 def _between(job: Job, ends: Tensor, run: Run) -> BetweenSteps:

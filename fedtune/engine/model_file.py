@@ -11,7 +11,6 @@ import torch
 from fedtune.core import about as package
 from fedtune.core.errors import UserError
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import initial_weights
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.user_code import user_files
@@ -27,7 +26,6 @@ def write(path: Path, experiment: Experiment, config: dict[str, Any], simulation
 def read(path: Path) -> tuple[Experiment, dict[str, Any], dict[str, Any]]:
     """The experiment (on a CPU), the configuration and the state; UserError if `write` did not make the file."""
     try:
-        initial_weights.require(path)
         content = torch.load(path, weights_only=True, map_location="cpu")
         package.require_format(path, content.get("format", package.FORMAT), content["fedtune"])  # none at first
         about = dict(content["experiment"])

@@ -38,11 +38,10 @@ class StackedRows(Calls[Tree]):
     def __call__(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         """The code's results for clients' tensors [k, …], received messages [k, …] and rows [k, N, …]."""
 
-        def alone(k: int, index: Tensor | None) -> Tree:
-            mine = {n: t[k] if index is None else t[k][index] for n, t in rows.items()}
-            return self.draws.alone(self.of_one, k, take(clients, k), take(received, k), mine)
+        def alone(k: int) -> Tree:
+            return self.draws.alone(self.of_one, k, *(take(tree, k) for tree in (clients, received, rows)))
 
-        with finding(alone, lambda: numbers(leaves(rows)[0])):
+        with finding(alone, len(leaves(rows)[0])):
             return self._run(clients, received, rows)
 
     def _run(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
@@ -72,11 +71,6 @@ class StackedRows(Calls[Tree]):
     def remember_form(self, entry: CacheEntry, result: Tree) -> None:
         """Store the structure of the result."""
         entry.form = tree_map(lambda t: None, result)
-
-
-def numbers(rows: Tensor) -> list[Tensor]:
-    """The numbers 0, 1, … of the rows [k, N, …] of each client."""
-    return [torch.arange(rows.shape[1])] * len(rows)
 
 
 def order_of(t: Tensor) -> list[int]:

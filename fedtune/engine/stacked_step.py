@@ -217,6 +217,11 @@ class _RecordingClient(Client):
 
     accessed: list[str]
 
+    def __getattribute__(self, name: str) -> Any:
+        if name in _SCALARS:
+            self.accessed.append(name)
+        return super().__getattribute__(name)
+
     def __getitem__(self, index: Any) -> Any:
         self.accessed.append("one by its place")
         return super().__getitem__(index)
@@ -225,25 +230,8 @@ class _RecordingClient(Client):
         self.accessed.append("all")
         return super().__iter__()
 
-    @property
-    def lr(self) -> Tensor:
-        self.accessed.append("lr")
-        return super().__getitem__(1)  # type: ignore[return-value]
 
-    @property
-    def steps(self) -> Tensor:
-        self.accessed.append("steps")
-        return super().__getitem__(2)  # type: ignore[return-value]
-
-    @property
-    def path(self) -> dict[str, Tensor]:
-        self.accessed.append("path")
-        return super().__getitem__(3)  # type: ignore[return-value]
-
-    @property
-    def counts(self) -> Tensor:
-        self.accessed.append("counts")
-        return super().__getitem__(4)  # type: ignore[return-value]
+_SCALARS = frozenset(Client._fields[1:])  # all but what it keeps
 
 
 def batch_of(step: Step, accessed: list[str]) -> Batch:

@@ -18,7 +18,7 @@ from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
 from fedtune.data.federation import rows_by_class
 from fedtune.engine.blame import among, finding
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
-from fedtune.engine.stacked_rows import StackedRows, in_order, numbers, order_of
+from fedtune.engine.stacked_rows import StackedRows, in_order, order_of
 from fedtune.engine.state import Group, RunSetup
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Algorithm, Client, Data, Model, draw
@@ -69,10 +69,10 @@ def uploads(s: RunSetup, g: Group, inputs: ClientInputs, t: int) -> dict[str, Tr
         z = {"z": _features(s, g, part, features)} if _REUSES.get(g.net) else {}
         trees = take(g.tensors, part), data, take(down, part), z
 
-        def alone(k: int, rows: Tensor | None) -> Tree:
-            return draws.alone(one, k, *_of_rows(rows, *(take(tree, k) for tree in trees)))
+        def alone(k: int) -> Tree:
+            return draws.alone(one, k, *(take(tree, k) for tree in trees))
 
-        with among(g.ids[part], s.federation.train), finding(alone, lambda: numbers(data.y)):
+        with among(g.ids[part]), finding(alone, len(data.y)):
             return for_each_client(one, g.executor, *trees, draws=draws)
 
     result = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
@@ -95,20 +95,13 @@ def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Ge
         data = rows_of(s, table, g, part)
         counts = rows_by_class(s.federation, g.ids[part])
         data = data._replace(client=data.client._replace(kept=take(g.kept, part), counts=counts))
-        with among(g.ids[part], table):
+        with among(g.ids[part]):
             set_tensors: dict[str, Tensor] = for_each_client(
                 one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws
             )
         return set_tensors
 
     return certain(lambda: in_chunks(g, table, run), draws)
-
-
-def _of_rows(index: Tensor | None, tensors: Tree, data: Data, down: Tree, z: dict[str, Tensor]) -> tuple[Tree, ...]:
-    """The arguments of a client's code, on these of its rows only; None: all."""
-    if index is not None:
-        data, z = data._replace(x=data.x[index], y=data.y[index], mask=data.mask[index]), take(z, index)
-    return tensors, data, down, z
 
 
 _REUSES: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether client code used the features of all rows
@@ -149,7 +142,7 @@ def _features(s: RunSetup, g: Group, part: Part, draws: Draws) -> Tensor:
         x = rows_of(s, table, g, band, n).x
         positions = torch.searchsorted(places, _places(g)[band])
         for rows in blocks_of(n, len(positions)) if x.device.type == "cpu" else [slice(0, n)]:
-            with among(g.ids[band], table, rows.start):
+            with among(g.ids[band]):
                 z = run(take(g.tensors, band), {}, {"x": x[:, rows]})
             if z.shape[:2] == (len(places), longest):
                 return z

@@ -18,12 +18,7 @@ from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import OBJECTIVES
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.data import datasets
-from fedtune.experiment import (
-    hooks,
-    plans,
-    registry,
-    scenarios,
-)
+from fedtune.experiment import hooks, plans, registry, scenarios
 from fedtune.experiment.algorithm import Algorithm, Phase, Task, first_round, part_of, parts
 from fedtune.experiment.scenario import Scenario
 from fedtune.experiment.user_scenario import data_in_words, notes
@@ -402,7 +397,7 @@ def task_of(
     """The Task of a scenario on data of this shape and type."""
     width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
     members, m = catalogue.members(scenario.model), scenario.participants
-    task = Task(
+    return Task(
         classes=classes,
         features=width,
         clients=scenario.clients,
@@ -412,8 +407,8 @@ def task_of(
         models=members,
         rounds=scenario.rounds,
         taking_part=m,
+        averaging=scenario.averaging,
     )
-    return task._replace(averaging=scenario.averaging)
 
 
 def built_in(workload: Workload, command: str) -> Experiment:

@@ -7,7 +7,7 @@ fedtune, or silently train something else.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Real
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -227,27 +227,27 @@ def set_tensors(
 ) -> dict[str, Tensor]:
     """The tensors of one client's model that a phase's `begin` or `project` returned."""
 
-    def error(must: str, actual: str, advice: str) -> UserError:
-        return UserError(f"{_place(code)}{_name(code)} must return {must}, but {actual}{advice and f'; {advice}'}")
-
-    return tensors(error, result, net, real, but=but)
+    return tensors(partial(_wrong_code, code), result, net, real, but=but)
 
 
 def stop(code: Callable[..., Any], result: Checked) -> Tensor:
     """Whether a client stops, from a phase's `until`."""
     if not isinstance(result, Tensor) or result.dim():
-        must = "must return whether a client stops, a tensor []"
-        raise UserError(f"{_place(code)}{_name(code)} {must}, but returns {text_of(result)}")
+        raise _wrong_code(code, "whether a client stops, a tensor []", f"returns {text_of(result)}")
     return result.bool()
 
 
 def made(code: Callable[..., Any], result: Checked) -> Checked:
     """The rows of one client from a phase's `pool`."""
     if not isinstance(result, Data) or not all(isinstance(t, Tensor) for t in result[:3]):
-        raise UserError(
-            f"{_place(code)}{_name(code)} must return Data(x, y, mask, {{}}) of tensors, but returns {text_of(result)}"
-        )
+        raise _wrong_code(code, "Data(x, y, mask, {}) of tensors", f"returns {text_of(result)}")
     return result
+
+
+def _wrong_code(code: Any, must: str, actual: str, advice: str = "") -> UserError:
+    """The error for what a phase's function returns."""
+    name = getattr(code, "__name__", type(code).__name__)
+    return UserError(f"{_place(code)}{name} must return {must}, but {actual}{advice and f'; {advice}'}")
 
 
 def heads(alg: Algorithm, result: Checked, rows: int, classes: int) -> dict[str, Tensor]:
@@ -295,10 +295,6 @@ def _place(code: Any) -> str:
         code = code.func
     inner = getattr(code, "__code__", None)
     return f"{inner.co_filename}:{inner.co_firstlineno}: " if inner else ""
-
-
-def _name(code: Any) -> str:
-    return getattr(code, "__name__", type(code).__name__)
 
 
 def _all_tensors(tree: Tree) -> bool:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtune.core import zipped
 from fedtune.core.errors import UserError, unknown
 from fedtune.experiment import pretrained
 from fedtune.experiment.algorithm import part_of
@@ -24,8 +22,6 @@ from fedtune.user_code.references import whole_path
 from fedtune.user_code.user_files import UserFile
 
 PLACES = ("", "body.", "body.0.")  # prefixes of a file's names in a model
-PICKLED = b"\x80"  # the first byte of files of PyTorch before 1.6
-REPEATED = 2**20  # a tensor with repeated (expanded) values may have this many bytes
 COUNTER = "num_batches_tracked"  # BatchNorm's counter, which old files lack and nothing here reads
 
 
@@ -67,28 +63,11 @@ def take(reference: str) -> tuple[str, UserFile]:
     """
     file, part = parse(reference)
     try:
-        require(whole_path(file))
         own = user_files.of_content(file)
     except UserError as error:
         raise UserError(f"--start-from takes FILE.pt or FILE.pt:part, but {error}") from error
     user_files.register([own])
     return own.name + (f":{part}" if part else ""), own
-
-
-def require(path: Path) -> None:
-    """UserError for a file that is not PyTorch's, before all of it is read."""
-    try:
-        start = zipped.first_bytes(path)
-        if start == zipped.ZIP:
-            zipped.require(path)
-        elif start[:1] != PICKLED:
-            raise UserError
-    except UserError as error:
-        raise _no_weights(path.name, error.__cause__ or "it is not a PyTorch file") from error
-    except FileNotFoundError:
-        pass  # the file may be registered with its content
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; give another") from error
 
 
 def _no_weights(name: str, reason: object) -> UserError:
@@ -138,7 +117,7 @@ def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
     }
     common = state["server"].get("shared", {})
     for n, t in [*common.items(), *(tensor for tensors in clients.values() for tensor in tensors.items())]:
-        _require_whole(name, n, t)
+        _require_plain(name, n, t)
     return Weights(name, common, clients)
 
 
@@ -231,18 +210,16 @@ def _kind(value: Any) -> str:
 
 
 def _finite(file: str, name: str, t: Tensor) -> Tensor:
-    _require_whole(file, name, t)
+    _require_plain(file, name, t)
     if t.is_floating_point() and not t.isfinite().all():
         raise UserError(f"weights must be finite numbers, but {name} of {file} has nan or inf")
     return t
 
 
-def _require_whole(file: str, name: str, t: Tensor) -> None:
-    """UserError for a tensor with repeated values, or of an unsupported type."""
+def _require_plain(file: str, name: str, t: Tensor) -> None:
+    """UserError for a tensor of an unsupported type."""
     if t.layout is not torch.strided or t.is_quantized or t.is_meta:
         raise UserError(f"weights must be plain tensors, but {name} of {file} is {_make(t)}; save it dense")
-    if t.numel() * t.element_size() > max(t.untyped_storage().nbytes(), REPEATED):
-        raise UserError(f"weights must be stored in full, but {name} of {file} is {_size(t.shape)} repeated numbers")
 
 
 def _make(t: Tensor) -> str:

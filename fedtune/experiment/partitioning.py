@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -126,98 +127,45 @@ def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
     return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
 
 
-def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:  # noqa: C901, PLR0911
-    """The scenario's partition of these rows; the parts hold places in `rows`, official test rows last."""
+MAKERS: dict[str, Callable[..., Partition]] = {
+    "ways-shots": partitions.ways_shots,
+    "dirichlet": partitions.dirichlet,
+    "iid": partitions.iid,
+    "fedgen": partitions.fedgen,
+    "natural": partitions.natural,
+    "shards": skews.shards,
+    "quantity": skews.quantity,
+    "power-law": skews.power_law,
+    "domains": skews.domains,
+}
+
+
+def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generator) -> Partition:
+    """The scenario's partition of these rows; the parts hold places in `rows`, official test rows last.
+
+    What a partition takes besides the rows are the scenario's fields of the same names.
+    """
     y, train_rows = data.y[rows] - s.skip_classes, int(np.searchsorted(rows, data.train_rows))
     if data.split is not None:
         train_rows = int((data.split[rows] != TEST).sum())
-    if s.partition == "ways-shots":
-        return partitions.ways_shots(
-            y=y,
-            train_rows=train_rows,
-            clients=s.clients,
-            ways=s.ways,
-            ways_spread=s.ways_spread,
-            shots=s.shots,
-            shots_spread=s.shots_spread,
-            val_shots=s.val_shots,
-            test_shots=s.test_shots,
-            rng=rng,
-        )
-    if s.partition == "dirichlet":
-        return partitions.dirichlet(
-            y=y,
-            clients=s.clients,
-            alpha=s.alpha,
-            floor=s.floor,
-            val_share=s.val_share,
-            test_share=s.test_share,
-            rng=rng,
-        )
-    if s.partition == "fedgen":
-        # FedPA's script includes the dropped class in N, so the cap is that of the whole data set
-        n = data.train_rows
-        return partitions.fedgen(
-            y=y,
-            train_rows=train_rows,
-            total=n,
-            clients=s.clients,
-            alpha=s.alpha,
-            share=s.share,
-            floor=s.floor,
-            val_share=s.val_share,
-            rng=rng,
-        )
+    owner = None if data.owner is None else data.owner[rows]
     if s.partition in ("natural", "domains"):
-        if data.owner is None:
+        if owner is None:
             raise UserError(
                 f"partition {s.partition} needs the owner of each row, but {data.name} has none: use celeba, or "
                 "another partition"
             )
-        owner = data.owner[rows[:train_rows] if data.split is None else rows]
-        if s.partition == "domains":
-            return skews.domains(owner, s.clients, s.val_share, s.test_share, rng, data.owner_names)
-        return partitions.natural(
-            owner=owner,
-            clients=s.clients,
-            owners=s.owners,
-            share=s.share,
-            val_share=s.val_share,
-            test_share=s.test_share,
-            rng=rng,
-            names=data.owner_names,
-        )
-    if flwr_partitions.is_named(s.partition):
-        owner = None if data.owner is None else data.owner[rows]
-        return flwr_partitions.partition(
-            name=s.partition,
-            y=y,
-            owner=owner,
-            clients=s.clients,
-            val_share=s.val_share,
-            test_share=s.test_share,
-            rng=rng,
-        )
-    if s.partition == "shards":
-        return skews.shards(y, s.clients, s.shards, s.val_share, s.test_share, rng)
-    if s.partition == "quantity":
-        return skews.quantity(
-            rows=len(y),
-            clients=s.clients,
-            alpha=s.alpha,
-            floor=s.floor,
-            val_share=s.val_share,
-            test_share=s.test_share,
-            rng=rng,
-        )
-    if s.partition == "power-law":
-        return skews.power_law(
-            rows=len(y),
-            clients=s.clients,
-            power=s.power,
-            floor=s.floor,
-            val_share=s.val_share,
-            test_share=s.test_share,
-            rng=rng,
-        )
-    return partitions.iid(y, s.clients, s.val_share, s.test_share, rng)
+        owner = owner[:train_rows] if data.split is None else owner
+    of_rows = {
+        "y": y,
+        "rows": len(y),
+        "train_rows": train_rows,
+        "total": data.train_rows,  # FedPA's script counts the dropped class too, so the cap is that of all its rows
+        "owner": owner,
+        "names": data.owner_names,
+        "name": s.partition,
+        "rng": rng,
+    }
+    make = flwr_partitions.partition if flwr_partitions.is_named(s.partition) else MAKERS[s.partition]
+    parameters = inspect.signature(make).parameters
+    return make(**{name: of_rows[name] if name in of_rows else getattr(s, name) for name in parameters})

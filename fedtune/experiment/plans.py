@@ -83,53 +83,43 @@ def _phases(alg: Algorithm, hook: str, actions: Checked, signs: tuple[str, ...] 
     return tuple(actions)
 
 
+def _is_count(v: Any) -> bool:
+    return v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0)
+
+
+def _is_number(v: Any) -> bool:
+    return v is None or (isinstance(v, Real) and 0 <= float(v) < math.inf)
+
+
+def _is_range(v: Any) -> bool:
+    return isinstance(v, tuple) and len(v) == 2 and v[0] <= v[1]
+
+
+# what fields of a phase must be, and in words
+RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("loss",), callable, "a function"),
+    (("pool", "rows", "read", "begin", "project", "until"), lambda v: v is None or callable(v), "a function"),
+    (("train",), lambda v: isinstance(v, tuple | list) and all(isinstance(n, str) for n in v), "a tuple of parts"),
+    (("epochs", "steps"), _is_count, "a whole number"),
+    (("window", "batches", "repeat"), lambda v: _is_count(v) and (v or 0) >= 1, "a whole number from 1 on"),
+    (("lr", "clip"), _is_number, "0 or more"),
+    (("momentum",), lambda v: _is_number(v) and (v or 0) < 1, "at least 0 and below 1"),
+    (("share",), lambda v: v is not None and _is_number(v) and 0 < v <= 1, "above 0 and at most 1"),
+    (("plain",), lambda v: isinstance(v, bool), "True or False"),
+    (("lr_scale",), lambda v: isinstance(v, Mapping), "numbers by part"),
+    (("bounds",), lambda v: isinstance(v, Mapping) and all(map(_is_range, v.values())), "(least, most) by part"),
+    (("after",), lambda v: v is None or isinstance(v, Step), "a Step"),
+    (
+        ("noise", "pool_noise"),
+        lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()),
+        "Noise by name",
+    ),
+)
+
+
 def _require_fields(alg: Algorithm, hook: str, phase: Phase) -> None:
     """UserError for a phase that cannot be run."""
-
-    def is_count(v: Any) -> bool:
-        return v is None or (isinstance(v, int) and not isinstance(v, bool) and v >= 0)
-
-    def is_positive(v: Any) -> bool:
-        return v is None or (isinstance(v, Real) and 0 <= float(v) < math.inf)
-
-    def is_code(v: Any) -> bool:
-        return v is None or callable(v)
-
-    def is_range(v: Any) -> bool:
-        return isinstance(v, tuple) and len(v) == 2 and v[0] <= v[1]
-
-    def are_names(v: Any) -> bool:
-        return isinstance(v, tuple | list) and all(isinstance(n, str) for n in v)
-
-    rules: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "loss": (callable, "a function"),
-        "pool": (is_code, "a function"),
-        "train": (are_names, "a tuple of parts"),
-        "epochs": (is_count, "a whole number"),
-        "steps": (is_count, "a whole number"),
-        "lr": (is_positive, "0 or more"),
-        "clip": (is_positive, "0 or more"),
-        "lr_scale": (lambda v: isinstance(v, Mapping), "numbers by part"),
-        "bounds": (lambda v: isinstance(v, Mapping) and all(map(is_range, v.values())), "(least, most) by part"),
-        "momentum": (lambda v: is_positive(v) and (v or 0) < 1, "at least 0 and below 1"),
-        "plain": (lambda v: isinstance(v, bool), "True or False"),
-        "share": (lambda v: v is not None and is_positive(v) and 0 < v <= 1, "above 0 and at most 1"),
-        **{
-            n: (lambda v: is_count(v) and (v or 0) >= 1, "a whole number from 1 on")
-            for n in ("window", "batches", "repeat")
-        },
-        "rows": (is_code, "a function"),
-        "read": (is_code, "a function"),
-        "begin": (is_code, "a function"),
-        "project": (is_code, "a function"),
-        "until": (is_code, "a function"),
-        "after": (lambda v: v is None or isinstance(v, Step), "a Step"),
-        **{
-            n: (lambda v: isinstance(v, dict) and all(isinstance(e, Noise) for e in v.values()), "Noise by name")
-            for n in ("noise", "pool_noise")
-        },
-    }
-    for name, (holds, rule) in rules.items():
+    for name, holds, rule in ((name, holds, rule) for names, holds, rule in RULES for name in names):
         value = getattr(phase, name)
         if not holds(value):
             comma = "; write ('body',) with the comma" if name == "train" and isinstance(value, str) else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import check_all, hyper, python_value
+from fedtune.core.hyper import Range, check_all, hyper, python_value
 from fedtune.data import datasets, flwr_partitions, user_metadata, user_rows
 from fedtune.experiment import pretrained
 from fedtune.nn import catalogue
@@ -37,31 +37,22 @@ NOISY_SPLITS = ("train", "train+val")
 NORMALISATIONS = ("train", "none")
 
 
-# field -> its smallest and largest value, both included.  Memory grows with them, so each has a limit; partitions have
-# tighter limits, which depend on the data
-RANGES: dict[str, tuple[float, float]] = {
-    "clients": (1, 1_000_000), "rounds": (1, 1_000_000), "ways": (2, 100_000), "shots": (2, 1_000_000),
-    "val_shots": (1, 1_000_000), "test_shots": (1, 1_000_000), "floor": (3, 1_000_000), "owners": (1, 1_000_000),
-    "shards": (1, 1_000_000), "groups": (1, 1_000_000), "features": (0, 1_000_000), "ways_spread": (0, 100_000),
-    "shots_spread": (0, 1_000_000), "all_classes": (0, 100_000_000), "eval_clients": (0, 1_000_000), "power": (0, 100),
-    "thinning": (0, 100), "swaps": (0, 100_000), "feature_noise": (0, 1e6), "label_noise_spread": (0, 1),
-    "image_size": (0, 4096), "min_rows": (0, 1_000_000),
-}  # fmt: skip
-
-
-SECTIONS = {  # the first field of each section of --help-scenario -> its heading
-    "dataset": "data and model",
-    "partition": "which client holds what (names before a colon: the partitions that use a field)",
-    "thinning": "further differences between clients",
-    "rounds": "rounds and evaluation",
-    "batch": "local training (--also searches these too)",
-}
+OFTEN = ("dataset", "model", "partition", "clients", "rounds")  # fields that --help shows
+FLAGS = (  # fields with an option of their own; the others are given by --set NAME=VALUE
+    *(*OFTEN, "features", "participation", "normalise", "x_as", "image_size", "ways", "shots", "alpha", "shards"),
+    *("share", "owners", "min_rows", "val_share", "test_share", "evaluation", "eval_clients", "all_classes"),
+    *("batch", "local_epochs", "local_steps", "optimizer", "lr", "momentum"),
+)
 MAX_PARTITIONS_NAMED = 3  # partitions that a field's help names
 
 
-def option(default: Any, help: str) -> Any:
-    """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail."""
-    return field(default=default, metadata={"help": help})
+def option(default: Any, help: str, bounds: tuple[float, float] | None = None) -> Any:
+    """A field of a scenario that is no hyperparameter.  help: a line; what stands after "; " is further detail.
+
+    bounds: its smallest and largest value, both included.  Memory grows with most numbers, so each has a limit;
+    partitions have tighter ones, which depend on the data.
+    """
+    return field(default=default, metadata={"help": help, "bounds": bounds})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +63,8 @@ class Scenario:
     model: str = option(
         "cnn8", "model, or your FILE.py:NAME; several with commas: client i has number i mod their count"
     )
-    features: int = option(0, "D, width of the features, 0: the model's own")
-    clients: int = option(20, "K, number of clients")
+    features: int = option(0, "D, width of the features, 0: the model's own", (0, 1_000_000))
+    clients: int = option(20, "K, number of clients", (1, 1_000_000))
     # searched only where a space names it: with fewer clients a round costs less
     participation: float = hyper(1.0, 1e-6, 1.0, log=True, help="share of the clients that take part in a round")
     skip_classes: int = option(
@@ -91,56 +82,67 @@ class Scenario:
         "series or images",
     )
     image_size: int = option(
-        0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size"
+        0, "side in pixels that your pictures are resized to, 0: as they are; then all must have one size", (0, 4096)
     )
 
     partition: str = option(
         "ways-shots",
         f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}",
     )
-    ways: int = option(4, "w̄, classes of a client")
-    ways_spread: int = option(1, "ŵ, the most by which that number varies")
-    shots: int = option(8, "s̄, training rows of a client per class")
-    shots_spread: int = option(1, "ŝ, the most by which that number varies")
-    val_shots: int = option(4, "validation rows per class")
-    test_shots: int = option(4, "test rows per class")
+    ways: int = option(4, "w̄, classes of a client", (2, 100_000))
+    ways_spread: int = option(1, "ŵ, the most by which that number varies", (0, 100_000))
+    shots: int = option(8, "s̄, training rows of a client per class", (2, 1_000_000))
+    shots_spread: int = option(1, "ŝ, the most by which that number varies", (0, 1_000_000))
+    val_shots: int = option(4, "validation rows per class", (1, 1_000_000))
+    test_shots: int = option(4, "test rows per class", (1, 1_000_000))
     alpha: float = option(
-        0.1, "Dirichlet's α; small: unlike clients, 100: nearly iid; in quantity it acts on the clients' sizes only"
+        0.1,
+        "Dirichlet's α; small: unlike clients, 100: nearly iid; in quantity it acts on the clients' sizes only",
+        (1e-09, 1e6),
     )
     floor: int = option(
         10,
         "fewest rows of a client; partitions dirichlet, quantity and power-law; in fedgen the fewest training and "
         "validation rows together",
+        (3, 1_000_000),
     )
-    share: float = option(1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners")
-    owners: int = option(10, "owners whose rows a client has")
-    min_rows: int = option(0, "owners with fewer rows are left out, 0: none; for data sets with owners")
+    share: float = option(
+        1.0, "share of the rows used; fedgen: of the training rows, natural: of their owners", (1e-09, 1.0)
+    )
+    owners: int = option(10, "owners whose rows a client has", (1, 1_000_000))
+    min_rows: int = option(0, "owners with fewer rows are left out, 0: none; for data sets with owners", (0, 1_000_000))
     val_share: float = option(0.15, "share of a client's rows for validation; not in ways-shots")
     test_share: float = option(0.25, "share of a client's rows for test; not in ways-shots and fedgen")
-    shards: int = option(2, "shards of a client")
-    power: float = option(1.0, "r-th largest client's rows ∝ r^-power")
+    shards: int = option(2, "shards of a client", (1, 1_000_000))
+    power: float = option(1.0, "r-th largest client's rows ∝ r^-power", (0, 100))
 
     # shifts of clients' rows, on top of any partition (fedtune/data/shifts.py); the defaults change nothing
-    thinning: float = option(0.0, "client r keeps r^-thinning of its training rows; r: its rank")
-    rotation: float = option(0.0, "degrees that images turn from group to group")
-    feature_noise: float = option(0.0, "standard deviation at the last client; it grows linearly from 0 at the first")
-    swaps: int = option(0, "pairs of labels swapped in all groups but one")
-    groups: int = option(4, "number of groups of consecutive clients; for rotation and swaps")
-    label_noise: float = option(0.0, "share of a client's labels that are wrong")
-    label_noise_spread: float = option(0.0, "the most by which that share varies; it is drawn for each client")
-    noisy_clients: float = option(1.0, "probability that a client has wrong labels")
+    thinning: float = option(0.0, "client r keeps r^-thinning of its training rows; r: its rank", (0, 100))
+    rotation: float = option(0.0, "degrees that images turn from group to group", (-1e6, 1e6))
+    feature_noise: float = option(
+        0.0, "standard deviation at the last client; it grows linearly from 0 at the first", (0, 1e6)
+    )
+    swaps: int = option(0, "pairs of labels swapped in all groups but one", (0, 100_000))
+    groups: int = option(4, "number of groups of consecutive clients; for rotation and swaps", (1, 1_000_000))
+    label_noise: float = option(0.0, "share of a client's labels that are wrong", (0.0, 1.0))
+    label_noise_spread: float = option(0.0, "the most by which that share varies; it is drawn for each client", (0, 1))
+    noisy_clients: float = option(1.0, "probability that a client has wrong labels", (0.0, 1.0))
     noisy_splits: str = option("train", "where labels may be wrong: train, train+val")
 
-    rounds: int = option(60, "T, rounds of a trial")
+    rounds: int = option(60, "T, rounds of a trial", (1, 1_000_000))
     pretrained: str = option("none", "body that all models start from; by name, of fedtune/experiment/pretrained.py")
     evaluation: str = option(
         "personal",
         "which model is scored, on which rows; personal: each client's own model on its own rows, global: the shared "
         "model on each client's rows, pooled: the shared model on all clients' rows together",
     )
-    eval_clients: int = option(0, "clients that are scored, 0: all; drawn once and the same in every round")
+    eval_clients: int = option(
+        0, "clients that are scored, 0: all; drawn once and the same in every round", (0, 1_000_000)
+    )
     all_classes: int = option(
-        100, "test rows of all classes on which every client is also scored, 0: none; equally many per class"
+        100,
+        "test rows of all classes on which every client is also scored, 0: none; equally many per class",
+        (0, 100_000_000),
     )
 
     batch: int = hyper(4, 1, 256, log=True, symbol="B", help="rows per mini-batch")
@@ -204,33 +206,22 @@ class Scenario:
         self._check_numbers()
         self._check_against_data()
 
-    def _check_numbers(self) -> None:  # noqa: C901
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if not value >= low:
-                rule = f"be at least {low}" if low else "not be negative"
-                raise UserError(f"{name} must {rule}, but got {value}")
-            if value > high:
-                raise UserError(f"{name} must be at most {high:,}, but got {value:,}")
+    def _check_numbers(self) -> None:
+        for f in fields(self):
+            value, bounds = getattr(self, f.name), f.metadata.get("bounds")
+            if bounds and not bounds[0] <= value <= bounds[1]:
+                allowed = Range(bounds[0], bounds[1], log=False, integer=isinstance(f.default, int)).text()
+                raise UserError(f"{f.name} must be in {allowed}, but got {value}")
         if self.eval_clients == 1 or self.eval_clients > self.clients:
             raise UserError(
                 f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
                 f"{self.eval_clients}"
             )
-        if not 0 < self.alpha <= 1e6:
-            raise UserError(f"alpha must be above 0, but got {self.alpha}; 0.1 is strong label skew, 100 near iid")
-        if not 0 < self.share <= 1:
-            raise UserError(f"share must be in (0, 1], but got {self.share}; 1 gives all training rows to clients")
         if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
             raise UserError(
                 f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
                 f"{self.test_share}"
             )
-        if not abs(self.rotation) <= 1e6:
-            raise UserError(f"rotation must be a number of degrees, at most a million, but got {self.rotation}")
-        for name in ("label_noise", "noisy_clients"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be in [0, 1], but got {getattr(self, name)}")
 
     def _check_against_data(self) -> None:
         if user_files.is_reference(self.dataset, datasets.names()) and not user_metadata.is_own(self.dataset):

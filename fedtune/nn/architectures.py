@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -26,32 +27,32 @@ def mlp(shape: Shape, features: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), Linear(_numel(shape), 128), nn.ReLU(), Linear(128, features), nn.ReLU())
 
 
+def _convolutions(
+    shape: Shape, widths: tuple[int, ...], kernel: int, after: tuple[Callable[[int], nn.Module], ...], **how: int
+) -> nn.Sequential:
+    """Convolutions of these widths, after each what is made for it from its width; flattened.  how: as in nn.Conv2d."""
+    layers: list[nn.Module] = []
+    for inputs, width in pairwise((shape[0], *widths)):
+        layers += [nn.Conv2d(inputs, width, kernel, **how), *(make(width) for make in after)]  # type: ignore[arg-type]
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def _relu(_: int) -> nn.Module:
+    return nn.ReLU()
+
+
+def _pool(_: int) -> nn.Module:
+    return MaxPool2x2()
+
+
 def cnn8(shape: Shape, features: int) -> nn.Module:
     """For 8×8 digits: conv3 16, pool, ReLU, conv3 32, pool, ReLU, features, ReLU."""
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, padding=1),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
-    return _with_features(convolutions, shape, features)
+    return _with_features(_convolutions(shape, (16, 32), 3, (_pool, _relu), padding=1), shape, features)
 
 
 def cnn8_wide(shape: Shape, features: int) -> nn.Module:
     """`cnn8` with twice the channels: conv3 32, pool, ReLU, conv3 64, pool, ReLU, features, ReLU."""
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 3, padding=1),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
-    return _with_features(convolutions, shape, features)
+    return _with_features(_convolutions(shape, (32, 64), 3, (_pool, _relu), padding=1), shape, features)
 
 
 def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
@@ -60,16 +61,7 @@ def fedproto_cnn(shape: Shape, features: int) -> nn.Module:
     21,840 parameters for 28×28 and ten classes.  Source: FedProto's code (CNNMnist).  Differs: no dropout; theirs drops
     half of the second convolution's channels and of the features, which neither paper mentions.
     """
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 10, 5),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, 5),
-        MaxPool2x2(),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
-    return _with_features(convolutions, shape, features)
+    return _with_features(_convolutions(shape, (10, 20), 5, (_pool, _relu)), shape, features)
 
 
 def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
@@ -77,15 +69,7 @@ def fedgen_cnn(shape: Shape, features: int) -> nn.Sequential:
 
     26,434 parameters for 28×28 and ten classes; no activation after the features.  Source: FedGen's and FedPA's code.
     """
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 6, 3, stride=2, padding=1),
-        nn.BatchNorm2d(6),
-        nn.ReLU(),
-        nn.Conv2d(6, 16, 3, stride=2, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
+    convolutions = _convolutions(shape, (6, 16), 3, (nn.BatchNorm2d, _relu), stride=2, padding=1)
     return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
 
@@ -103,21 +87,7 @@ def celeba_cnn(shape: Shape, features: int) -> nn.Module:
     25,954 parameters for 3×84×84 and two classes: strides and pools together leave 1×1, so 64 numbers reach the linear
     layer.  No activation after the features.  Source: FedGen's and FedPA's code.
     """
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, stride=2, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        MaxPool2x2(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        MaxPool2x2(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        MaxPool2x2(),
-        nn.Flatten(),
-    )
+    convolutions = _convolutions(shape, (16, 32, 64), 3, (nn.BatchNorm2d, _relu, _pool), stride=2, padding=1)
     return nn.Sequential(*convolutions, Linear(_numel(_out(convolutions, shape)), features))
 
 
@@ -126,16 +96,7 @@ def mcmahan_cnn(shape: Shape, features: int) -> nn.Module:
 
     582,026 parameters for 28×28 and ten classes.  Source: arXiv:1602.05629; PFLlib (FedAvgCNN: no padding).
     """
-    convolutions = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 5),
-        nn.ReLU(),
-        MaxPool2x2(),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        MaxPool2x2(),
-        nn.Flatten(),
-    )
-    return _with_features(convolutions, shape, features)
+    return _with_features(_convolutions(shape, (32, 64), 5, (_relu, _pool)), shape, features)
 
 
 def resnet18(shape: Shape, features: int) -> nn.Module:

@@ -136,22 +136,6 @@ def _nearest_seed(x: Tensor, mask: Tensor, noise: Tensor, size: Tensor) -> Tenso
     return owner
 
 
-def em(
-    x: Tensor, mask: Tensor, start: Mixtures, lowest: Tensor, iterations: int = 100, tol: float = 1e-3
-) -> tuple[Mixtures, Tensor]:
-    """Run EM on J problems at once, each from its own start and until it converges.
-
-    x  [J, N, D] float64 rows.   mask  [J, N] bool, the real rows.   start  J mixtures of n components.
-    lowest  [J] smallest variance, in squared units of x.   tol  nats per row; 0 runs all iterations.
-    Returns the mixtures and their mean log-likelihood per row [J].  Not for use inside `vmap`.
-    A component that explains no row ends with weight 0.  Source: the paper, Eqs. 5 and 6.
-    """
-    centre, rows = _centre(x, mask)
-    start = start._replace(means=start.means - centre)
-    mixture, quality = _iterate(rows, mask, start, lowest, iterations, tol)
-    return mixture._replace(means=mixture.means + centre), quality
-
-
 def _centre(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Mean row c [J, 1, D], and (x - c, (x - c)^2) [J, N, 2D]: squares cancel least near the origin."""
     counts = mask.sum(1).clamp_min(1)[:, None, None]
@@ -203,14 +187,6 @@ def _maximise(rows: Tensor, share: Tensor, lowest: Tensor) -> Mixtures:
     means, squares = (share @ rows / mass.clamp_min(_TINY)[..., None]).chunk(2, -1)
     variances = (squares - means.square()).maximum(lowest[:, None, None])
     return Mixtures(mass / mass.sum(-1, keepdim=True).clamp_min(_TINY), means, variances)
-
-
-def log_likelihood(mixture: Mixtures, x: Tensor) -> Tensor:
-    """Log-density [..., N] in nats of rows x [..., N, D] (Eq. 4); -inf if every component is absent."""
-    weights, means, variances = mixture
-    gap = (x[..., :, None, :] - means[..., None, :, :]).square() / variances[..., None, :, :]  # [..., N, L, D]
-    each = -(gap + (2 * math.pi * variances[..., None, :, :]).log()).sum(-1) / 2
-    return (weights.log()[..., None, :] + each).logsumexp(-1)
 
 
 def sample(mixture: Mixtures, component_u: Tensor, normal: Tensor) -> Tensor:

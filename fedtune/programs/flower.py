@@ -1,4 +1,4 @@
-"""A Flower app as a program: `flower = "APPDIR"` in a program file, or --flower APPDIR.  The app needs no edit.
+"""A Flower app as a program: `flower = "APPDIR"` in a program file, or APPDIR in place of an algorithm.
 
 Its run config is the space, its rounds are the run config's `num-server-rounds`, and every round's metrics come from
 Flower's own results.  `flower_child.py` runs it, in the interpreter that has Flower.

@@ -1,25 +1,28 @@
-"""Which words name a program file."""
+"""What stands in place of an algorithm: a program's file, its command, or the folder of a Flower app."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-
-from fedtune.core.errors import UserError
+import re
 
 SUFFIX = ".toml"
 
 
-def is_program(word: str) -> bool:
-    """Whether what was given in place of an algorithm is a program file."""
+def is_file(word: str) -> bool:
+    """Whether it is a program file."""
     return word.endswith(SUFFIX)
 
 
-def require_none(argv: Sequence[str] | None, command: str) -> None:
-    """UserError for a program file among the words of a command that has no use for one; None: those of the process."""
-    for word in sys.argv[1:] if argv is None else argv:
-        if is_program(word):
-            raise UserError(
-                f"{command} is for what fedtune itself trains, but got {word}, a program file; programs go to "
-                "fedtune search, compare and check"
-            )
+def is_command(word: str) -> bool:
+    """Whether it is a program's command, which names a hyperparameter in braces."""
+    return "{" in word and not is_file(word)
+
+
+def is_app(word: str) -> bool:
+    """Whether it is the folder of a Flower app: `.`, or a path with a slash, of no file of Python's."""
+    is_folder = word in (".", "..", "~") or "/" in word
+    return is_folder and not is_file(word) and not is_command(word) and not re.search(r"\.py\b", word)
+
+
+def is_program(word: str) -> bool:
+    """Whether what was given in place of an algorithm is a program of the user's, in any of these forms."""
+    return is_file(word) or is_command(word) or is_app(word)

@@ -49,7 +49,7 @@ class ProgramCheck:
     ) -> None:
         """rounds: of each run, at most, up to the next report; default: those of REPORTS.  tell: is told what runs."""
         if rounds is not None and rounds < 1:
-            raise UserError(f"--check-rounds must be 1 or more, but got {rounds}")
+            raise UserError(f"--rounds must be 1 or more, but got {rounds}")
         self.workload, self.program = workload, workload.program
         reports = REPORTS if rounds is None else -(-rounds // self.program.every)
         self.rounds = min(reports * self.program.every, self.program.rounds)
@@ -201,7 +201,7 @@ class ProgramCheck:
         if self._chance or self._apart(self._trials[0], tried):
             return ""
         says = f"{name} changed nothing in {several(self.rounds, 'round')}: {before} and {after} give the same figures"
-        return f"{says}; see whether it reads it, or try more rounds by --check-rounds"
+        return f"{says}; see whether it reads it, or try more rounds by --rounds"
 
     def _files(self) -> Said:
         """What two trials both write: the second run had the values of the first, later ones had others."""

@@ -182,10 +182,10 @@ class Program:
         return found | {"sha256": hashlib.sha256(self.text.encode()).hexdigest(), "scripts": self.scripts()}
 
 
-def of_option(option: str, **entries: Any) -> Program:
-    """A program from a command line, as from a file with these entries; those that are None are left out."""
-    raw = {name: value for name, value in entries.items() if value is not None}
-    return _program(raw, option, json.dumps(raw), Path.cwd(), option.strip("-"))
+def of_option(**entries: Any) -> Program:
+    """The program that --algo describes, as from a file with these entries; those that are None are left out."""
+    raw = {key: value for key, value in entries.items() if value is not None}
+    return _program(raw, "--algo", json.dumps(raw), Path.cwd(), "flower" if "flower" in raw else "program")
 
 
 def read(path: str | Path) -> Program:

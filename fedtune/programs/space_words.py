@@ -15,12 +15,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_config
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Hyperparameter
+from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command, metric
 from fedtune.programs.entries import LARGEST, Source, refused
 
-NUMBER = r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
-RANGE = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})(\s+log)?\s*")
 EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
 KEYS = ("range", "choices", "when")
 Conditions = dict[str, dict[str, tuple[Any, ...]]]
@@ -46,22 +44,14 @@ def _either(value: Any) -> Any:
 
 
 def _range(text: str) -> str:
-    if not RANGE.fullmatch(text):
+    found = Range.parse(text)
+    if not found:
         raise refused(text, "a range or a list of choices", f"for example {EXAMPLES}")
-    low, high, log = _ends(text)
-    if not low < high or max(abs(low), abs(high)) > (LARGEST if isinstance(low, int) else 1e300):
+    if not found.low < found.high or max(abs(found.low), abs(found.high)) > (LARGEST if found.integer else 1e300):
         raise refused(text, "a range LOW..HIGH with LOW < HIGH")
-    if log and low <= 0:
+    if found.log and found.low <= 0:
         raise refused(text, "above 0 at both ends on a log scale", "leave out `log`, or start the range above 0")
     return text
-
-
-def _ends(text: str) -> tuple[float, float, bool]:
-    """Low, high, and whether the scale is logarithmic; both ends are whole numbers if both are written so."""
-    found = RANGE.fullmatch(text)
-    assert found
-    kind = int if all(re.fullmatch(r"[+-]?\d+", end) for end in found.groups()[:2]) else float
-    return kind(found[1]), kind(found[2]), bool(found[3])
 
 
 def _choices(values: list[Any]) -> list[Any]:
@@ -95,9 +85,11 @@ class Searched:
         """The hyperparameter; its default is the first choice, or the middle of the range."""
         if self.choices:
             return Hyperparameter(name=name, default=self.choices[0], choices=tuple(self.choices))
-        low, high, log = _ends(self.range)
+        found = Range.parse(self.range)
+        assert found
+        low, high, log, integer = found
         middle = math.sqrt(low * high) if log else (low + high) / 2
-        default = round(middle) if isinstance(low, int) else min(max(float(f"{middle:.3g}"), low), high)
+        default = round(middle) if integer else min(max(float(f"{middle:.3g}"), low), high)
         return Hyperparameter(name=name, default=default, low=low, high=high, log=log)
 
 
@@ -123,7 +115,7 @@ def hyperparameters(
 
 
 def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter], source: Source) -> Conditions:
-    """What each hyperparameter needs of others, of those that need something; UserError for a circle."""
+    """What each hyperparameter needs of others, of those that need something."""
     found: Conditions = {}
     for name, searched in space.items():
         for other, asked in searched.when.items():

@@ -12,7 +12,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.workload import Measures, Trainer, Traits, Workload
 from fedtune.programs import command, fingerprint, flower, program_file
-from fedtune.programs.naming import is_program
+from fedtune.programs.naming import is_file
 from fedtune.programs.program_file import Program
 from fedtune.programs.trainer import ProgramTrainer
 from fedtune.user_code import user_files
@@ -68,7 +68,7 @@ class ProgramWorkload(Workload):
     @property
     def path(self) -> str:
         """The program file's whole path, or the option of a command line."""
-        return str(Path(self.program.path).resolve()) if is_program(self.program.path) else self.program.path
+        return str(Path(self.program.path).resolve()) if is_file(self.program.path) else self.program.path
 
     @property
     def rounds(self) -> int:

@@ -78,8 +78,8 @@ def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
             for n, (end, _) in new.items()
         )
         texts = " and ".join(f"{n} to {further.text()}" for n, (_, further) in new.items())
-        given = {n: further.named(n) for n, (_, further) in new.items()}
-        advice.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, "--ranges", _merged(f.record, given))))
+        given = {n: f"{n}={further.text()}" for n, (_, further) in new.items()}
+        advice.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, *_merged(f.record, given))))
     if at_limit:
         why = f"{'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
         advice.append(Advice("Look beyond the declared range", why))
@@ -257,7 +257,7 @@ def _more(f: Findings) -> str:
     count = len(f.trials)
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         return _words(f.record, "--trials", str(2 * count))
-    return shlex.join(["fedtune", "extend", str(f.run), "--trials", f"+{count}"])
+    return shlex.join(["fedtune", "resume", str(f.run), "--trials", f"+{count}"])
 
 
 def _words(record: Mapping[str, Any], *words: str) -> str:
@@ -272,8 +272,7 @@ def _words(record: Mapping[str, Any], *words: str) -> str:
     return shlex.join([*words_left, *words])
 
 
-def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> str:
-    """Ranges as --ranges takes them, with those that the search was given for other names."""
-    given = str((record.get("options") or {}).get("ranges") or "")
-    before = {text.partition("=")[0]: text for text in filter(None, given.split(","))}
-    return ",".join((before | dict(wider)).values())
+def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> list[str]:
+    """Words of --vary for these ranges, with those that the search was given for other names."""
+    before = {text.partition("=")[0]: text for text in (record.get("options") or {}).get("vary", ())}
+    return [word for text in (before | dict(wider)).values() for word in ("--vary", text)]

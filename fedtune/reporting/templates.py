@@ -34,9 +34,9 @@ def text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def part(name: str, *content: Any) -> Markup:
+def part(name: str, *content: Any, **named: Any) -> Markup:
     """A part of a page: the macro of this name in `parts.html`, filled in."""
-    return Markup(getattr(ENVIRONMENT.get_template("parts.html").module, name)(*content))
+    return Markup(getattr(ENVIRONMENT.get_template("parts.html").module, name)(*content, **named))
 
 
 def link(text: str, address: str | None) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from fedtune.core import bounded
-
 CHOOSE_SEEDS = 1  # seeds that a search chooses by, if no option says it: those of a trial itself
 TOP = 3  # trials that are trained on more seeds at a time
 OWN = "own"  # the entry with a trial's objective on its own seeds
@@ -39,7 +37,7 @@ def standing(ranked: Sequence[Trial], worth: Callable[[Sequence[Trial]], Sequenc
 
 def cost(file: Path) -> dict[str, float]:
     """What one of the runs that decided took, from its file: rounds, comm_mb (not a number if unknown) and seconds."""
-    rows = json.loads(bounded.read(file))["rounds"]
+    rows = json.loads(file.read_bytes())["rounds"]
     sent = rows[-1].get("comm_mb", math.nan) if rows else 0.0
     return {
         "rounds": rows[-1]["round"] if rows else 0,

@@ -14,7 +14,6 @@ from typing import Any
 
 from ray.tune import Callback
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, one_line, say
 from fedtune.runs.files import RunFiles
@@ -134,7 +133,7 @@ class DiskWatch(Callback):
 def _why(trial: Any) -> str:
     """Why a trial's attempt failed; if its process died, also which user's code was running in it."""
     try:
-        why = one_line(reason(bounded.read(Path(trial.local_path, "error.txt")).decode(errors="replace")))
+        why = one_line(reason(Path(trial.local_path, "error.txt").read_text("utf-8", errors="replace")))
     except (OSError, TypeError):
         return "no reason given"
     if DIED not in why or not (own := sorted(Path(path).name for path in user_errors.PATHS)):

@@ -6,7 +6,6 @@ import html
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several
@@ -118,7 +117,6 @@ class StudyFolder(RunFiles):
         from optuna.storages.journal import JournalFileBackend
 
         try:
-            bounded.require(self.study_file, reading.LARGEST_LOG)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 storage = JournalStorage(JournalFileBackend(str(self.study_file)))

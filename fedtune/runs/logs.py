@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtune.core import bounded
 from fedtune.runs import reading
 from fedtune.runs.files import RunFiles
 
@@ -75,8 +74,6 @@ class Followed:
             for row in new:
                 rows.setdefault(row["trial_id"], []).append(row)
             return _Read(start, _end(file, start), {trial: self._few(old_rows) for trial, old_rows in rows.items()})
-        except bounded.Unfit as error:
-            raise reading.damaged(file, error) from error
         except OSError:
             return log  # it vanished
 

@@ -1,4 +1,4 @@
-"""Read files in a study's folder: limited in size, checked once, and reported by name if damaged.
+"""Read files in a study's folder: checked once, and reported by name if damaged.
 
 Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's own state is different
 (docs/background/security.md).
@@ -6,23 +6,16 @@ Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's o
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtune.core import bounded, zipped
 from fedtune.core.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 16 * 2**20  # the largest record, in bytes; one of 10,000 trials has a hundredth of it
-LARGEST_YAML = 2**18  # the largest best.yaml, in bytes: YAML is slow to read
-LARGEST_LOG = 2**28  # the largest log, in bytes
-LARGEST_LINE = 2**20
-LARGEST_CSV = 2**24
 NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 
@@ -30,20 +23,20 @@ def record(file: Path) -> dict[str, Any]:
     """Read a record; ValueError or OSError if it cannot be used."""
     from fedtune.runs import schema  # imported here, because pydantic takes a moment to load
 
-    return schema.checked(schema.RECORDS[file.name], _parsed(file, json.loads, LARGEST))
+    return schema.checked(schema.RECORDS[file.name], _parsed(file, json.loads))
 
 
 def best(file: Path) -> dict[str, Any]:
     """Read a best.yaml; ValueError or OSError if it cannot be used."""
     from fedtune.runs import schema
 
-    return schema.checked(schema.BEST, _parsed(file, _yaml, LARGEST_YAML))
+    return schema.checked(schema.BEST, _parsed(file, _yaml))
 
 
 def text(file: Path) -> str:
     """The text of a best.yaml, or of another small file; "" if it cannot be read."""
     try:
-        return bounded.read(file, LARGEST_YAML).decode(errors="replace")
+        return file.read_text("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -62,9 +55,9 @@ def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
     """
     from fedtune.runs import schema
 
-    with bounded.opened(file, LARGEST_LOG) as opened:
+    with file.open("rb") as opened:
         opened.seek(start)
-        text, _, _ = opened.read(LARGEST_LOG).rpartition(b"\n")
+        text, _, _ = opened.read().rpartition(b"\n")
     lines = text.split(b"\n") if text else []
     return [row for line in lines if (row := _parsed_line(line, _row_of(schema)))], start + len(text) + bool(text)
 
@@ -87,7 +80,6 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     try:
         if not file.exists():
             raise OSError("it does not exist")
-        bounded.require(file, zipped.max_bytes())
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             frame: pd.DataFrame = opened.read().to_pandas()
             fields = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])
@@ -107,7 +99,7 @@ def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str
 
     texts = {name: object for name, kind in (kinds or {}).items() if kind == TEXT}  # even if all are empty
     try:
-        frame = pd.read_csv(io.BytesIO(bounded.read(file, LARGEST_CSV)), dtype=texts)
+        frame = pd.read_csv(file, dtype=texts)
     except (OSError, ValueError) as error:  # pandas' own errors among them
         raise damaged(file, error) from error
     return _with_columns(frame, file, needed, kinds or {})
@@ -154,10 +146,10 @@ def short(why: object) -> str:
     return (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
 
 
-def _parsed(file: Path, parse: Callable[[str], Any], limit: int) -> Any:
-    """The parsed content of a file; ValueError also if it is too large or nested too deeply."""
+def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
+    """The parsed content of a file; ValueError also if it is nested too deeply."""
     try:
-        return parse(bounded.read(file, limit).decode("utf-8"))
+        return parse(file.read_text("utf-8"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -178,13 +170,10 @@ def _row_of(schema: Any) -> Callable[[Any], dict[str, Any]]:
 def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         return
-    try:
-        with bounded.opened(file, LARGEST_LOG) as opened:
-            while line := opened.readline(LARGEST_LINE):
-                if (row := _parsed_line(line, check)) is not None:
-                    yield row
-    except bounded.Unfit as error:
-        raise damaged(file, error) from error
+    with file.open("rb") as opened:
+        for line in opened:
+            if (row := _parsed_line(line, check)) is not None:
+                yield row
 
 
 def _parsed_line(line: bytes, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:

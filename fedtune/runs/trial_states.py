@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import bounded
-
 STATUSES = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
 BROKEN = "broken"  # an entry for a trial with a permanent error
@@ -73,4 +71,4 @@ def snapshot(run: Path) -> list[dict[str, Any]]:
 
 def trials_in(snapshot: Path) -> list[dict[str, Any]]:
     """The trials in one of Ray's snapshots; raises an error if it is damaged."""
-    return [json.loads(text) for text, _ in json.loads(bounded.read(snapshot))["trial_data"]]
+    return [json.loads(text) for text, _ in json.loads(snapshot.read_bytes())["trial_data"]]

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.runs.files import RunFiles
 from fedtune.user_code import content_hashes as copies
@@ -98,7 +97,7 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         return file
     if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
         return _without_copy(run, file)
-    content = bounded.read(copy, user_files.LARGEST)
+    content = copy.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise UserError(
             f"{copy} is the copy of {file.path} that the run was made with, but it was changed; start a new run"
@@ -114,7 +113,7 @@ def _is_data(file: UserFile) -> bool:
 def _without_copy(run: Path, file: UserFile) -> UserFile:
     """The file if there is no copy: data, or code that is read from its original path."""
     try:
-        content = bounded.read(file.path, user_files.LARGEST) if file.name.endswith(".py") else None
+        content = Path(file.path).read_bytes() if file.name.endswith(".py") else None
     except OSError as error:
         raise UserError(f"{run} was made with {file.path}, but neither it nor its copy exists; restore it") from error
     return file._replace(content=content)

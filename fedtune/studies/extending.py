@@ -20,52 +20,49 @@ from fedtune.runs.reading import rounds_of
 from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import plan, schedulers, space_facts
+from fedtune.tuning.options.search import SearchOptions
 from fedtune.tuning.searchers import EXTENDABLE
 
 
-@dataclasses.dataclass(frozen=True)
-class More:
-    """What is added to a search: trials, or rounds for its best `top` trials (None: a third of them)."""
-
-    trials: int | None = None
-    rounds: int | None = None
-    top: int | None = None
-
-    def __post_init__(self) -> None:
-        """UserError for incompatible options."""
-        if self.trials and self.top:
-            raise UserError(f"--top says how many trials get more --rounds, but got --top {self.top} with --trials")
-
-
-def extend(path: Path, more: More, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
-    """Continue a finished search with more trials or rounds; the exit status.
+def more_trials(path: Path, count: int, name: str | None, changed: Mapping[str, Any], trust: bool = False) -> int:
+    """Give a finished search more trials, in a new folder; the exit status.
 
     name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
-    run = StudyFolder(path)
-    record = resuming.record_of(run, trust)
-    _require_extendable(run, record)
-    options = resuming.options_of(run, changed)
-    after = plan.EarlierSearch(path.absolute())
-    if more.trials:
-        options = dataclasses.replace(options, name=name or f"{options.name}+{more.trials}", trials=more.trials)
-        tried = {space_facts.key(t.params) for t in run.study.trials if t.state.is_finished()} if run.study else set()
-        after = after._replace(tried=frozenset(tried))
-    else:
-        name = name or f"{options.name}+{more.rounds}rounds"
-        fields = {**options.fields, "rounds": rounds_of(record) + (more.rounds or 0)}
-        options = dataclasses.replace(options, name=name, fields=fields)
-        with terminal.silent():  # it is planned again below
-            after = after._replace(trials=longer(plan.make(options), run, more.top))
-    planned = plan.make(options, after=after)
+    run, options, _ = _finished(path, changed, trust)
+    options = dataclasses.replace(options, name=name or f"{options.name}+{count}", trials=count)
+    tried = {space_facts.key(t.params) for t in run.study.trials if t.state.is_finished()} if run.study else set()
+    planned = plan.make(options, after=plan.EarlierSearch(path.absolute(), tried=frozenset(tried)))
     return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def more_rounds(
+    path: Path, count: int, top: int | None, name: str | None, changed: Mapping[str, Any], trust: bool = False
+) -> int:
+    """Train a finished search's best trials for more rounds, in a new folder; the exit status.
+
+    top: how many of them; None: a third.  Other arguments as for `more_trials`.
+    """
+    run, options, record = _finished(path, changed, trust)
+    fields = {**options.fields, "rounds": rounds_of(record) + count}
+    options = dataclasses.replace(options, name=name or f"{options.name}+{count}rounds", fields=fields)
+    with terminal.silent():  # it is planned again below
+        trials = longer(plan.make(options), run, top)
+    planned = plan.make(options, after=plan.EarlierSearch(path.absolute(), trials))
+    return search_study.run_with_ray(planned, {"extends": run.name})
+
+
+def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions, dict[str, Any]]:
+    """A finished search with its options and its record; UserError for one that cannot be extended."""
+    run = StudyFolder(path)
+    record = resuming.record_of(run, trust, "scheduler", "searcher")
+    _require_extendable(run, record)
+    return run, resuming.options_of(run, changed), record
 
 
 def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
     """UserError unless the search is over, has its searcher's study, and can be read."""
     path = run.path
-    if not all(n in record for n in ("scheduler", "searcher")):
-        raise UserError(f"a search is extended from its run.json, but the one in {path} does not say how it searched")
     moves = schedulers.moves_hyperparameters(record["scheduler"])
     if moves or record["searcher"] not in EXTENDABLE:
         how = record["scheduler" if moves else "searcher"]
@@ -75,10 +72,6 @@ def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
     if record["state"] == "running":
         raise UserError(
             f"only a finished search can be extended, but {path} is running; {command_line('resume', path)}"
-        )
-    if not (run.trials_file.exists() and run.rounds_file.exists()):
-        raise UserError(
-            f"a search is extended from its trials.parquet and rounds.parquet, but {path} lacks one; start a new search"
         )
     try:
         trials, _ = frames.trials_table(run), frames.rounds_table(run)

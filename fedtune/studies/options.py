@@ -66,10 +66,18 @@ class ComparisonOptions(SearchOptions):
         group=HOW,
     )
     margin: float = option(
-        0.005, "difference that matters (default 0.005); in the metric's unit: half a point", "N", above_zero, group=HOW
+        0.005,
+        "difference that matters (default 0.005); in the metric's unit: half a point",
+        "N",
+        above_zero,
+        group=HOW,
+        rare=True,
     )
     control: bool = option(
-        True, "leave out the control, FedAvg under a second name; without FedAvg: the plainest algorithm", group=HOW
+        True,
+        "leave out the control, FedAvg under a second name; without FedAvg: the plainest algorithm",
+        group=HOW,
+        rare=True,
     )
     widen: bool = option(
         False,
@@ -84,6 +92,7 @@ class ComparisonOptions(SearchOptions):
         "N",
         small_int,
         group=HOW,
+        rare=True,
     )
 
     @property

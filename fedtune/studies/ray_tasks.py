@@ -15,7 +15,6 @@ import ray
 import torch
 
 from fedtune.cluster import local_ray
-from fedtune.core import bounded
 from fedtune.core.budget import Budget
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.memory import keep_freed_memory
@@ -128,7 +127,7 @@ def _loaded() -> None:
 def finished(runs: Sequence[RunTask], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
     """The outcomes that earlier calls left in the folder, by label."""
     files = {run.label: outcome_file(folder, run, budget) for run in runs}
-    return {label: Outcome(**json.loads(bounded.read(f))) for label, f in files.items() if f.exists()}
+    return {label: Outcome(**json.loads(f.read_bytes())) for label, f in files.items() if f.exists()}
 
 
 def train_seeds(

@@ -1,4 +1,4 @@
-"""Resuming a search whose driver died or was interrupted, and what resume, extend and replay need of its folder."""
+"""Resuming a search whose driver died or was interrupted, and what resume and replay need of its folder."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
     record, options = record_of(run, trust), options_of(run, changed)
     if record["state"] in ("finished", "nothing found"):
         raise UserError(
-            f"only an unfinished search can be resumed, but {path} is {record['state']}; fedtune extend adds trials"
+            f"only an unfinished search can be resumed, but {path} is {record['state']}; --trials +N adds trials"
         )
     if "extends" in record:
         raise UserError(
-            f"an extension of another search cannot be resumed, but {path} is one; extend the first search again"
+            f"an extension of another search cannot be resumed, but {path} is one; give the first "
+            "search more once again, by another --name"
         )
     if "replays" in record:
         raise UserError(

@@ -20,7 +20,7 @@ from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
 from fedtune.tuning.callbacks import trackers
-from fedtune.tuning.options.options import AUTO
+from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.space_types import Config
 from fedtune.user_code import user_errors
@@ -51,7 +51,6 @@ def connected(p: SearchPlan, files: RunFiles, storage: Path) -> AbstractContextM
         cpus=p.options.cpus_per_trial,
         gpus=p.gpus,
         dashboard=p.options.dashboard,
-        host=p.options.dashboard_host,
         trials=min(p.trials, p.options.max_concurrent or p.trials),
         log=files.ray_log_file,
         storage=storage,

@@ -25,15 +25,14 @@ def run(
     download: bool = False,
     output: Path | None = None,
     model: Path | None = None,
-    threads: int = 1,
     then: str = "",
 ) -> list[dict[str, Any]]:
     """Train, show the progress and say how it ended; every round's row.
 
-    output: where the rows are written, a line a round.  model: where the model is kept.  threads: of PyTorch.
+    output: where the rows are written, a line a round.  model: where the model is kept.
     then: the next command; it is printed before the figures, because scripts read those from the last line.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)  # as in a trial
     keep_freed_memory()
     data = partitioning.make(experiment.scenario, experiment.seed, data_dir, download)
     simulation = Simulation(experiment, {}, data)

@@ -133,27 +133,11 @@ def _layer_name(net: nn.Module, module: nn.Module) -> str:
 _FUNCTIONAL = {
     f"torch.nn.modules.{name}"
     for name in (
-        "activation",
-        "batchnorm",
-        "channelshuffle",
-        "container",
-        "conv",
-        "distance",
-        "dropout",
-        "flatten",
-        "fold",
-        "instancenorm",
-        "linear",
-        "loss",
-        "normalization",
-        "padding",
-        "pixelshuffle",
-        "pooling",
-        "sparse",
-        "transformer",
-        "upsampling",
+        "activation", "batchnorm", "channelshuffle", "container", "conv", "distance", "dropout", "flatten", "fold",
+        "instancenorm", "linear", "loss", "normalization", "padding", "pixelshuffle", "pooling", "sparse",
+        "transformer", "upsampling",
     )
-}
+}  # fmt: skip
 _OF_ALL = {*vars(nn.Module())}
 
 

@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
+from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Uniform
 
 from fedtune.core.errors import UserError, shown
-from fedtune.core.hyper import Hyperparameter, python_value
-from fedtune.tuning.ranges import Range
+from fedtune.core.hyper import Hyperparameter, Range, python_value
 
 FAR = 1e300  # beyond any number that is searched
 POINTS = 10_000  # the most points of a grid, which are counted before any is made
 
 
 def domain_text(domain: Domain) -> str:
-    """A domain in words: `0.1 … 10 (log)`, `a | b`."""
-    if isinstance(domain, Categorical):
-        return " | ".join(map(str, domain.categories))
-    sampler = domain.get_sampler()
-    return range_of(domain).text() + (f" in steps of {sampler.q:g}" if isinstance(sampler, Quantized) else "")
+    """A domain in words: `0.1..10 log`, `a | b`."""
+    return " | ".join(map(str, domain.categories)) if isinstance(domain, Categorical) else range_of(domain).text()
 
 
 def range_of(domain: Domain) -> Range:
-    """A range of Ray Tune's without its steps."""
+    """A range of Ray Tune's."""
     low, high = ends("", domain)
-    return Range(low, high, isinstance(sampler_of(domain), LogUniform), isinstance(domain, Integer))
-
-
-def of_range(range_: Range) -> Domain:
-    """A range as Ray Tune's."""
-    low, high = range_.low, range_.high
-    base: Any = Integer(int(low), int(high) + 1) if range_.integer else Float(low, high)
-    domain: Domain = base.loguniform() if range_.log else base.uniform()
-    return domain
+    return Range(low, high, isinstance(domain.get_sampler(), LogUniform), isinstance(domain, Integer))
 
 
 def grid_values(name: str, domain: Domain) -> list[Any]:
@@ -50,25 +38,13 @@ def size(domain: Domain) -> int | None:
     """How many values a domain has; None of a range of real numbers."""
     if isinstance(domain, Categorical):
         return len(domain.categories)
-    if (width := step(domain)) is None:
-        return None
-    low, high = ends("", domain)
-    return int(round((high - low) / width)) + 1
+    return domain.upper - domain.lower if isinstance(domain, Integer) else None
 
 
 def values(domain: Domain) -> Iterator[Any]:
     """Each value of a finite domain."""
-    if isinstance(domain, Categorical):
-        yield from domain.categories
-        return
-    (low, high), width = ends("", domain), step(domain)
-    yield from (min(low + i * width, high) for i in range(size(domain) or 0))
-
-
-def step(domain: Domain) -> Any:
-    """How far the values of a range are apart; None where it has them all."""
-    sampler = domain.get_sampler()
-    return sampler.q if isinstance(sampler, Quantized) else 1 if isinstance(domain, Integer) else None
+    assert isinstance(domain, Categorical | Integer)
+    yield from domain.categories if isinstance(domain, Categorical) else range(domain.lower, domain.upper)
 
 
 def nearest(domain: Domain, value: Any) -> Any:
@@ -76,8 +52,8 @@ def nearest(domain: Domain, value: Any) -> Any:
     if isinstance(domain, Categorical):
         return value if value in domain.categories else domain.categories[0]
     low, high = ends("", domain)
-    value, width = min(max(value, low), high), step(domain)
-    return value if width is None else min(low + round((value - low) / width) * width, high)
+    value = min(max(value, low), high)
+    return round(value) if isinstance(domain, Integer) else value
 
 
 def ends(name: str, domain: Domain) -> list[Any]:
@@ -87,21 +63,20 @@ def ends(name: str, domain: Domain) -> list[Any]:
             raise UserError(f"{name} needs at least one value to choose from, but its choice is empty")
         return list(domain.categories)
     assert isinstance(domain, Integer | Float)
-    quantized = isinstance(domain.get_sampler(), Quantized)  # its upper end is a value, too
-    low, high = domain.lower, domain.upper - 1 if isinstance(domain, Integer) and not quantized else domain.upper
+    low, high = domain.lower, domain.upper - isinstance(domain, Integer)  # whole numbers end below the upper one
     if low > high:
-        raise UserError(f"{name} needs low <= high, but its range is {low} … {high}")
+        raise UserError(f"{name} needs low <= high, but its range is {low}..{high}")
     return [low, high]
 
 
 def as_domain(name: str, value: Any) -> Domain:
     """A value of a space as a domain: a constant is a choice of one.  UserError for what Optuna cannot search."""
-    if isinstance(value, Integer | Float | Categorical) and isinstance(sampler_of(value), Uniform | LogUniform):
+    if isinstance(value, Integer | Float | Categorical) and isinstance(value.get_sampler(), Uniform | LogUniform):
         return value
     if isinstance(value, Domain):
         raise UserError(
             f"{name} must be a range or a choice of Ray Tune's, uniform or log-uniform, but got "
-            f"{type(value).__name__} {type(value.get_sampler()).__name__.strip('_')}"
+            f"{type(value).__name__} {type(value.get_sampler()).__name__.strip('_')}; or list the values by tune.choice"
         )
     return Categorical([value])  # a constant
 
@@ -129,46 +104,22 @@ def _fitted_choice(hp: Hyperparameter, domain: Categorical) -> Domain:
 
 
 def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
-    """The range in normal form: whole numbers below an upper end, or steps between two multiples of the step."""
-    low, high, width = _numbers(hp.name, domain)
-    integer, log = isinstance(domain, Integer), isinstance(sampler_of(domain), LogUniform)
+    """The range with ends of the hyperparameter's type."""
+    assert isinstance(domain, Integer | Float)
+    integer, written = isinstance(domain, Integer), [python_value(domain.lower), python_value(domain.upper)]
+    for end in written:
+        fits = isinstance(end, int | float) and not isinstance(end, bool) and abs(end) < FAR
+        if not fits or (integer and end != int(end)):
+            kind = "whole numbers" if integer else "numbers"
+            raise UserError(f"{hp.name} needs a range of {kind}, but an end of it is {shown(end)}")
     if hp.choices:
         raise _others(hp, domain, f"one of {hp.range_text()}", "tune.choice")
     if hp.integer and not integer:
-        if not width or width != int(width):
-            raise _others(hp, domain, "whole numbers", "tune.randint or tune.lograndint")
-        integer, high = True, high + (width == 1)  # Ray excludes the upper end of a qrandint with step 1
-    if integer and width == 1:
-        width = None
-    if width and log:
-        raise UserError(
-            f"{hp.name} has steps of {width:g} on a log scale, which no searcher supports; use "
-            f"tune.{'lograndint' if integer else 'loguniform'}, or tune.choice of the values"
-        )
-    if width and integer:
-        low, high = -(-low // width) * width, high // width * width
-    made: Any = Integer(int(low), int(high)) if integer else Float(float(low), float(high))
-    made = made.loguniform() if log else made.uniform()
-    made = made.quantized(width) if width else made
+        raise _others(hp, domain, "whole numbers", "tune.randint or tune.lograndint")
+    made: Any = Integer(*map(int, written)) if integer else Float(*map(float, written))
+    made = made.loguniform() if isinstance(domain.get_sampler(), LogUniform) else made.uniform()
     _require_declared(hp, made)
     return made
-
-
-def _numbers(name: str, domain: Domain) -> tuple[Any, Any, Any]:
-    """The ends of a range as they were written, and its steps, if it has any; UserError unless these are numbers."""
-    assert isinstance(domain, Integer | Float)
-    sampler, integer = domain.get_sampler(), isinstance(domain, Integer)
-    written = [python_value(domain.lower), python_value(domain.upper)]
-    written += [python_value(sampler.q)] if isinstance(sampler, Quantized) else []
-    for number in written:
-        fits = isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < FAR
-        if not fits or (integer and number != int(number)):
-            kind = "whole numbers" if integer else "numbers"
-            raise UserError(f"{name} needs a range of {kind}, but an end or a step of it is {shown(number)}")
-    low, high, *width = written
-    if width and not width[0] > 0:
-        raise UserError(f"{name} needs steps above 0, but its range has steps of {width[0]}")
-    return low, high, width[0] if width else None
 
 
 def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
@@ -176,12 +127,12 @@ def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
     low, high = map(hp.check, ends(hp.name, domain))
     if hp.low is None or hp.high is None:
         return
-    for end, width in ((low, step(domain)), (high, step(domain) and -step(domain))):
+    for end, step in ((low, 1), (high, -1)):
         while low < high and low <= end <= high and not hp.low <= end <= hp.high:  # a single value beside the range
             hp.check(end)
-            if not width:
+            if not isinstance(domain, Integer):
                 raise _others(hp, domain, hp.range_text(), "a narrower one, or tune.choice")
-            end += width
+            end += step
 
 
 def _others(hp: Hyperparameter, domain: Domain, kind: str, use: str) -> UserError:
@@ -198,14 +149,6 @@ def require_points(count: int) -> None:
         raise UserError(f"a grid must have at most {POINTS:,} points, but all combinations of the space are {count:,}")
 
 
-def also_text(name: str, domain: Domain) -> str:
-    """What `--also` reads to add this domain to another space."""
-    if isinstance(domain, Categorical):
-        return name
-    return range_of(domain).named(name)
-
-
-def sampler_of(domain: Domain) -> Any:
-    """How values are drawn, before they are rounded."""
-    sampler = domain.get_sampler()
-    return sampler.sampler if isinstance(sampler, Quantized) else sampler
+def varied_text(name: str, domain: Domain) -> str:
+    """What `--vary` reads to search this domain in another space."""
+    return name if isinstance(domain, Categorical) else f"{name}={range_of(domain).text()}"

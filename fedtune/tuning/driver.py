@@ -25,6 +25,7 @@ from fedtune.tuning import saved_state, schedulers, searchers
 from fedtune.tuning import space as spaces
 from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.trackers import TrialLogger
+from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
@@ -138,7 +139,7 @@ def fit(
             rows,
             Gauges(p.name, p.workload.name, p.goal.first),
             view,
-            *([TensorBoard()] if p.options.tensorboard else []),
+            *([TensorBoard()] if TENSORBOARD in p.options.logger else []),
             *([watch] if watch else []),
             *journal,
             *tools,

@@ -123,7 +123,7 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
     todo |= {"train the best again": again}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
-        todo |= {"search on": command_line("extend", p.shown, "--trials", f"+{trials}")}
+        todo |= {"search on": command_line("resume", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
         say(f"  {what:26}{command}")
 

@@ -22,10 +22,10 @@ from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
 from fedtune.runs.files import RunFiles, require_name
-from fedtune.tuning import schedulers, searchers, space_facts, widening
+from fedtune.tuning import schedulers, searchers, space_facts
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, flag
-from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
+from fedtune.tuning.options.types import AUTO, flag
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
@@ -245,7 +245,6 @@ def make(
         require_folder(Path(options.storage_path), folder.name, options.name)
     require_packages(options.logger)
     ray_start.require_address(options.address)
-    ray_start.require_host(options.dashboard_host)
     return SearchPlan(
         options=options,
         workload=workload,
@@ -286,8 +285,7 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
 def _space(options: SearchOptions, workload: Workload) -> Space:
     """The space, as the searcher and the scheduler can search it; UserError if they cannot."""
-    space = spaces.widened(spaces.load(options.space, workload), options.also, workload)
-    space = widening.with_ranges(space, options.ranges, workload) if options.ranges else space
+    space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = options.searcher or searchers.default(space, options.scheduler)
     searchers.require_combination(searcher, options.scheduler, space, workload.traits.structural)
@@ -443,7 +441,7 @@ def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Work
 
 def require_packages(loggers: Sequence[str]) -> None:
     """UserError for a tracker whose package, of the same name, is not installed."""
-    for name in loggers:
+    for name in (n for n in loggers if n != TENSORBOARD):  # it is Ray's own
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name, such as W&B's data, is no package
             raise UserError(f"--logger {name} needs a package that is not installed; pip install 'fedtune[{name}]'")

@@ -1,46 +1,25 @@
-"""Ranges in words, as records have them: whether a value lies at an end of one, and a wider one.
-
-Nothing here needs Ray Tune; `domains` has its ranges in these words.
-"""
+"""Ranges in records: whether a value lies at an end of one, and a wider one.  Nothing here needs Ray Tune."""
 
 from __future__ import annotations
 
 import math
-import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedtune.core.errors import UserError
-from fedtune.core.hyper import Hyperparameter
+from fedtune.core.hyper import RANGE, Hyperparameter, Range
 
 EDGE = 0.05  # share of a range, on its scale: a value this near to an end counts as at the end
 DECADE = 10.0
 SMALL = 4  # a range of whole numbers on a log scale grows by this factor
 
 
-class Range(NamedTuple):
-    """All numbers, or all whole numbers, from low to high, both included."""
-
-    low: float
-    high: float
-    log: bool  # searched on a log scale
-    integer: bool
-
-    def text(self) -> str:
-        """In words: `0.1 … 10 (log)`."""
-        return f"{self.low:g} … {self.high:g}{' (log)' if self.log else ''}"
-
-    def named(self, name: str) -> str:
-        """The text that --also and --ranges take."""
-        return f"{name}={self.low!r}..{self.high!r}"
-
-
 def of_text(text: str, hp: Hyperparameter) -> Range | None:
-    """The range that a record has in words, of its hyperparameter's type; None for choices and for steps."""
-    written = re.fullmatch(r"(\S+) … (\S+)( \(log\))?", text)
+    """The range that a record has, of its hyperparameter's type; None for choices and for steps."""
+    written = Range.parse(text)
     if not written or hp.choices:
         return None
     try:
-        return Range(hp.check(written[1]), hp.check(written[2]), bool(written[3]), hp.integer)
+        return written._replace(low=hp.check(written.low), high=hp.check(written.high), integer=hp.integer)
     except UserError:  # declarations may be others now
         return None
 
@@ -50,7 +29,7 @@ def edge(value: Any, text: str) -> str:
 
     Natural limits do not count: a weight or share begins at 0, a count at 1.
     """
-    written = re.match(r"(\S+) … (\S+)( \(log\))?", str(text))
+    written = RANGE.match(str(text))
     if not written or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     try:
@@ -80,12 +59,4 @@ def wider(old: Range, hp: Hyperparameter, sides: frozenset[str]) -> Range | None
         below, above = math.ceil(below), math.floor(above)
     new = (max(below, hp.low) if "lower" in sides else low, min(above, hp.high) if "upper" in sides else high)
     new = (min(new[0], low), max(new[1], high))  # what was searched stays, wherever it began
-    return None if new == (low, high) else between(hp, old, *new)
-
-
-def between(hp: Hyperparameter, like: Range, low: Any, high: Any) -> Range:
-    """A range on the same scale as another between these ends; UserError unless they are declared."""
-    low, high = hp.check(low), hp.check(high)
-    if not low < high:
-        raise UserError(f"{hp.name} needs a range low < high, but got {low} … {high}")
-    return like._replace(low=low, high=high)
+    return None if new == (low, high) else old._replace(low=hp.check(new[0]), high=hp.check(new[1]))

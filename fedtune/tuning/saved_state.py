@@ -20,7 +20,6 @@ from ray import cloudpickle as pickle
 from ray.tune import ResultGrid
 
 from fedtune.cluster import ray_internals
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several
 from fedtune.runs.files import RunFiles, write_whole
@@ -71,7 +70,7 @@ def commit_states(run: Path) -> None:
     """Finish replacing states that a driver had completely written before it died.  Only for the folder's driver."""
     listed = RunFiles(run).states_file
     try:
-        names = json.loads(bounded.read(listed))
+        names = json.loads(listed.read_bytes())
     except FileNotFoundError:
         return
     except (OSError, ValueError):
@@ -189,7 +188,7 @@ def _readable(file: Path) -> bool:
     try:
         if ray_internals.is_snapshot(file):
             return ray_internals.holds_trials(file)
-        pickle.loads(bounded.read(file))  # Ray calls some of them .json
+        pickle.loads(file.read_bytes())  # Ray calls some of them .json
     except (ImportError, AttributeError) as error:
         if "fedtune" not in str(error):
             return False

@@ -9,7 +9,7 @@ before they are scored declares `tune_epochs`, `tune_lr` and, if it has the choi
 Exceptions, by rule and for all: Adam's steps have the size of the rate, whatever the gradient, so that its rates are
 smaller (`ADAM`).  What a single space leaves out, it says with a reason (`without`).
 
-`participation` is in no space, as it changes what a round costs; `--also participation=0.1..1` searches it.
+`participation` is in no space, as it changes what a round costs; `--vary participation` searches it.
 
 Nor is `server_lr` here, as it means different things: a factor on a mean update (SCAFFOLD, 1 is FedAvg), the step of an
 adaptive optimiser (FedAdam), the rate of a server's own training (FedTGP).  Nor are `batch_norm`, `averaging` and

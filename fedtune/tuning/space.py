@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ray.tune.search.sample import Domain
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.hyper import Hyperparameter
+from fedtune.core.hyper import Hyperparameter, Range
+from fedtune.core.terminal import say
 from fedtune.core.workload import Workload
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
-from fedtune.tuning.domains import also_text, domain_text, grid_values, nearest
+from fedtune.tuning.domains import domain_text, fitted, grid_values, nearest, varied_text
 from fedtune.tuning.shared import with_shared
 from fedtune.tuning.space_check import checked
 from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
@@ -35,7 +38,6 @@ __all__ = [
     "Config",
     "Space",
     "When",
-    "also_text",
     "derived",
     "domain_text",
     "file_of",
@@ -45,10 +47,12 @@ __all__ = [
     "lines",
     "load",
     "met",
+    "named",
     "names",
     "tunable",
+    "varied",
+    "varied_text",
     "when",
-    "widened",
     "with_shared",
     "with_whole_path",
 ]
@@ -111,33 +115,49 @@ def load(name: str, workload: Workload) -> Space:
     return checked(name, spaces[member], workload)
 
 
-def widened(space: Space, also: str | None, workload: Workload) -> Space:
-    """The space with these hyperparameters too, over their declared ranges or the narrower ones given.
+def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
+    """The space with these hyperparameters too, or over these ranges: `lr=0.001..0.3 log`, `momentum`.
 
-    also: `lr=0.001..0.3,momentum`.  UserError for a name that is unknown, fixed or already there, or for a grid.
+    A name alone is searched over its declared range.  UserError for what is unknown, fixed or not declared.
     """
-    if not also:
-        return space
-    if space.is_grid:
-        raise UserError(f"--also adds ranges to a space of ranges, but this space is a grid; got --also {also}")
+    if asked and space.is_grid:
+        raise UserError(f"--vary is for a space of ranges, but this space is a grid; got --vary {asked[0]!r}")
     domains, declared = dict(space.domains), workload.hyperparameters()
-    for text in also.split(","):
-        name, given, range_text = text.partition("=")
+    if twice := [name for name, count in Counter(map(named, asked)).items() if count > 1]:
+        raise UserError(f"--vary names each hyperparameter once, but {twice[0]} comes several times")
+    for text in asked:
+        name, given, written = text.partition("=")
         if name not in declared:
             algorithm = workload.name
             raise unknown(f"hyperparameter of {algorithm}", name, declared, f"fedtune list {algorithm}")
-        if name in domains or name in workload.pinned:
-            source = "the space" if name in domains else "--set"
-            raise UserError(
-                f"--also takes hyperparameters that are not searched or fixed yet, but {name} is in {source}; "
-                "leave it out"
-            )
-        low, dots, high = range_text.partition("..")
-        if given and not (dots and low and high):
-            raise UserError(f"--also needs NAME or NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..0.3")
-        hp = declared[name]
-        domains[name] = hp.domain(*([hp.check(low), hp.check(high)] if given else []))
+        if name in workload.pinned:
+            raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
+        domains[name] = _range(declared[name], written if given else None, name in domains)
     return space._replace(domains=domains)
+
+
+def named(text: str) -> str:
+    """The hyperparameter that a text of --vary names."""
+    return text.partition("=")[0]
+
+
+def _range(hp: Hyperparameter, written: str | None, searched: bool) -> Domain:
+    """A hyperparameter's range as it is written, or without that its declared one.
+
+    searched: whether the space has it already.
+    """
+    example = f"for instance {hp.name}={hp.range_text()}" if hp.low is not None else f"it takes {hp.range_text()}"
+    if written is None:
+        if searched:
+            raise UserError(f"{hp.name} is searched already; give --vary its range, {example}")
+        return hp.domain()
+    if "|" in written:
+        return fitted(hp, Categorical(written.split("|")).uniform())
+    if not (found := Range.parse(written)) or hp.choices:
+        raise UserError(f"--vary needs NAME or NAME=LOW..HIGH, or 'NAME=LOW..HIGH log', but got {written!r}; {example}")
+    if hp.log and not found.log:
+        say(f"note: {hp.name} is searched evenly over {written}; '{hp.name}={written} log' does so on a log scale")
+    return hp.within(found.low, found.high, found.log).domain()
 
 
 def file_of(name: str) -> tuple[Path, str] | None:

@@ -32,7 +32,7 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
     if not space.names:
         pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
         raise UserError(
-            f"a search needs something to vary, but space {name!r} is empty{pinned}; give --also, or another --space"
+            f"a search needs something to vary, but space {name!r} is empty{pinned}; give --vary, or another --space"
         )
     return space
 

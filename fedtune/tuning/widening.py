@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from ray.tune.search.sample import Categorical, Domain
 
-from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import short
 from fedtune.core.workload import Workload
 from fedtune.tuning import ranges
-from fedtune.tuning.domains import domain_text, of_range, range_of, step
+from fedtune.tuning.domains import domain_text, range_of
 from fedtune.tuning.space_types import Config, Space
 
 NAMED = 4  # algorithms that a reason names
@@ -26,30 +25,10 @@ def touched(config: Config, space: Space) -> dict[str, str]:
 
 def wider(domain: Domain, hp: Hyperparameter, sides: frozenset[str]) -> Domain | None:
     """The range extended once on these sides, as far as is declared; None if it already goes so far."""
-    if isinstance(domain, Categorical) or step(domain) not in (None, 1):
+    if isinstance(domain, Categorical):
         return None
     range_ = ranges.wider(range_of(domain), hp, sides)
-    return range_ and of_range(range_)
-
-
-def with_ranges(space: Space, given: str | None, workload: Workload) -> Space:
-    """The space with other ends of some of its ranges: `lr=0.0001..1,momentum=0..0.99`.
-
-    UserError for a name that is no range of the space, or for ends that are not declared.
-    """
-    if not given:
-        return space
-    domains, declared = dict(space.domains), workload.hyperparameters()
-    for text in given.split(","):
-        name, _, range_text = text.partition("=")
-        low, dots, high = range_text.partition("..")
-        if not (dots and low and high):
-            raise UserError(f"--ranges needs NAME=LOW..HIGH, but got {text!r}; for instance lr=0.001..1")
-        if name not in domains or isinstance(domains[name], Categorical):
-            names = ", ".join(n for n, d in domains.items() if not isinstance(d, Categorical))
-            raise UserError(f"--ranges takes ranges of the space ({names}), but got {name}; --also adds others")
-        domains[name] = of_range(ranges.between(declared[name], range_of(domains[name]), low, high))
-    return space._replace(domains=domains)
+    return range_ and range_.domain()
 
 
 class Widened(NamedTuple):

@@ -8,8 +8,6 @@ import os
 import re
 import select
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -19,7 +17,6 @@ from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.terminal import one_line
 from fedtune.user_code import command_help, user_errors
 
-OURS = str(Path(__file__).parents[1])  # fedtune's folder
 BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
 OF_MACHINE = (
     errno.ENOENT,
@@ -35,22 +32,21 @@ OF_MACHINE = (
 class Parser(argparse.ArgumentParser):
     """An argument parser with one-line error messages and a short --help; no option may be abbreviated or empty."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        """As argparse's, with no option left out of --help."""
+    def __init__(self, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        """As argparse's, with no option left out of --help.  examples: command lines, at the end of --help."""
         super().__init__(allow_abbrev=False, **kwargs)
-        self.views = command_help.Views()
+        self.examples = examples
+        self.rare: set[str] = set()  # options that only --help-all shows
+        self.settable: list[argparse.Action] = []  # what --set takes besides hyperparameters, for --help-all
 
-    def leave_out(self, action: argparse.Action, section: str = "", rare: bool = True) -> None:
-        """Show an option by --help-all only, if it is rare; where it has a section, by --help-scenario too."""
-        if rare:
-            self.views.rare.add(action.dest)
-        if section:
-            self.views.sections[action.dest] = section
-        for flag in self.views.flags:
-            if flag not in self._option_string_actions:
-                self.add_argument(
-                    flag, action=command_help.Show, nargs=0, default=argparse.SUPPRESS, help=command_help.VIEWS[flag]
-                )
+    def leave_out(self, action: argparse.Action) -> None:
+        """Show an option by --help-all only."""
+        self.rare.add(action.dest)
+        if command_help.ALL not in self._option_string_actions:
+            words = "every option, fully explained"
+            self.add_argument(
+                command_help.ALL, action=command_help.ShowAll, nargs=0, default=argparse.SUPPRESS, help=words
+            )
 
     def format_help(self) -> str:
         """What --help prints."""
@@ -66,6 +62,8 @@ class Parser(argparse.ArgumentParser):
                 re.fullmatch(r"-[A-Za-z][\w-]+", word) and before not in known
             )
             if is_option and flag not in known and i < end:
+                if (name := flag.strip("-").replace("-", "_")) in {a.dest for a in self.settable}:
+                    self.error(f"{name} has no option of its own; give --set {name}=VALUE")
                 self.error(str(unknown("option", flag, known, f"{self.prog} --help-all" * ("--help-all" in known))))
             flag, _, value = word.partition("=") if word.startswith("--") and "=" in word else (before, "", word)
             if value == "" and word != "--":
@@ -107,7 +105,8 @@ class Command(Protocol):
 def guarded(main: Command) -> Command:
     """Wrap a command so that every error is one line: status 2 if the user can fix it, 70 for a bug.
 
-    Below that of an error in the user's own Python stands its traceback.  `--debug` shows the stack of each.
+    Below that of an error in the user's own Python stands its traceback, and below a bug its stack.  `--debug` shows
+    the stack of each.
     """
 
     def run(argv: list[str] | None = None) -> int:
@@ -126,7 +125,8 @@ def guarded(main: Command) -> Command:
             if "--debug" in given:
                 raise
             status, line = _status_and_line(error)
-            print(f"{line}\n{user_errors.theirs_on(error)}", end="", file=sys.stderr)
+            below = user_errors.stack(error) if status == BUG else user_errors.theirs_on(error)
+            print(f"{line}\n{below}", end="", file=sys.stderr)
             return status
 
     return run
@@ -168,25 +168,8 @@ def _status_and_line(error: Exception) -> tuple[int, str]:
         named = " and ".join(os.fsdecode(f) for f in (error.filename, error.filename2) if isinstance(f, str | bytes))
         about = f"{named} cannot be used: " if named else ""
         return 2, f"error: {one_line(f'{about}{error.strerror}')}; fix it, or give another"
-    return BUG, f"error: {one_line(_unforeseen(error))}"
-
-
-def _unforeseen(error: BaseException) -> str:
-    """A bug in one line: what happened, where, and where its stack was saved."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(OURS) and f.filename != __file__
-    ]
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    what = f"{user_errors.kind(error)}{place}: {user_errors.text(error)[:200] or 'no details'}"
-    if isinstance(error, MemoryError):
-        what = f"memory ran out{place}; a smaller scenario may fit"
-    try:
-        with tempfile.NamedTemporaryFile("w", prefix="fedtune-", suffix=".txt", delete=False, errors="replace") as file:
-            file.write(user_errors.stack(error))
-        where = f"its stack is in {file.name}"
-    except OSError:
-        where = "--debug shows its stack"
-    return (
-        f"this is a bug in fedtune, {what}; {where}: please report it with that and the command; results so far are in "
-        "the study's folder"
+    what = f"{user_errors.kind(error)}: {user_errors.text(error)[:200] or 'no details'}"
+    return BUG, (
+        f"error: this is a bug in fedtune, {one_line(what)}; please report it with the command and the stack below; "
+        "results so far are in the study's folder"
     )

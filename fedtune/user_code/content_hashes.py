@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from functools import lru_cache
 from pathlib import Path
 
-from fedtune.core import bounded, zipped
-from fedtune.core.bounded import Unfit
 from fedtune.user_code import layouts
-
-LARGEST = 2**28  # the largest picture file, in bytes
 
 _copies: dict[str, Path] = {}  # by hash
 
@@ -29,12 +26,7 @@ def find(sha256: str) -> Path | None:
 
 def digest(path: Path) -> str:
     """The hash of a file, or of a folder's file names and contents; OSError if it does not exist or is not data."""
-    if path.is_dir():
-        inside, most = files_in(path), zipped.max_bytes() if layouts.of(path) else LARGEST
-    else:
-        inside, most = [path], zipped.max_bytes()
-    for file in inside:
-        bounded.require(file, most)  # before the first is read
+    inside = files_in(path) if path.is_dir() else [path]
     return _digest_of(str(path), tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in inside))
 
 
@@ -52,23 +44,23 @@ def files_in(folder: Path) -> list[Path]:
 def _everything(folder: Path) -> list[Path]:
     """All files of a folder and its subfolders, sorted; links are followed.
 
-    Raises Unfit for a link to a folder that contains it, for a name that is not UTF-8, and for what is neither a file
-    nor hidden: a broken link.
+    OSError for a link to a folder that contains it, for a name that is not UTF-8, and for a broken link that is not
+    hidden.
     """
     found: list[Path] = []
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place)
         for link in (here / name for name in folders if os.path.islink(here / name)):
             if _leads_back(link):
-                raise Unfit(link, "it is a link to a folder that contains it")
+                raise OSError(errno.EINVAL, "it is a link to a folder that contains it", str(link))
         for name in (*folders, *names):
             if os.fsencode(name) != name.encode(errors="replace"):
-                raise Unfit(ascii(os.path.join(place, name)), "its name is not valid UTF-8")
+                raise OSError(errno.EINVAL, "its name is not valid UTF-8", ascii(os.path.join(place, name)))
         for file in map(here.joinpath, names):
             if file.is_file():
                 found.append(file)
             elif not file.name.startswith("."):
-                bounded.require(file)
+                file.stat()
     return sorted(found)
 
 
@@ -83,7 +75,7 @@ def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
     """The hash of these files, cached by the listing of names, sizes and times."""
     whole = hashlib.sha256()
     for name, *_ in listing:
-        with bounded.opened(name, zipped.max_bytes()) as file:
+        with open(name, "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         if len(listing) == 1 and name == path:
             return digest.hexdigest()

@@ -37,14 +37,6 @@ def place(error: BaseException) -> str | None:
     return lines[-1] if lines else None
 
 
-def line_now() -> str:
-    """FILE:LINE of the user's code that is running now; "" if none is."""
-    frame: FrameType | None = sys._getframe()
-    while frame and frame.f_code.co_filename not in PATHS:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-
-
 def theirs(error: BaseException) -> bool:
     """Whether the user's code raised this error; Ctrl-C is nobody's."""
     return not isinstance(error, KeyboardInterrupt) and place(error) is not None

@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError, unknown
 from fedtune.user_code import content_hashes, user_imports
 from fedtune.user_code.references import CODE, PICKLED, options_text, parsed, whole_path, with_slash
@@ -32,7 +31,6 @@ from fedtune.user_code.user_imports import Execution as Execution
 from fedtune.user_code.user_imports import UserFile as UserFile
 
 LIMIT = 10_000_000  # the most code that is carried along, in bytes
-LARGEST = 2**32  # the largest file that is carried along whole, in bytes
 
 _files: dict[str, UserFile] = {}  # by name
 _code: dict[str, UserFile] = {}  # by path: of two folders, each may have its utils.py
@@ -122,7 +120,7 @@ def of_content(path: str | Path) -> UserFile:
     """A file that is carried along whole, for example weights; UserError as in `of_data`."""
     path = whole_path(path)
     try:
-        content = bounded.read(path, LARGEST)
+        content = path.read_bytes()
     except OSError as error:
         return _registered(path, error)
     return UserFile(path.name, str(path), hashlib.sha256(content).hexdigest(), content)

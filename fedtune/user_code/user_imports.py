@@ -27,11 +27,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from fedtune.core import bounded
 from fedtune.core.errors import UserError
 from fedtune.user_code.user_errors import UserCodeError, only, text
 
-LARGEST = 2**20  # the largest code file, in bytes
 _NEVER = {*sys.stdlib_module_names, "fedtune"}  # names that a user's folder cannot replace
 _packages: dict[str, _Package] = {}  # those whose modules can be imported, by name
 _ended: list[str] = []  # those of executions that are gone
@@ -101,7 +99,7 @@ def collect(path: Path) -> dict[str, bytes]:
 
     UserError for code that Python cannot parse; OSError if a file cannot be read.
     """
-    found = {path.name: bounded.read(path, LARGEST)}
+    found = {path.name: path.read_bytes()}
     waiting = [path.name]
     while waiting:
         name = waiting.pop()
@@ -109,7 +107,7 @@ def collect(path: Path) -> dict[str, bytes]:
             for file in _beside(path.parent, root):
                 place = file.relative_to(path.parent).as_posix()
                 if place not in found:
-                    found[place] = bounded.read(file, LARGEST)
+                    found[place] = file.read_bytes()
                     waiting.append(place)
     return found
 

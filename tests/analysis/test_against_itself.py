@@ -241,14 +241,23 @@ def test_from_a_table_to_its_judgement(
         (f"{play} --fresh more.parquet", "so 50 are needed, but there are 4"),
         (f"{play} --fresh t.parquet", "t.parquet has the seeds 0, 1"),
         (f"{play} --fresh more.parquet --margin 1", "--margin is of the verdicts on several tables, but got one table"),
-        (f"{play} --fresh more.parquet --shift half", "--shift must be a number above 0, but got 'half'"),
-        (f"{play} --fresh more.parquet --shift 1,nan", "--shift must be a number above 0, but got 'nan'"),
+        (
+            f"{play} --fresh more.parquet --shift half",
+            "--shift must be a number above 0, at most 1,000,000,000, but got 'half'",
+        ),
+        (
+            f"{play} --fresh more.parquet --shift 1,nan",
+            "--shift must be a number above 0, at most 1,000,000,000, but got 'nan'",
+        ),
     ):
         assert simulate.main(line.split()) == 2
         assert why in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:
         simulate.main(f"{twice} --margin -1".split())
-    assert stop.value.code == 2 and "--margin: must be a number above 0, but got '-1'" in capsys.readouterr().err
+    assert (
+        stop.value.code == 2
+        and "--margin: must be a number above 0, at most 1,000,000,000, but got '-1'" in capsys.readouterr().err
+    )
     assert tabulate.main(f"{what} --space grid.py --more-of t.parquet --rounds 3 --name x -o x.parquet".split()) == 2
     assert "goes on with the table's 2 rounds of local, but got 3 rounds" in capsys.readouterr().err
 

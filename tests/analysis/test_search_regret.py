@@ -214,8 +214,8 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
     ("words", "why"),
     [
         ("none.parquet", "none.parquet is damaged"),
-        ("{t} --grace 0", "--grace must be a whole number of at least 1"),
-        ("{t} --grace 99", "--grace must be a whole number of at most"),
+        ("{t} --grace 0", "--grace must be a whole number in 1.."),
+        ("{t} --grace 99", "--grace must be a whole number in 1.."),
         ("{t} --choose-seeds all", "--choose-seeds must be a whole number"),
         ("{t} --searcher tpee", "tpee"),
         ("{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),

@@ -299,7 +299,7 @@ PLACE = ["--storage-path", "{0}", "--name", "r", "--address", "auto"]
         (["compare", "--algos", "a,b"], ["fedtune", "compare", "--algos", "a,b", *PLACE]),
         (["reproduce", "t1", "--quick"], ["fedtune.analysis.reproduce", "t1", "--quick", *PLACE]),
         (["tabulate", "--algo", "a"], ["fedtune.analysis.tabulate", "--algo", "a", *PLACE]),
-        (["extend", "old", "--trials", "+8"], ["fedtune", "extend", "old", "--trials", "+8", *PLACE[2:]]),
+        (["resume", "old", "--trials", "+8"], ["fedtune", "resume", "old", "--trials", "+8", *PLACE[2:]]),
         (["replay", "old"], ["fedtune", "replay", "old", *PLACE[2:]]),
     ],
 )
@@ -333,7 +333,7 @@ def test_a_job_goes_on_with_a_search_or_a_comparison_and_knows_no_other_command(
         said = begun(tmp_path, record[:3], "compare", "--algos", "a,b")
         assert said.stdout.split() == ["-m", "fedtune", "resume", f"{tmp_path}/{record[:3]}", "--address", "auto"]
     said = begun(tmp_path, "r", "partition", "--clients", "3")
-    assert said.returncode == 2 and said.stderr.endswith("extend or replay, but got partition\n")
+    assert said.returncode == 2 and said.stderr.endswith("resume or replay, but got partition\n")
 
 
 @pytest.mark.parametrize(

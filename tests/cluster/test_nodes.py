@@ -163,7 +163,7 @@ def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray_internals, "show_token", lambda: None)
     with pytest.raises(UserError, match=told):
-        ray_start._connect("head:1", "127.0.0.1")
+        ray_start._connect("head:1")
 
 
 def test_a_notebooks_ray_that_has_died_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,12 +167,12 @@ def test_rays_processes_import_the_package_that_the_driver_runs(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if before:
         monkeypatch.setenv("PYTHONPATH", before)
-    ray_start._connect(None, ray_start.LOOPBACK)
+    ray_start._connect(None)
     assert seen == [str(root / "fedtune" / "__init__.py"), os.pathsep.join([str(root), *([before] if before else [])])]
     assert os.environ.get("PYTHONPATH") == before
     monkeypatch.setattr(ray_start, "__file__", str(tmp_path / "site-packages" / "fedtune" / "cluster" / "ray_start.py"))
     monkeypatch.setattr(ray, "init", lambda **_: seen.append(os.environ.get("PYTHONPATH", "")))
-    ray_start._connect(None, ray_start.LOOPBACK)
+    ray_start._connect(None)
     assert seen[-1] == (before or ""), "packages must not come before the standard library"
 
 
@@ -223,7 +223,7 @@ def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ray, "init", late)
     with pytest.raises(UserError, match="started here: The current node timed out .* failed; see --debug$"):
-        ray_start._connect(None, "127.0.0.1")
+        ray_start._connect(None)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,7 @@ from support.searches import QUICK, searched
 from support.waiting import wait_for
 
 from fedtune.cluster import prometheus as gauges
-from fedtune.cluster import ray_start
 from fedtune.cluster.prometheus import COUNTERS, GAUGES, Gauges
-from fedtune.commands import search
-from fedtune.core.errors import UserError
 from fedtune.core.objectives import Objective
 from fedtune.runs import logs
 from fedtune.runs.files import RunFiles
@@ -198,49 +195,10 @@ def test_errors_of_publishing_do_not_end_a_search(told: dict[tuple, float], monk
     assert told == {}
 
 
-@pytest.mark.usefixtures("nothing_starts")
-@pytest.mark.parametrize(
-    ("host", "mode", "message"),
-    [
-        (
-            "0.0.0.0",
-            "disabled",
-            "a dashboard that others can reach can run any code, so it must ask for a token, .* "
-            "--dashboard-host 0.0.0.0",
-        ),
-        ("::", "disabled", "a dashboard that others can reach can run any code, so it must ask for a token"),
-        ("192.0.2.77", "token", "--dashboard-host must be an address of this machine, but got '192.0.2.77'"),
-        ("no such host", "token", "--dashboard-host must be an address of this machine, but got 'no such host'"),
-    ],
-)
-def test_a_dashboard_for_others_without_a_token_is_refused_before_anything_starts(
-    host: str, mode: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    arguments = f"--algo local --trials 1 --rounds 1 --storage-path {tmp_path} {QUICK} --dashboard-host".split()
-    assert search.main([*arguments, host]) == 2
-    said = capsys.readouterr().err
-    assert re.search(f"^error: .*{message}", said) and said.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_dashboard_on_loopback_or_with_a_token_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    ray_start.require_host("127.0.0.1")
-    ray_start.require_host("localhost")
-    monkeypatch.setenv("RAY_AUTH_MODE", "TOKEN")
-    ray_start.require_host("0.0.0.0")
-    monkeypatch.delenv("RAY_AUTH_MODE")  # Ray's default for what it starts
-    ray_start.require_host("0.0.0.0")
-    monkeypatch.setenv("RAY_AUTH_MODE", "")
-    with pytest.raises(UserError, match="must ask for a token"):
-        ray_start.require_host("0.0.0.0")
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("one_ray")
 def test_tensorboard_gets_its_files_when_asked_for(tmp_path: Path) -> None:
-    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --max-concurrent 1 --tensorboard " + QUICK)
+    got = searched(tmp_path, "--algo local --trials 2 --rounds 2 --max-concurrent 1 --logger tensorboard " + QUICK)
     for trial in got.trials["trial"]:
         [events] = (got.folder / f"local-{trial}").glob("events.out.tfevents.*")
         assert events.read_bytes().count(b"ray/tune/val_acc") >= 2

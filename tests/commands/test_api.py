@@ -62,7 +62,7 @@ def test_a_model_that_play_saves_is_where_another_starts(tmp_path):
         (lambda: fedtune.Search("gfpl", trails=3), "unknown argument 'trails': did you mean 'trials'"),
         (lambda: fedtune.Search("gfpl", lamb=3), "unknown argument 'lamb': did you mean 'lam'"),
         (lambda: fedtune.Search("gfpl", client=3), "unknown argument 'client': did you mean 'clients'"),
-        (lambda: fedtune.Search("gfpl", trials=0), "--trials must be a whole number of at least 1, but got 0"),
+        (lambda: fedtune.Search("gfpl", trials=0), "--trials must be a whole number in 1..1000000, but got 0"),
         (lambda: fedtune.Search("gfpl", lam=-3.0), "lam"),
         (lambda: fedtune.train("gfpl", config={"lamb": 1.0}, **SMALL), "did you mean 'lam'"),
         (lambda: fedtune.train("gfpl", trials=3), "unknown argument 'trials'"),
@@ -193,7 +193,7 @@ def test_a_trial_on_several_seeds_reports_their_means(monkeypatch):
     single = [fedtune.train("fedavg", config={"lr": 0.1}, seed=seed, **SMALL)["val_acc"] for seed in (3, 4)]
     assert [row["val_acc"] for row in rows] == pytest.approx((sum(single) / 2).tolist(), abs=1e-6)
     assert single[0].tolist() != single[1].tolist()
-    with pytest.raises(UserError, match="--seeds-per-trial must be a whole number of at least 1, but got 0"):
+    with pytest.raises(UserError, match="--seeds-per-trial must be a whole number in 1..1000, but got 0"):
         fedtune.tunable("fedavg", seeds_per_trial=0, **SMALL)
 
 

@@ -92,7 +92,7 @@ def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_p
         again = "resume {at}/run --no-dashboard" if crashes.begun(run) else f"search {words}"
         wrong, said = crashes.judged(run, again, whole, report=False)
         assert not wrong
-        assert said == "accepted" or "is finished; fedtune extend" in said
+        assert said == "accepted" or "is finished; --trials +N" in said
         goes_on += [run] if said == "accepted" and crashes.begun(run) else []
     assert len(goes_on) >= 3
     for i, run in enumerate(random.Random(0).sample(goes_on, 2)):

@@ -3,16 +3,17 @@
 import argparse
 import importlib
 import re
+import shlex
 from typing import Any
 
 import pytest
 
 from fedtune import __main__ as console
-from fedtune.experiment.scenario import USES, Scenario, about
+from fedtune.experiment.scenario import FLAGS, USES, Scenario, about
 from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
 from fedtune.user_code import command_help
 
-LONGEST = {"search": 60, "compare": 60, "run": 40, "tabulate": 45, "partition": 40}  # lines of --help; of others: 40
+LONGEST = 48  # lines of --help: a screen
 COLUMNS = 80
 EVERY = [*console.COMMANDS, "reproduce", "tabulate", "simulate", "split_validation"]  # the last four: of analysis
 
@@ -55,11 +56,11 @@ def test_every_option_has_help(command):
 def test_help_is_short_and_an_option_is_one_line(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     page = shown(command, "--help", capsys)
-    assert len(page.splitlines()) <= LONGEST.get(command, 40)
+    assert len(page.splitlines()) <= LONGEST
     assert max(map(len, page.splitlines())) <= COLUMNS
     parser = parser_of(command)
-    if parser.views.rare:  # then one line each, which says something
-        options = [line for line in page.partition("\n\n")[2].splitlines() if line.startswith(" ")]
+    if parser.rare:  # then one line each, which says something
+        options = [line for line in page.splitlines() if line.startswith(" ") and "  fedtune " not in line]
         assert all(re.match(r"  (-|\[?[A-Z])\S.*\s\s+\S", line) for line in options), options
 
 
@@ -68,24 +69,33 @@ def test_help_all_has_every_option_and_help_says_how_to_see_it(command, capsys):
     parser = parser_of(command)
     flags = {a.option_strings[-1] for a in parser._actions if a.option_strings and a.help is not argparse.SUPPRESS}
     brief = shown(command, "--help", capsys)
-    if not parser.views.rare:
+    if not parser.rare:
         assert flags == set(options_of(brief))
         return
     assert flags > set(options_of(brief)) >= {"--help", "--help-all"}
     whole = shown(command, "--help-all", capsys)
     assert flags == set(options_of(whole))
-    hidden = {a.option_strings[-1] for a in parser._actions if a.dest in parser.views.rare}
+    hidden = {a.option_strings[-1] for a in parser._actions if a.dest in parser.rare}
     assert flags - hidden == set(options_of(brief))
 
 
-@pytest.mark.parametrize("command", ["search", "compare", "run", "tabulate", "partition"])
-def test_help_scenario_has_every_field_with_its_default(command, capsys, monkeypatch):
+def test_every_field_is_an_option_or_named_for_set_with_its_default(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    page = re.sub(r"\n {28}", " ", shown(command, "--help-scenario", capsys))
-    wanted = {"--" + name.replace("_", "-"): value for name, value in vars(SCENARIOS[DEFAULT]).items()}
-    assert set(options_of(page)) == set(wanted)
-    of_each = re.findall(r"\n  (--[\w-]+) (.+)", page)
-    assert [(flag, text.endswith(f"default {wanted[flag]})")) for flag, text in of_each] == [(f, True) for f in wanted]
+    page = re.sub(r"\n {28}", " ", shown("search", "--help-all", capsys))
+    of_each = dict(re.findall(r"\n  (--[\w-]+|\w+=)(?: ?[A-Z]+)? +(.+)", page))
+    for name, value in vars(SCENARIOS[DEFAULT]).items():
+        spelling = f"--{name.replace('_', '-')}" if name in FLAGS else f"{name}="
+        assert f"(default {value})" in of_each[spelling]
+
+
+@pytest.mark.parametrize("command", console.COMMANDS)
+def test_help_ends_with_two_examples_that_the_command_takes(command, capsys):
+    parser = parser_of(command)
+    assert len(parser.examples) == 2
+    assert shown(command, "--help", capsys).endswith("".join(f"  {line}\n" for line in parser.examples))
+    for line in parser.examples:
+        words = shlex.split(line)
+        parser.parse_args(words[words.index(command) + 1 :])
 
 
 def test_a_field_is_told_with_the_partitions_that_use_it():

@@ -198,12 +198,12 @@ def test_who_holds_what_is_printed_drawn_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = "--dataset digits --partition shards --clients 6 --label-noise 0.1"
+    words = "--dataset digits --partition shards --clients 6 --set label_noise=0.1"
     assert partition.main(f"{words} -o picture.html --save p.npz".split()) == 0
     first = capsys.readouterr().out
     assert "6 clients, 1797 rows, 10 classes" in first and "saved: p.npz" in first and "label skew" in first
     assert "Partition shards of digits" in (tmp_path / "picture.html").read_text()
-    assert partition.main("--dataset digits --partition p.npz --label-noise 0.1".split()) == 0
+    assert partition.main("--dataset digits --partition p.npz --set label_noise=0.1".split()) == 0
     assert "6 clients, 1797 rows, 10 classes" in capsys.readouterr().out
     for wrong, message in (
         ("-o picture.html", "--output needs a new file *.html"),

@@ -21,7 +21,7 @@ ALGORITHMS, MODELS = HERE / "broken_algorithms.py", HERE / "broken_models.py"
 BROKEN = {
     "Mistyped": ("declarations", "did you mean aggregate?"),
     "LogFromZero": ("declarations", "log scale"),
-    "WrongPreset": ("declarations", "lam must be a number in 0.01 … 1"),
+    "WrongPreset": ("declarations", "lam must be a number in 0.01..1"),
     "Stops": ("runs", "KeyError: 'control'"),
     "Infinite": ("finite", "became NaN or infinite"),
     "SinglePrecision": ("types", "new_zeros"),

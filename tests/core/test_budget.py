@@ -217,7 +217,7 @@ CONDITIONAL: dict = {
 def test_a_space_with_conditions_suggests_what_exists_and_survives_pickling() -> None:
     made = checked("x", CONDITIONAL, Experiment(algorithm="fedavg", scenario=SMALL))
     assert made.names == ["optimizer", "lr", "momentum"]
-    assert made.text()["momentum"] == "0.1 … 0.9 where optimizer is sgd"
+    assert made.text()["momentum"] == "0.1..0.9 where optimizer is sgd"
     point, outside = space.inside(made, Experiment(algorithm="fedavg", scenario=SMALL).configuration({}))
     searcher = searchers.searcher("tpe", made, [point], [outside], 3, "s")
     searcher = pickle.loads(pickle.dumps(searcher))

@@ -130,15 +130,15 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "rule"),
     [
-        ("rate", 0.05, "rate must be a number in 0.1 … 10 (log), or 0.0, but got 0.05"),
-        ("rate", "11", "rate must be a number in 0.1 … 10 (log), or 0.0, but got 11"),
+        ("rate", 0.05, "rate must be a number in 0.1..10 log, or 0.0, but got 0.05"),
+        ("rate", "11", "rate must be a number in 0.1..10 log, or 0.0, but got 11"),
         ("rate", float("nan"), "but got nan"),
         ("rate", "inf", "but got inf"),
         ("rate", "much", "but got 'much'"),
         ("rate", True, "but got True"),
         ("rate", False, "but got False"),
         ("rate", None, "but got None"),
-        ("steps", 2.5, "steps must be a whole number in 1 … 8, but got 2.5"),
+        ("steps", 2.5, "steps must be a whole number in 1..8, but got 2.5"),
         ("steps", 0, "but got 0"),
         ("steps", 9, "but got 9"),
         ("steps", True, "but got True"),
@@ -150,7 +150,7 @@ def test_a_declaration_may_be_of_numpys_numbers_but_not_of_sequences() -> None:
         ("on", 0, "but got 0"),
         ("maybe", 2, "but got 2"),
         ("free", float("inf"), "free must be a number in any, but got inf"),
-        ("width", 1, "width must be a whole number in 2 … 512, or 0, but got 1"),
+        ("width", 1, "width must be a whole number in 2..512, or 0, but got 1"),
         ("width", False, "but got False"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_record_keeps_a_declaration(hp: Hyperparameter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("rate", "0.1 … 10 (log), or 0.0"), ("kind", "a | b"), ("on", "False | True"), ("free", "any")]
+    ("name", "text"), [("rate", "0.1..10 log, or 0.0"), ("kind", "a | b"), ("on", "False | True"), ("free", "any")]
 )
 def test_the_range_in_words(name: str, text: str) -> None:
     assert HYPERPARAMETERS[name].range_text() == text
@@ -210,13 +210,13 @@ def test_everything_a_domain_draws_is_allowed_and_ranges_include_both_ends(name:
 
 def test_a_log_domain_is_uniform_in_the_logarithm() -> None:
     seen = draws(HYPERPARAMETERS["rate"])
-    assert abs(sum(v < 1 for v in seen) / 400 - 0.5) < 0.1  # 1 is the middle of 0.1 … 10
+    assert abs(sum(v < 1 for v in seen) / 400 - 0.5) < 0.1  # 1 is the middle of 0.1..10
 
 
 def test_a_domain_can_be_narrowed_but_not_widened_and_needs_a_range() -> None:
     assert set(draws(HYPERPARAMETERS["steps"], 2, 3)) == {2, 3}
     assert all(1 <= v <= 2 for v in draws(HYPERPARAMETERS["rate"], 1, 2))
-    with pytest.raises(UserError, match="rate must be a number in 0.1 … 10 .*but got 20"):
+    with pytest.raises(UserError, match="rate must be a number in 0.1..10 .*but got 20"):
         HYPERPARAMETERS["rate"].domain(1, 20)
     with pytest.raises(UserError, match="free has no range to search; fix it with --set free=VALUE"):
         HYPERPARAMETERS["free"].domain()

@@ -141,7 +141,7 @@ def test_owners_and_the_split_of_the_data_are_used(library: None, tmp_path: Path
         ("flwr:NaturalIdPartitioner()", {}, "must be 'label', and the data set has no owners, but got 'owner'"),
         ("flwr:TwicePartitioner(alpha=1)", {}, "gives one row to two clients"),
         ("flwr:TinyPartitioner(alpha=1)", {}, "gives client 0 2 rows, and a client needs 3"),
-        ("flwr:VerticalEvenPartitioner(num_partitions=3)", {}, "divides columns and not rows"),
+        ("flwr:VerticalEvenPartitioner(num_partitions=3)", {}, "unknown partitioner of flwr-datasets 'Vertical"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(name: str, fields: Any, message: str, library: None) -> None:

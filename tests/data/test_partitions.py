@@ -134,13 +134,6 @@ def test_the_number_of_clients_an_error_offers_does() -> None:
     ("changes", "message"),
     [
         ({"ways": 11}, "ways is 11, but the data set has 10 classes"),
-        ({"ways": 1}, "ways must be 2 or more"),
-        ({"shots": 0}, "shots must be 2 or more"),
-        ({"clients": 0}, "clients must be 1 or more"),
-        ({"ways_spread": -1}, "ways_spread must be 0 or more"),
-        ({"shots_spread": -1}, "shots_spread must be 0 or more"),
-        ({"val_shots": -1}, "val_shots must be 0 or more"),
-        ({"test_shots": -1}, "test_shots must be 0 or more"),
         ({"clients": 1, "shots": 900}, "take fewer shots"),
         ({"test_shots": 60}, r"test rows and has \d+: take fewer"),
     ],
@@ -213,15 +206,7 @@ def test_shares_are_kept_and_none_is_empty(shares: tuple[float, float]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alpha": 0.0}, "alpha must be a positive number, but is 0.0"),
-        ({"alpha": float("nan")}, "alpha must be a positive number"),
-        ({"alpha": float("inf")}, "alpha must be a positive number"),
-        ({"floor": 2}, "floor must be 3 or more"),
-        ({"clients": 0}, "clients must be 1 or more"),
         ({"clients": 701}, "701 clients with at least 10 rows each need 7010 rows, but there are 7000: take 700 "),
-        ({"val_share": 0.0}, "must be positive and leave rows to train on"),
-        ({"test_share": 0.0}, "val_share 0.1 and test_share 0.0 must be positive"),
-        ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
     ],
 )
 def test_dirichlet_errors(changes: dict[str, Any], message: str) -> None:
@@ -332,12 +317,6 @@ def test_ten_thousand_clients_share_rows_out() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alpha": 0.0}, "alpha must be a positive number, but is 0.0"),
-        ({"floor": 2}, "floor must be 3 or more, but is 2"),
-        ({"clients": 0}, "clients must be 1 or more"),
-        ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
-        ({"share": 1.1}, r"share must be in \(0, 1\], but is 1.1"),
-        ({"val_share": 1.0}, "val_share must be above 0 and leave training rows, but is 1.0"),
         ({"clients": 601, "floor": 10}, "601 clients with at least 10 rows each need 6010 rows, but 6000 are"),
         ({"share": 0.01}, "20 clients with at least 5 rows each need 100 rows, but 30 are .* larger share"),
         (
@@ -391,9 +370,6 @@ def test_natural_draws_every_person_equally_often() -> None:
     [
         ({"owners": 16}, "20 clients of 16 owners each need 320, but there are 300: take fewer clients"),
         ({"share": 0.6}, "20 clients of 10 owners each need 200, but there are 180: .* or a larger share"),
-        ({"share": 0.0}, r"share must be in \(0, 1\], but is 0.0"),
-        ({"owners": 0}, "owners must be 1 or more, but is 0"),
-        ({"val_share": 0.5, "test_share": 0.5}, "must be positive and leave rows to train on"),
         ({"owner": np.repeat(np.arange(40), 2), "owners": 1}, "owners 0 has 2 rows, .*, …, and a client"),
     ],
 )

@@ -15,7 +15,7 @@ from support.user_algorithms import as_in_another_process
 from support.user_data import made, pictures, saved, taken, wards
 
 from fedtune.core.errors import UserError
-from fedtune.data import datasets, user_data
+from fedtune.data import datasets, user_arrays, user_data
 from fedtune.data.federation import Federation
 from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning
@@ -397,3 +397,15 @@ def test_many_classes_by_number_are_taken_as_they_are_counted_or_as_names(tmp_pa
         assert data.class_names == tuple(map(str, names))
     for numbers in (y % 5 * 30, y % 5 * 30.0):  # a class such as 30.0 is 30, as in every other format
         assert datasets.load(taken(saved(path, x=x, y=numbers), "iid").dataset).class_names[-1] == "120"
+
+
+def test_members_of_any_packing_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    np.savez(file, x=np.arange(10))
+    content = file.read_bytes()
+    for at, flag in ((6, 1), (8, 99)):  # of a password, of a packing that nobody knows
+        changed = bytearray(content)
+        changed[at] = changed[content.index(b"PK\1\2") + at + 2] = flag
+        file.write_bytes(changed)
+        with pytest.raises(UserError, match="cannot be read as an .npz"):
+            user_arrays.read_npz(file, ("x",))

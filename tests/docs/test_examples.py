@@ -34,7 +34,7 @@ MODULES = (
     "fedtune.runs.folder",
     "fedtune.runs.frames",
     "fedtune.studies.checking",
-    "fedtune.studies.comparison.files",
+    "fedtune.studies.comparison.results",
     "fedtune.studies.published",
     "fedtune.tuning.shared",
     "fedtune.tuning.space",

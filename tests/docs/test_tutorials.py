@@ -112,7 +112,7 @@ def test_your_own_data_and_model(tmp_path: Path, alone: Mapping[str, str]) -> No
 @pytest.mark.long
 def test_your_own_algorithm(tmp_path: Path, alone: Mapping[str, str]) -> None:
     out = follow("your-algorithm", tmp_path, **alone)
-    assert "exponent of the loss in a client's weight" in out and "0.1 … 5 (log), or 0.0" in out
+    assert "exponent of the loss in a client's weight" in out and "0.1..5 log, or 0.0" in out
     assert "FAILED" not in out and {"config/q", "config/lr"} <= set(StudyFolder(tmp_path / "runs/fair").trials)
     table = next((tmp_path / "runs/against").rglob("table.csv"))
     assert set(pd.read_csv(table)["algorithm"]) == {"fair.py", "fedavg"}

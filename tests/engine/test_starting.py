@@ -202,6 +202,8 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "a module": (nn.Linear(2, 2), "", "net.pt has no weights that can be loaded without running code"),
     "a list": ([1, 2], "", "weights must be a state_dict, or a file from fedtune run --save, but net.pt holds a list"),
     "nothing": ({}, "", "but net.pt holds an empty dictionary"),
+    "a run without groups": ({"experiment": {}, "state": {"groups": 3}}, "", "net.pt has no weights"),
+    "a run without a server": ({"experiment": {}, "state": {"server": 3, "groups": []}}, "", "net.pt has no weights"),
     "numbers": ({"lr": 0.1}, "", "but net.pt holds a dictionary with 'lr'"),
     "nan": (net().state_dict() | {"head.bias": torch.full((10,), torch.nan)}, "", "head.bias of net.pt has nan or inf"),
     "another net": ({"conv.weight": torch.ones(3)}, "", "net.pt has no tensor of this model; it has conv.weight"),

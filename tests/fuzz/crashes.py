@@ -53,8 +53,8 @@ STORIES = {
         ),
         Story(
             "extension",
-            "extend {at}/first --trials 2 --name run --no-dashboard",
-            "extend {at}/first --trials 2 --name run --no-dashboard",
+            "resume {at}/first --trials 2 --name run --no-dashboard",
+            "resume {at}/first --trials 2 --name run --no-dashboard",
             (f"search {SEARCH} --trials 2 --final-seeds 0".replace("--name run", "--name first"),),
         ),
         Story(

@@ -20,7 +20,7 @@ from fuzz.crashes import Difference, Story
 PATIENCE = 600.0  # seconds until a command counts as hung
 MOST = 3  # kills of one run
 BUSY = "Ray could not be started here"  # on a machine that has too much to do: tried again
-OVER = "is finished; fedtune extend"  # what resume says of a search that was killed after its last write
+OVER = "is finished; --trials +N"  # what resume says of a search that was killed after its last write
 
 
 class Whole(NamedTuple):

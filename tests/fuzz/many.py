@@ -56,7 +56,7 @@ def made_up(run: Path, count: int, log: bool = True) -> Path:
         **provenance.of_workload(experiment),
         scenario_name="digits-w4",
         trials=count,
-        space={"lam": "0.01 … 10", "lr": "0.001 … 1"},
+        space={"lam": "0.01..10", "lr": "0.001..1"},
         searcher="random",
         scheduler="asha",
         budget=Budget("rounds", ROUNDS)._asdict(),

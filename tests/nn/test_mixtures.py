@@ -8,7 +8,7 @@ from sklearn.mixture import GaussianMixture
 from torch.testing import assert_close
 
 from fedtune.nn.fusion import LINKAGES, bhattacharyya, fuse, pairwise
-from fedtune.nn.mixtures import Mixtures, em, fit, log_likelihood, sample
+from fedtune.nn.mixtures import Mixtures, _centre, _iterate, fit, sample
 
 FLOOR, TIGHT = 1e-3, {"rtol": 0, "atol": 1e-12}
 
@@ -38,6 +38,22 @@ def random_start(x, n=3, seed=5):
         x[:, seed : seed + n].clone(),
         x.var(1, keepdim=True).repeat(1, n, 1),
     )
+
+
+def em(x, mask, start, lowest, iterations=100, tol=1e-3):
+    """`fit`'s EM alone, from this start: the mixtures and their mean log-likelihood per row."""
+    centre, rows = _centre(x, mask)
+    start = start._replace(means=start.means - centre)
+    mixture, quality = _iterate(rows, mask, start, lowest, iterations, tol)
+    return mixture._replace(means=mixture.means + centre), quality
+
+
+def log_likelihood(mixture, x):
+    """Log-density [..., N] of rows x [..., N, D], by the definition (Eq. 4 of GFPL)."""
+    weights, means, variances = mixture
+    gap = (x[..., :, None, :] - means[..., None, :, :]).square() / variances[..., None, :, :]
+    each = -(gap + (2 * math.pi * variances[..., None, :, :]).log()).sum(-1) / 2
+    return (weights.log()[..., None, :] + each).logsumexp(-1)
 
 
 def everyone(x):

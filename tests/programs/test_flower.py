@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ def app(tmp_path: Path) -> Path:
 
 def of_app(app: Path, *metrics: str, python: str | None = sys.executable, space: Any = (), **more: Any) -> Program:
     named: dict[str, Any] = {name: {} for name in metrics or ["client:eval-acc"]}
-    return program_file.of_option("--flower", flower=str(app), metrics=named, space=dict(space), python=python, **more)
+    return program_file.of_option(flower=str(app), metrics=named, space=dict(space), python=python, **more)
 
 
 def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
@@ -48,7 +49,7 @@ def test_the_run_config_is_what_can_be_searched(app: Path) -> None:
 
 
 def test_the_options_that_name_the_app_stay_as_they_are(app: Path) -> None:
-    assert (options := SearchOptions(flower=str(app))).with_typed(workload.of_program(of_app(app))) == options
+    assert (options := SearchOptions(algo=str(app))).with_typed(workload.of_program(of_app(app))) == options
 
 
 def test_fixed_values_replace_the_apps_own(app: Path) -> None:
@@ -167,7 +168,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2"),
     "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "local-epochs must be of type int, as 2 in"),
     "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
-    "no range": ({"space": {"lr": "fast"}}, "--flower: space.lr must be a range or a list of choices"),
+    "no range": ({"space": {"lr": "fast"}}, "--algo: space.lr must be a range or a list of choices"),
     "no interpreter": (
         {"python": "/none/python"},
         "python must be an interpreter that has Flower, but '/none/python'",
@@ -237,19 +238,15 @@ def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypa
         of_app(flower_app(tmp_path / "app"))
 
 
-def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path) -> None:
-    (tmp_path / "space.py").write_text("from ray import tune\nSPACE = {'lr': tune.loguniform(0.01, 0.5)}\n")
-    given: dict[str, Any] = {"flower": str(app), "metric": ("client:eval-acc",), "python": sys.executable}
-    found = SearchOptions(**given, space=str(tmp_path / "space.py")).workload()
+def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    given: dict[str, Any] = {"algo": str(app), "metric": ("client:eval-acc",), "vary": ["lr=0.01..0.5 log"]}
+    found = SearchOptions(**given).workload()
     assert list(found.traits.searched) == ["lr"] and "client_eval_acc" in found.measures.selectable
-    with pytest.raises(UserError, match="--flower needs --metric"):
-        SearchOptions(**given | {"metric": ()}, space=str(tmp_path / "space.py")).workload()
-    with pytest.raises(UserError, match="one of --algo, --program and --flower"):
-        SearchOptions(**given, algo="fedavg")
+    with pytest.raises(UserError, match="a Flower app needs --metric"):
+        SearchOptions(**given | {"metric": ()}).workload()
     with pytest.raises(UserError, match="--preset is for algorithms that fedtune trains itself"):
         SearchOptions(**given, preset="as_text")
-    with pytest.raises(UserError, match="--python is for a program"):
-        SearchOptions(algo="fedavg", python="python3").workload()
 
 
 def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
@@ -269,13 +266,14 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 
 
-def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_an_app_is_checked_like_any_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Advice is of what an app has, which is no command line."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")
-    space = "{'lr': tune.uniform(0.1, 4.0), 'model.width': tune.randint(2, 9)}"
-    (tmp_path / "space.py").write_text(f"from ray import tune\nSPACE = {space}\n")
-    words = f"--flower {app} --metric server:loss --python {sys.executable} --check-rounds 2 --set local-epochs=3"
-    assert check.main([*words.split(), "--space", str(tmp_path / "space.py")]) == 0
+    words = f"{app} --metric server:loss --rounds 2 --set local-epochs=3"
+    assert check.main([*words.split(), "--vary", "lr=0.1..4.0", "--vary", "model.width=2..8"]) == 0
     said = capsys.readouterr().out
     for line in (
         "server_loss selects",
@@ -288,4 +286,4 @@ def test_an_app_is_checked_like_any_program(tmp_path: Path, capsys: pytest.Captu
     ):
         assert line in said, said
     assert not re.search(r"\{trial\}|\{seed\}|\$|\[check\]", said.partition("selection")[2])
-    assert check.main(["--metric", "server:loss"]) == 2 and "--metric goes with --flower" in capsys.readouterr().err
+    assert check.main(["--metric", "server:loss"]) == 2 and "--metric goes with a Flower app" in capsys.readouterr().err

@@ -80,7 +80,6 @@ def trial(
 ) -> ProgramRun:
     metrics = ["client:accuracy", "train:loss", "server:accuracy"]
     program = program_file.of_option(
-        "--flower",
         flower=str(app_folder(app, folder / "apps")),
         metrics={name: {} for name in metrics},
         python=python,

@@ -59,7 +59,7 @@ def test_a_program_that_does_all_well(tmp_path: Path, capsys: pytest.CaptureFixt
     """Also its page: what runs, and what is found."""
     script = SEEDED.replace("for i", "import time\nfor i").replace("    print", "    time.sleep(0.4)\n    print")
     path = written(tmp_path, script, "{lr} {lam} {seed} {rounds}", SPACE, rounds=30)
-    assert command.main([path, "--check-rounds", "2"]) == 0
+    assert command.main([path, "--rounds", "2"]) == 0
     page, told = capsys.readouterr()
     title, runs, where, *lines, end = page.splitlines()
     assert title == "own (your program): runs of 2 rounds (of 30)"
@@ -103,7 +103,7 @@ ROW = {
     "no effect": (
         *(SEEDED.replace(" / lam", ""), "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
         "passed: lr: another value gives other figures\nadvice: lam changed nothing in 2 rounds: 2 and 9 give the same "
-        "figures; see whether it reads it, or try more rounds by --check-rounds\n",
+        "figures; see whether it reads it, or try more rounds by --rounds\n",
     ),
     "a value that fails": (
         *(f"import sys\nassert '9' not in sys.argv\n{SEEDED}", "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
@@ -368,12 +368,11 @@ def test_the_final_checks_command_runs_too(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ("no.toml", "no.toml cannot be read: No such file or directory"),
-        ("own.toml --check-rounds 0", "--check-rounds must be 1 or more, but got 0"),
+        ("own.toml --rounds 0", "--rounds must be 1 or more, but got 0"),
         ("own.toml --model mlp", "--model goes with an algorithm or a model, but own is a program"),
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
-        ("fedavg --python python3", "--python goes with --flower, but it was not given"),
-        ("own.toml --flower app", "WHAT or --flower says what is checked, but got own.toml and app"),
-        ("fedavg --check-rounds 2", "--check-rounds goes with a program file or --flower, but got fedavg"),
+        ("fedavg --metric client:a", "--metric goes with a Flower app's folder, but got fedavg"),
+        ("fedavg --rounds 2", "--rounds goes with a program file or a Flower app, but got fedavg"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_a_line(

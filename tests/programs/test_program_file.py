@@ -111,14 +111,14 @@ metrics.test_acc.pattern = 'Test Accuracy: ([0-9.]+)'
 def test_a_command_line_makes_the_same_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     entries = {"command": "echo {lr}", "metrics": {"acc": {"pattern": "acc (.*)"}}, "space": {"lr": "0.1..1"}}
-    program = program_file.of_option("--program", rounds=3, seed="none", folder=None, **entries)
+    program = program_file.of_option(rounds=3, seed="none", folder=None, **entries)
     same = (
         "command = 'echo {lr}'\nrounds = 3\nseed = 'none'\n[metrics.acc]\npattern = 'acc (.*)'\n[space]\nlr = '0.1..1'"
     )
-    file = replace(read(tmp_path, same), path="--program", text=program.text, name="program")
+    file = replace(read(tmp_path, same), path="--algo", text=program.text, name="program")
     assert program == file and program.folder == str(tmp_path)
-    with pytest.raises(UserError, match="--program: rounds must be greater"):
-        program_file.of_option("--program", rounds=0, **entries)
+    with pytest.raises(UserError, match="--algo: rounds must be greater"):
+        program_file.of_option(rounds=0, **entries)
 
 
 def test_a_program_without_a_seed_says_so(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ WRONG = {
         space("a = {range = '1..2', when = {b = 1}}\nb = {range = '1..2', when = {a = 1}}", "echo {lr} {a} {b}"),
         "must not depend on itself, but that of a does",
     ),
-    "default out of range": (f"{ALL}[defaults]\nlr = 5\n", "own.toml:8: lr must be a number in 0.1 … 1, but got 5"),
+    "default out of range": (f"{ALL}[defaults]\nlr = 5\n", "own.toml:8: lr must be a number in 0.1..1, but got 5"),
     "default a text": (f"{ALL}[defaults]\nlr = '0.5'\n", "defaults.lr must be a value of lr.*without quotes"),
-    "default a fraction": (f"{space('a = ' + repr('1..3'))}[defaults]\na = 1.5\n", "a must be a whole number in 1 … 3"),
+    "default a fraction": (f"{space('a = ' + repr('1..3'))}[defaults]\na = 1.5\n", "a must be a whole number in 1..3"),
     "default a date": (f"{ALL}[defaults]\nlr = 2020-01-01\n", "lr must be a number"),
     "pattern no expression": (
         metric("").replace("([0-9.]+)", "([0-9.+"),

@@ -106,7 +106,7 @@ def test_a_search_pauses_resumes_and_checks_a_program_in_its_own_words(
     monkeypatch.setitem(trackers.KINDS, "wandb", type("Kind", (), {"environment": {}, "__new__": lambda *_: tracker}))
     monkeypatch.setattr(plan, "require_packages", lambda names: None)  # the package need not be there
     words = "--trials 4 --scheduler promote --seeds-per-trial 2 --final-seeds 3 --no-dashboard --logger wandb"
-    found = searched(tmp_path, f"--program {file(tmp_path)} {words}")
+    found = searched(tmp_path, f"{file(tmp_path)} {words}")
     assert_its_figures(found.folder, seeds=2)
     rows = found.rounds.set_index(["trial", "round"])[["val_acc", "test_acc"]].to_dict("index")
     assert tracker.rows == rows and tracker.ended == dict(
@@ -142,7 +142,7 @@ def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_
     (tmp_path / "own.py").write_text(SCRIPT.replace("    print(", "    t % 3 or print("))
     own.write_text(f"report_every = 3\n{own.read_text()}")
     words = "--trials 4 --searcher random --scheduler promote --final-seeds 2 --no-dashboard"
-    found = searched(tmp_path, f"--program {own} {words}")
+    found = searched(tmp_path, f"{own} {words}")
     assert_its_figures(found.folder)
     assert found.record["grace"] == 3 and found.record["rungs"] == [3]
     assert set(found.rounds["round"]) == {3, 6, 9} and set(found.trials["rounds"]) == {3, 9}
@@ -154,7 +154,7 @@ def test_a_search_of_a_program_that_reports_every_third_round_counts_rounds(tmp_
 def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = file(tmp_path)
     (tmp_path / "own.py").write_text("raise ValueError('no\\nluck')")
-    words = f"--program {own} --trials 2 --final-seeds 0 --no-dashboard --storage-path {tmp_path}"
+    words = f"{own} --trials 2 --final-seeds 0 --no-dashboard --storage-path {tmp_path}"
     assert search.main(words.split()) == 2
     said, error = capsys.readouterr()
     assert "  ValueError: no\n  luck" in said and said.count("Traceback") == 1
@@ -169,7 +169,7 @@ def test_a_program_that_is_killed_each_time_has_its_own_reason_in_the_table(
     own = file(tmp_path)
     script = "import os\nprint('round 1: acc 0.5')\nprint('of test rows 0.5', flush=True)\nos.kill(os.getpid(), 9)"
     (tmp_path / "own.py").write_text(script)
-    words = f"--program {own} --trials 1 --final-seeds 0 --no-dashboard"
+    words = f"{own} --trials 1 --final-seeds 0 --no-dashboard"
     found = searched(tmp_path, words, status=1)
     reason = "own was ended by SIGKILL in round 2; the machine may be out of memory"
     assert found.trials[["status", "rounds", "reason"]].to_numpy().tolist() == [["failed", 1, reason]]
@@ -202,7 +202,7 @@ def test_programs_workers_and_drivers_may_be_killed_or_stopped(tmp_path: Path, c
     where, run = ["--storage-path", str(tmp_path), "--name", "run"], tmp_path / "run"
     own = file(tmp_path)
     allow(tmp_path, 2)
-    process = command("fedtune", "search", "--program", str(own), *words.split(), *where)
+    process = command("fedtune", "search", str(own), *words.split(), *where)
     victims = wait_for(lambda: logged_rounds(run) >= 3 and programs(tmp_path))
     os.kill(victims[0], signal.SIGKILL)
     allow(tmp_path, 4)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -14,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -48,7 +50,7 @@ RECORD: dict[str, Any] = {
     "started": "2026-11-21T05:08:12+00:00",
     "trials": 5,
     "concurrent": 1,
-    "space": {"lr": "0.001 … 0.3 (log)"},
+    "space": {"lr": "0.001..0.3 log"},
     "scenario": {"dataset": "digits", "rounds": 6},
     "scenario_name": "digits-w4",
     "budget": {"unit": "rounds", "limit": 6, "since": 1},
@@ -467,8 +469,8 @@ def test_what_cannot_be_watched_is_refused_in_one_line(storage: Path, tmp_path_f
         assert f"127.0.0.1 and {port} are not" in refused(capsys, "--storage-path", storage, "--port", port)
     assert "192.0.2.77" in refused(capsys, "--storage-path", storage, "--host", "192.0.2.77")
     for words, why in {
-        ("--port", "70000"): "from 0 (any free one) to 65535",
-        ("--port", "x"): "from 0 (any free one) to 65535",
+        ("--port", "70000"): "must be a whole number in 0..65535",
+        ("--port", "x"): "must be a whole number in 0..65535",
         ("--host", "elsewhere.example"): "must be an IP address, but got 'elsewhere.example'",
     }.items():
         with pytest.raises(SystemExit, match="2"):
@@ -511,6 +513,41 @@ def test_ctrl_c_ends_it_quietly_while_a_report_is_drawn(storage: Path) -> None:
         assert process.wait(300) == 0
         drawing.join(300)
         assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.long  # it waits for the limits of time
+def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(storage: Path) -> None:
+    """More than the process may open files, and one that sends a letter now and then."""
+    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
+    alone = os.environ | {"FEDTUNE_FORK": "no"}  # a fork has its server's limit
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, preexec_fn=few, env=alone, **pipes)
+    try:
+        assert process.stdout and process.stderr
+        address = process.stdout.readline().split()[-1]
+        port = int(re.findall(r":(\d+)/", address)[0])
+        with ExitStack() as held:
+            half = [held.enter_context(socket.create_connection(("127.0.0.1", port), 120)) for _ in range(300)]
+            for each in half:
+                with suppress(OSError):  # it is given up already
+                    each.sendall(b"GET / HTTP/1.1\r\nHost: ")
+            assert requests.get(address, timeout=120).ok
+            slow = held.enter_context(socket.create_connection(("127.0.0.1", port), 120))
+            with suppress(OSError):
+                for _ in range(1200):
+                    slow.sendall(b"x")
+                    time.sleep(0.1)
+                pytest.fail("it is waited for two minutes")
+            for each in half:
+                with suppress(ConnectionResetError):
+                    assert each.recv(1) == b""
+            assert requests.get(address, timeout=120).ok
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and process.stderr.read() == ""
     finally:
         process.kill()
         process.wait()
@@ -569,7 +606,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
 @pytest.mark.long
 @pytest.mark.parametrize("width", [400, 1300])
 def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Browser) -> None:
-    files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0 … 1" for i in range(9)})
+    files = search(storage / ("a-name-" * 14), space={f"a_long_hyperparameter_{i}": "0..1" for i in range(9)})
     comparison = RunFiles(storage / "both", COMPARISON)
     comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
     search(storage / "both" / "fedproto")

@@ -20,7 +20,7 @@ RECORD: dict[str, Any] = {
     "started": "now",
     "trials": 5,
     "concurrent": 1,
-    "space": {"lr": "0.1 … 1"},
+    "space": {"lr": "0.1..1"},
     "scenario": {"rounds": 2},
     "budget": {"unit": "rounds", "limit": 2, "since": 1},
     "rungs": [],

@@ -121,7 +121,7 @@ def test_a_tuned_value_near_an_edge_is_told():
     random, note = comparison_text.caveats(records, 4, evaluations())
     begun = "with 4 trials tpe has hardly begun to learn (its first 10 are random)"
     assert random == f"{begun}: read these as random searches, or give --trials 32"
-    assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001 … 0.3 (log)")
+    assert note.startswith("gfpl has lr = 0.0011, at the lower end of the searched 0.001..0.3 log")
 
 
 def test_what_was_chosen_anew_on_fresh_seeds_is_told():

@@ -91,7 +91,7 @@ ALGO = "--algo fedavg --storage-path {tmp}"
 @pytest.mark.parametrize(
     ("main", "words", "why"),
     [
-        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number of at least 1, but got '0'"),
+        (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
         (search, f"{ALGO} --choose-seeds 2 --scheduler pbt", "--scheduler pbt changes them during training; take asha"),
         (
             search,
@@ -149,7 +149,7 @@ WORDS = "--searcher grid --scheduler none --max-concurrent 1 --choose-seeds 3 --
 def program(folder: Path, values: str = "3, 1, 2, 4") -> str:
     (folder / "own.py").write_text(SCRIPT)
     (folder / "own.toml").write_text(FILE.format(python=sys.executable, values=values))
-    return f"--program {folder / 'own.toml'} {WORDS}"
+    return f"{folder / 'own.toml'} {WORDS}"
 
 
 def ran(folder: Path) -> list[str]:

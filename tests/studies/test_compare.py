@@ -240,8 +240,8 @@ def test_a_comparison_whose_search_has_another_format_is_refused_in_one_line(bot
 WIDENING = (
     "--algos fedprox,local --scenario digits-w4 --clients 4 --rounds 2 --trials 1 --searches 1 --seeds 2 "
     "--choose-seeds 1 --top-k 1 --baselines none --scheduler none --max-concurrent 1 "
-    "--ranges lr=0.01..0.1,momentum=0.5..0.9 --widen --no-dashboard --name wide"
-).split()
+    "--vary momentum=0.5..0.9 --widen --no-dashboard --name wide"
+).split() + ["--vary", "lr=0.01..0.1 log"]
 
 
 @pytest.fixture(scope="module")
@@ -257,20 +257,20 @@ def test_ranges_at_whose_end_a_choice_lies_are_searched_again_by_all(wide):
     record = json.loads((wide / "compare.json").read_text())
     whose = "for fedprox, local, because fedprox chose"
     assert record["widened"] == [
-        f"lr: 0.01 … 0.1 (log) becomes 0.001 … 0.1 (log) {whose} 0.01, local chose 0.01",
-        f"momentum: 0.5 … 0.9 becomes 0.1 … 0.9 {whose} 0.5, local chose 0.5",
+        f"lr: 0.01..0.1 log becomes 0.001..0.1 log {whose} 0.01, local chose 0.01",
+        f"momentum: 0.5..0.9 becomes 0.1..0.9 {whose} 0.5, local chose 0.5",
     ]
     assert record["trials"] == 2 and record["unequal"] == []
     for name in ("fedprox", "local"):
         first, again = (json.loads((wide / n / "run.json").read_text()) for n in (name, f"{name}+widened"))
-        assert again["extends"] == name and again["space"]["lr"] == "0.001 … 0.1 (log)"
-        assert again["space"] == first["space"] | {"lr": "0.001 … 0.1 (log)", "momentum": "0.1 … 0.9"}
+        assert again["extends"] == name and again["space"]["lr"] == "0.001..0.1 log"
+        assert again["space"] == first["space"] | {"lr": "0.001..0.1 log", "momentum": "0.1..0.9"}
         trials = pd.read_parquet(wide / f"{name}+widened" / "trials.parquet")
         assert len(trials) == 2 and trials["trial"].iloc[0] in set(
             pd.read_parquet(wide / name / "trials.parquet")["trial"]
         )
     table = (wide / "table.md").read_text()
-    assert "each search had 2 trials" in table and "ranges were widened: lr: 0.01 … 0.1 (log) becomes" in table
+    assert "each search had 2 trials" in table and "ranges were widened: lr: 0.01..0.1 log becomes" in table
     scored = pd.read_parquet(wide / "evaluations.parquet")
     assert set(scored["configuration"]) == {"default", "top 1"}
 

@@ -28,7 +28,7 @@ SEARCH = {  # of each algorithm: what its record says
     "started": "now",
     "trials": 3,
     "concurrent": 1,
-    "space": {"lr": "0.1 … 1"},
+    "space": {"lr": "0.1..1"},
     "scenario": {"rounds": 30},
     "budget": {"unit": "rounds", "limit": 30, "since": 1},
     "rungs": [3, 9, 27],

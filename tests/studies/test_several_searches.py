@@ -293,7 +293,7 @@ def test_what_a_preset_makes_unlike_is_said(
 def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c = planned(*WORDS, "--storage-path", str(tmp_path), "--ranges", "lr=0.01..0.1", "--widen")
+    c = planned(*WORDS, "--storage-path", str(tmp_path), "--vary", "lr=0.01..0.1 log", "--widen")
     at_end = "fedavg-again"
 
     def candidates(p: Any, count: int) -> list[Any]:

@@ -35,7 +35,7 @@ from support.searches import (
 from support.waiting import wait_for
 
 from fedtune.cluster import ray_internals
-from fedtune.commands import extend, resume, status
+from fedtune.commands import resume, status
 from fedtune.core.errors import UserError
 from fedtune.engine.built_in import ENGINE
 from fedtune.engine.simulation import Seeds
@@ -428,7 +428,7 @@ def test_a_damaged_search_is_not_extended(
 ) -> None:
     run = copy_to(tmp_path, undisturbed)
     damage(name)(run)
-    assert extend.main([str(run), "--trials", "2"]) == 2
+    assert resume.main([str(run), "--trials", "2"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "a search is extended " in said, said
     assert status.main([str(run)]) == 0 and [p.name for p in tmp_path.iterdir()] == [run.name]
@@ -445,7 +445,7 @@ def test_a_record_that_lacks_something_is_refused(
     shutil.copy(undisturbed / "run.json", run)
     record(**{lacking: None})(run)
     assert status.main([str(run)]) == 2 and "run.json is missing or damaged" in capsys.readouterr().err
-    assert extend.main([str(run), "--trials", "2"]) == 2 and capsys.readouterr().err.count("\n") == 1
+    assert resume.main([str(run), "--trials", "2"]) == 2 and capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_checkpoint_without_its_rounds_is_not_gone_on_from(tmp_path: Path) -> None:

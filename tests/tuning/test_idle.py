@@ -31,7 +31,7 @@ def test_what_another_hyperparameter_of_the_space_decides_stays():
     adam = Scenario(optimizer="adam")
     alone, e = loaded("default", "fedavg", adam)
     assert "momentum" not in space_facts.without_idle(alone, e).names and "momentum" in alone.names
-    both = space.widened(alone, "optimizer", e)
+    both = space.varied(alone, ["optimizer"], e)
     assert "momentum" in space_facts.without_idle(both, e).names
 
 
@@ -62,7 +62,7 @@ def test_a_grid_keeps_its_points_with_a_warning_and_a_record_what_was_searched(c
         and "warning: components has no effect here" in capsys.readouterr().err
     )
     whole, e = loaded()
-    assert space_facts.without_idle(whole, e, {"components": "1 … 16"}) == whole
+    assert space_facts.without_idle(whole, e, {"components": "1..16"}) == whole
     options = SearchOptions(algo="gfpl", scenario="digits-w4", name="x")
     record = {"options": options.to_record(), "scenario": vars(scenarios.find("digits-w4"))}
     then = plan.make(SearchOptions.from_record(record | {"space": whole.text()}))

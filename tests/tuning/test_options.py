@@ -9,21 +9,21 @@ import sys
 
 import pytest
 
-from fedtune.cluster import ray_start
 from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.scenario import FLAGS, Scenario
 from fedtune.tuning import schedulers, searchers
-from fedtune.tuning.options import arguments, options, search
+from fedtune.tuning.options import arguments, search
+from fedtune.tuning.options import types as options
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import command_help
 
 LINE = (
     "--algo gfpl --scenario digits-dir0.1 --rounds 7 --lr 0.05 --set lam=2 --set order=fresh --seed 3 --download "
-    "--also momentum --trials 5 --scheduler none --objective val_acc,comm_mb --seeds-per-trial 2 --budget-unit mb "
-    "--budget 2.5 --grace 1 --final-seeds 0 --time-budget 90 --max-concurrent 1 --cpus-per-trial 0.5 "
-    "--gpus-per-trial auto --name n --storage-path s --no-dashboard --tensorboard"
+    "--vary momentum --vary batch=2..8 --trials 5 --scheduler none --objective val_acc,comm_mb --seeds-per-trial 2 "
+    "--budget-unit mb --budget 2.5 --grace 1 --final-seeds 0 --time-budget 90 --max-concurrent 1 --cpus-per-trial 0.5 "
+    "--gpus-per-trial auto --name n --storage-path s --no-dashboard --logger tensorboard"
 )
 MADE = SearchOptions(
     algo="gfpl",
@@ -32,7 +32,7 @@ MADE = SearchOptions(
     set={"lam": "2", "order": "fresh"},
     seed=3,
     download=True,
-    also="momentum",
+    vary=("momentum", "batch=2..8"),
     trials=5,
     scheduler="none",
     objective="val_acc,comm_mb",
@@ -48,7 +48,7 @@ MADE = SearchOptions(
     name="n",
     storage_path="s",
     dashboard=False,
-    tensorboard=True,
+    logger=("tensorboard",),
 )
 
 
@@ -83,17 +83,17 @@ def test_a_record_without_fit_options_is_refused(record: dict, message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"trials": 0}, "--trials must be a whole number of at least 1, but got 0"),
-        ({"trials": 2.5}, "--trials must be a whole number of at least 1, but got 2.5"),
-        ({"trials": True}, "--trials must be a whole number of at least 1, but got True"),
-        ({"seed": -1}, "--seed must be a whole number of at least 0, but got -1"),
+        ({"trials": 0}, "--trials must be a whole number in 1..1000000, but got 0"),
+        ({"trials": 2.5}, "--trials must be a whole number in 1..1000000, but got 2.5"),
+        ({"trials": True}, "--trials must be a whole number in 1..1000000, but got True"),
+        ({"seed": -1}, "--seed must be a whole number in 0..4294964295, but got -1"),
         ({"seed": "x"}, "--seed must be a whole number"),
-        ({"budget": 0}, "--budget must be a number above 0, but got 0"),
-        ({"cpus_per_trial": 0}, "--cpus-per-trial must be a number above 0, but got 0"),
+        ({"budget": 0}, "--budget must be a number above 0, at most 1,000,000,000, but got 0"),
+        ({"cpus_per_trial": 0}, "--cpus-per-trial must be a number above 0, at most 1,000,000,000, but got 0"),
         ({"gpus_per_trial": 1.5}, "a fraction below 1 or a whole number of at most 1,000, or auto, but got 1.5"),
         ({"gpus_per_trial": "all"}, "whole number of at most 1,000, or auto, but got 'all'"),
-        ({"final_seeds": -1}, "--final-seeds must be a whole number of at least 0, but got -1"),
-        ({"time_budget": 0}, "--time-budget must be a number above 0, but got 0"),
+        ({"final_seeds": -1}, "--final-seeds must be a whole number in 0..1000, but got -1"),
+        ({"time_budget": 0}, "--time-budget must be a number above 0, at most 1,000,000,000, but got 0"),
         ({"executor": "stak"}, "--executor unknown choice 'stak': did you mean 'stack'"),
         ({"budget_unit": "bytes"}, "--budget-unit unknown choice 'bytes'"),
     ],
@@ -105,12 +105,12 @@ def test_an_option_that_breaks_its_rule_is_refused_from_python(given: dict, mess
 
 
 def test_every_option_has_help_and_stands_in_the_parser() -> None:
-    text = command_help.page(parser(), "--help-all")
+    text = command_help.page(parser(), whole=True)
     for f in options.options(SearchOptions):
         assert f.metadata["help"], f.name
         assert options.flag(f.name, f.default) in text
     for f in dataclasses.fields(Scenario):
-        assert options.flag(f.name) in text
+        assert (options.flag(f.name) if f.name in FLAGS else f"  {f.name}=") in text
 
 
 def test_no_option_has_the_name_of_a_scenario_field() -> None:
@@ -120,7 +120,6 @@ def test_no_option_has_the_name_of_a_scenario_field() -> None:
 def test_names_that_help_lists_are_those_there_are() -> None:
     assert search.SCHEDULERS == tuple(schedulers.KINDS)
     assert set(search.SEARCHERS) == set(searchers.KINDS)
-    assert search.LOOPBACK == ray_start.LOOPBACK
 
 
 def test_fields_and_pinned_values_get_their_types() -> None:
@@ -131,10 +130,20 @@ def test_fields_and_pinned_values_get_their_types() -> None:
     assert typed.experiment() == experiment
 
 
+def test_set_takes_fields_of_the_scenario_that_have_no_option() -> None:
+    made = ExperimentOptions(algo="gfpl", set={"swaps": "2", "lam": "2"}, fields={"clients": 4})
+    experiment = made.experiment()
+    assert experiment.scenario.swaps == 2 and experiment.pinned == {"lam": 2.0}
+    typed = made.with_typed(experiment)
+    assert typed.fields == {"clients": 4, "swaps": 2} and typed.set == {"lam": 2.0} and typed.experiment() == experiment
+    with pytest.raises(UserError, match="swaps is given once"):
+        ExperimentOptions(algo="gfpl", set={"swaps": 2}, fields={"swaps": 1}).experiment()
+
+
 def test_a_parser_is_built_without_torch_and_ray() -> None:
     code = (
-        "import sys; from fedtune.commands import search, resume, extend, replay, run, status\n"
-        "for command in (search, resume, extend, replay, run): command.parser().format_help()\n"
+        "import sys; from fedtune.commands import search, resume, replay, run, status\n"
+        "for command in (search, resume, replay, run): command.parser().format_help()\n"
         "assert not {'torch', 'ray', 'optuna'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

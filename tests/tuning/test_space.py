@@ -90,7 +90,7 @@ def test_tunable_takes_declared_ranges_or_narrower_ones():
     for wrong, message in ((("lamb",), "did you mean 'lam'"), (("optimiser",), "did you mean 'optimizer'")):
         with pytest.raises(UserError, match=message):
             space.tunable(GFPL, *wrong)
-    with pytest.raises(UserError, match="start must be a whole number in 1 … 40, but got 99"):
+    with pytest.raises(UserError, match="start must be a whole number in 1..40, but got 99"):
         space.tunable(GFPL, start=(1, 99))
 
 
@@ -147,16 +147,9 @@ def test_a_space_that_cannot_be_searched_is_refused_in_one_line(tmp_path, text, 
         ("'batch': tune.grid_search(np.array([4, 8]))", "4 | 8"),
         ("'batch': tune.grid_search(range(4, 7))", "4 | 5 | 6"),
         ("'batch': np.int64(8)", "8"),
-        ("'batch': tune.randint(np.int64(4), np.int64(9))", "4 … 8"),
-        ("'lr': tune.uniform(np.float32(0.25), np.float32(0.5))", "0.25 … 0.5"),
-        ("'batch': tune.quniform(4, 64, 4)", "4 … 64 in steps of 4"),
-        ("'batch': tune.quniform(4, 64, 1)", "4 … 64"),
-        ("'batch': tune.qloguniform(4, 64, 1)", "4 … 64 (log)"),
-        ("'batch': tune.qlograndint(4, 64, 1)", "4 … 63 (log)"),
-        ("'batch': tune.qrandint(3, 18, 4)", "4 … 16 in steps of 4"),
-        ("'lr': tune.quniform(0.25, 0.75, 0.25)", "0.25 … 0.75 in steps of 0.25"),
-        ("'local_steps': tune.randint(0, 5)", "0 … 4"),
-        ("'body_lr_scale': tune.quniform(0, 0.5, 0.25)", "0 … 0.5 in steps of 0.25"),
+        ("'batch': tune.randint(np.int64(4), np.int64(9))", "4..8"),
+        ("'lr': tune.uniform(np.float32(0.25), np.float32(0.5))", "0.25..0.5"),
+        ("'local_steps': tune.randint(0, 5)", "0..4"),
     ],
 )
 def test_a_space_gives_what_its_hyperparameters_declare(tmp_path, entry, text):
@@ -204,15 +197,14 @@ SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch=
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("'batch': tune.uniform(4, 8)", "batch takes whole numbers, but its range 4 … 8 has others; use tune.randint"),
-        ("'batch': tune.quniform(4, 8, 0.5)", "batch takes whole numbers, but its range .* has others"),
-        ("'batch': tune.qlograndint(4, 64, 4)", "batch has steps of 4 on a log scale, which no searcher supports"),
-        ("'lr': tune.qloguniform(0.1, 0.5, 0.1)", "lr has steps of 0.1 on a log scale, .* use tune.loguniform"),
-        ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end or a step of it is 4.5"),
+        (
+            "'batch': tune.uniform(4, 8)",
+            "batch takes whole numbers, but its range 4.0..8.0 has others",
+        ),
+        ("'batch': tune.qrandint(4, 64, 4)", "uniform or log-uniform, but got Integer Quantized; or list the values"),
+        ("'batch': tune.randint(4.5, 9)", "batch needs a range of whole numbers, but an end of it is 4.5"),
         ("'batch': tune.randint('4', '9')", "batch needs a range of whole numbers, but .* is '4'"),
         ("'batch': tune.randint(1, float('inf'))", "batch needs a range of whole numbers, but .* is inf"),
-        ("'batch': tune.qrandint(4, 8, 0)", "batch needs steps above 0"),
-        ("'batch': tune.qrandint(5, 7, 4)", "batch needs low <= high"),
         ("'batch': tune.choice([4, 8, 4])", "batch needs different values, but its choice has 4 2 times"),
         ("'batch': tune.choice(['8', 8])", "batch needs different values, but its choice has 8 2 times"),
         ("'batch': tune.choice([(4, 8)])", r"batch must be a whole number .* but got \(4, 8\)"),
@@ -220,7 +212,7 @@ SPACE = {'batch': tune.choice([4, 8]), 'lr': when(tune.uniform(0.1, 0.5), batch=
         ("'batch': tune.choice([4, True])", "batch must be a whole number .* but got True"),
         ("'lr': tune.choice([0.1, float('nan')])", "lr must be a number .* but got nan"),
         ("'batch': np.array([4, 8])", r"batch must be a whole number .* but got array\(\[4, 8\]\)"),
-        ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0 … 0.1 has others; use a"),
+        ("'weight_decay': tune.uniform(0, 0.1)", "weight_decay takes .* but its range 0..0.1 has others; use a"),
         ("'local_steps': tune.randint(-1, 5)", "local_steps must be a whole number .* but got -1"),
         ("'optimizer': tune.uniform(0, 1)", "optimizer .*sgd | adam"),
         ("'lr': tune.sample_from(lambda _: 0.1)", "lr must be a range or a choice of Ray Tune's"),
@@ -243,8 +235,8 @@ def test_none_is_chosen_only_where_it_is_the_default():
 
 
 def test_domains_in_words():
-    assert space.domain_text(tune.loguniform(0.1, 10)) == "0.1 … 10 (log)"
-    assert space.domain_text(tune.randint(1, 5)) == "1 … 4"
+    assert space.domain_text(tune.loguniform(0.1, 10)) == "0.1..10 log"
+    assert space.domain_text(tune.randint(1, 5)) == "1..4"
     assert space.domain_text(tune.choice(["a", True])) == "a | True"
 
 
@@ -265,7 +257,7 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
     assert "lr" in found.names and not late & set(found.names) and not set(cls.structural) & set(found.names)
     own = [n for n in found.names if n not in ("lr", "momentum", "local_epochs")]
     assert all(hyper.hyperparameters(cls)[n].low is not None for n in own)
-    alike = {"lr": "0.001 … 0.3 (log)", "momentum": "0 … 0.95", "local_epochs": "1 … 5"}
+    alike = {"lr": "0.001..0.3 log", "momentum": "0..0.95", "local_epochs": "1..5"}
     assert {n: t for n, t in found.text().items() if n not in own} == alike
     with pytest.raises(UserError, match="unknown search space .* 'paper'"):
         space.load("paper", experiment(algo))
@@ -275,5 +267,5 @@ def test_an_algorithm_without_a_file_has_a_default_space_of_what_it_declares(alg
 def test_the_derived_space_of_gfpl_is_listed(capsys):
     assert list_command.main(["gfpl"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "space default: lam 0.05 … 100 (log), components 1 … 16," in out and "lr 0.001 … 0.3 (log)" in out
+    assert "space default: lam 0.05..100 log, components 1..16," in out and "lr 0.001..0.3 log" in out
     assert "linkage ball" not in out.partition("space default")[2], "choices are left to a file"

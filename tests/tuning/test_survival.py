@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from ray import tune
 from support.searches import MOMENTS, ROUNDS, TRIALS, assert_as_undisturbed, copy_to
 
-from fedtune.commands import extend, resume, status
+from fedtune.commands import resume, status
 from fedtune.core.about import FORMAT
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
@@ -43,13 +43,13 @@ def test_a_search_is_resumed_from_what_a_kill_left_at_any_moment(
 ) -> None:
     """Copied after so many results were written down, while nothing of it ran."""
     run = copy_to(tmp_path, interrupted[moment])
-    assert status.main([str(run), "--watch", "0.1"]) == 0
+    assert status.main([str(run)]) == 0
     assert re.search("its driver is gone; .*fedtune resume", capsys.readouterr().out.replace("\n", " "))
     assert json.loads((run / "run.json").read_text())["state"] == "running"
     assert resume.main([str(run), "--no-dashboard"]) == 0
     assert_as_undisturbed(run, undisturbed)
     assert len(json.loads((run / "run.json").read_text())["resumed"]) == 1
-    assert resume.main([str(run)]) == 2 and "is finished; fedtune extend" in capsys.readouterr().err
+    assert resume.main([str(run)]) == 2 and "is finished; --trials +N" in capsys.readouterr().err
 
 
 def test_the_journal_opens_in_optuna_and_holds_every_trial_with_its_rounds(undisturbed: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_finished_search_is_extended_by_what_it_has_not_tried(
 ) -> None:
     before, run, old = tmp_path / "run", tmp_path / "run+2", pd.read_parquet(undisturbed / "trials.parquet")
     shutil.copytree(undisturbed, before)
-    assert extend.main([str(before), "--trials", "+2", "--no-dashboard"]) == 0
+    assert resume.main([str(before), "--trials", "+2", "--no-dashboard"]) == 0
     trials, rounds = (pd.read_parquet(run / f"{n}.parquet") for n in ("trials", "rounds"))
     pd.testing.assert_frame_equal(trials[:TRIALS], old)
     assert len(trials) == trials["config/lam"].nunique() == TRIALS + 2  # neither the default nor a draw again
@@ -82,16 +82,16 @@ def test_a_finished_search_is_extended_by_what_it_has_not_tried(
     )
     found = yaml.safe_load((run / "best.yaml").read_text())["found"]
     assert found["val_acc"] == trials["last_val_acc"].max() and found["trials"] == TRIALS + 2
-    assert extend.main([str(before), "--trials", "2"]) == 2 and "run+2" in capsys.readouterr().err
+    assert resume.main([str(before), "--trials", "2"]) == 2 and "run+2" in capsys.readouterr().err
     for wrong, message in (({"state": "running"}, "fedtune resume "), ({"searcher": "grid"}, "used grid")):
         record = json.loads((run / "run.json").read_text()) | wrong
         (run / "run.json").write_text(json.dumps(record))
-        assert extend.main([str(run), "--trials", "2"]) == 2 and message in capsys.readouterr().err
+        assert resume.main([str(run), "--trials", "2"]) == 2 and message in capsys.readouterr().err
         (run / "run.json").write_text(json.dumps(record | {"state": "finished"}))
 
 
 def test_the_status_of_a_finished_search(undisturbed: Path, capsys: pytest.CaptureFixture) -> None:
-    assert status.main([str(undisturbed), "--watch", "0.1"]) == 0  # it is over, so there is nothing to wait for
+    assert status.main([str(undisturbed)]) == 0
     said = capsys.readouterr().out
     assert "finished" in said and f"{TRIALS} of {TRIALS} trials: {TRIALS} finished" in said and "left" not in said
     trials = pd.read_parquet(undisturbed / "trials.parquet").set_index("trial")
@@ -165,9 +165,6 @@ def test_a_folder_without_a_run_has_no_status(tmp_path: Path, capsys: pytest.Cap
     assert status.main([str(tmp_path)]) == 2 and "run.json is missing or damaged" in capsys.readouterr().err
     made_up(tmp_path, "running", {}, {})
     assert status.main([str(tmp_path)]) == 0 and "no round was reported yet" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as end:
-        status.main([str(tmp_path), "--watch", "0"])
-    assert end.value.code == 2 and "--watch: must be a number above 0, but got '0'" in capsys.readouterr().err
 
 
 def test_optuna_learns_how_each_trial_ended() -> None:
@@ -235,8 +232,8 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
         ("{", "run.json is missing or damaged"),
         ("[]", "run.json is missing or damaged"),
         (BEGUN.replace('"options": {}, ', "") % '"state": "running"', "it does not say how the search was started"),
-        (BEGUN % '"state": "finished"', "is finished; fedtune extend adds trials"),
-        (BEGUN % '"state": "nothing found"', "is nothing found; fedtune extend adds trials"),
+        (BEGUN % '"state": "finished"', "is finished; --trials +N adds trials"),
+        (BEGUN % '"state": "nothing found"', "is nothing found; --trials +N adds trials"),
         (BEGUN % '"state": "running", "extends": "x"', "an extension of another search cannot be resumed"),
         (BEGUN % '"state": "interrupted", "replays": "x"', "is one; replay x again, --name OTHER"),
     ],

@@ -22,7 +22,7 @@ def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[s
         raise error
 
     status, (out, err) = main(list(argv)), capsys.readouterr()
-    assert not out and err.count("\n") == 1
+    assert not out
     return status, err.strip()
 
 
@@ -39,30 +39,16 @@ def told(error: BaseException, capsys: pytest.CaptureFixture[str], argv: tuple[s
             "error: a.x cannot be used: No such file; fix it",
         ),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device; fix it"),
-        (OSError("odd"), BUG, "error: this is a bug in fedtune, OSError: odd; its stack is in "),
-        (KeyError("x"), BUG, "error: this is a bug in fedtune, KeyError: 'x'; its stack is in "),
-        (
-            MemoryError(),
-            BUG,
-            "error: this is a bug in fedtune, memory ran out; a smaller scenario may fit; its stack is in",
-        ),
+        (OSError("odd"), BUG, "error: this is a bug in fedtune, OSError: odd; please report it"),
+        (KeyError("x"), BUG, "error: this is a bug in fedtune, KeyError: 'x'; please report it"),
     ],
 )
-def test_every_error_is_a_line(
-    error: BaseException,
-    status: int,
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_every_error_is_a_line_and_a_bugs_stack_stands_below(
+    error: BaseException, status: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     got, text = told(error, capsys)
     assert got == status and re.match(line, text), text
-    stacks = list(tmp_path.iterdir())
-    assert len(stacks) == (status == BUG)
-    for file in stacks:
-        assert str(file) in text and type(error).__name__ in file.read_text() and file.stat().st_mode & 0o777 == 0o600
+    assert ("Traceback (most recent call last)" in text) == (text.count("\n") > 0) == (status == BUG)
 
 
 @pytest.mark.parametrize("gone", ["before", "meanwhile"])

@@ -352,3 +352,12 @@ def test_what_a_file_draws_while_it_is_imported_is_the_same_in_each_run_and_move
             drawn.add(user_files.load(name, "model").x)
         assert before == (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().tolist())
     assert len(drawn) == 1
+
+
+def test_links_that_lead_back_by_others_are_refused(tmp_path):
+    for name, to in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").touch()
+        (tmp_path / name / "link").symlink_to(tmp_path / to)
+    with pytest.raises(UserError, match="link cannot be read: it is a link to a folder that contains it"):
+        user_files.take(f"{tmp_path}/")

@@ -119,7 +119,7 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
         best = _so_far(status, metric) if isinstance(status, SearchStatus) else None
     started = str(record.get("started", "")).replace("T", " ")[:16]
     minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
-    return HistoryRow(name, state, best, metric, done, what, started, minutes)
+    return HistoryRow(name, state, best, metric=metric, done=done, what=what, started=started, minutes=minutes)
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:

@@ -94,7 +94,8 @@ def _state(name: str, run: Path, status: Status) -> str:
         bar = part("bar", status.done, status.planned, "runs that are done")
         notes = [f"{status.goes_on} continues it"] * bool(status.goes_on)
         text = reading.text(status.tables) if status.tables else ""
-    return part("state", status, _dashboard(run, status), bar, [*filter(None, notes)], reason, tables, text)
+    lines = [*filter(None, notes)]
+    return part("state", status, _dashboard(run, status), bar, notes=lines, reason=reason, some=tables, text=text)
 
 
 def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable]:

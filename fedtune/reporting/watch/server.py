@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from fedtune.core.errors import UserError
 from fedtune.reporting import templates
-from fedtune.reporting.watch import pages
+from fedtune.reporting.watch import connection, pages
 from fedtune.reporting.watch.access import Access
 from fedtune.reporting.watch.drawing import Artist
 from fedtune.reporting.watch.history import StudyFolders
@@ -189,7 +189,7 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
     for number in (port,) if given else (port, 0):
         try:
             made.bind((host, number))
-            made.listen()
+            made.listen(connection.backlog())
             return made
         except OSError as error:
             why = error.strerror or str(error)
@@ -212,8 +212,8 @@ class _Server(uvicorn.Server):
 def serve(runs: StudyFolders, listening: socket.socket, token: str) -> None:
     """Answer until Ctrl-C or SIGTERM."""
     watch = WatchPages(runs)
-    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": "h11", "loop": "asyncio"}
+    settings: dict[str, Any] = {"lifespan": "off", "ws": "none", "http": connection.Connection, "loop": "asyncio"}
     quiet: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False, "proxy_headers": False}
     app: Any = watch.app(token, listening.getsockname()[1])
-    config = uvicorn.Config(app, **settings, **quiet, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(app, **settings, **quiet, backlog=connection.backlog(), timeout_graceful_shutdown=2)
     _Server(config, watch).run(sockets=[listening])

@@ -21,11 +21,11 @@ from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
-from fedtune.tuning.options.options import AUTO, canonical
+from fedtune.tuning.options.options import canonical
 from fedtune.tuning.options.search import SearchOptions
+from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import EarlierSearch, SearchPlan
 from fedtune.tuning.searchers import EXTENDABLE
-from fedtune.tuning.space import also_text
 from fedtune.tuning.widening import Widened
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile, plain_name
@@ -170,11 +170,8 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     plans = {}
     for algo, search in searches.items():
         if also := _also(algo, spaces_of, common, search):
-            search = dataclasses.replace(search, also=",".join([*filter(None, [options.also]), *also]))
-            say(
-                f"note: {algo} also searches {', '.join(a.partition('=')[0] for a in also)}, as other "
-                "algorithms here do"
-            )
+            search = dataclasses.replace(search, vary=(*options.vary, *also))
+            say(f"note: {algo} also searches {', '.join(map(spaces.named, also))}, as other algorithms here do")
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
@@ -205,9 +202,10 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
         of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
-        ranges = ",".join(also_text(n, domain) for n, domain in of.items())
+        vary = [text for text in p.options.vary if spaces.named(text) not in of]
+        vary += [spaces.varied_text(n, domain) for n, domain in of.items()]
         more = dataclasses.replace(
-            p.options, name=f"{p.options.name}{WIDENED}", ranges=ranges or None, trials=max(before // 2, 1)
+            p.options, name=f"{p.options.name}{WIDENED}", vary=tuple(vary), trials=max(before // 2, 1)
         )
         return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since)
 
@@ -295,35 +293,28 @@ def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
 
 
 def _search(options: ComparisonOptions, typed: str, folder: Path, number: int = 0, called: str = "") -> SearchOptions:
-    """The options of a search; a program takes of --set and --ranges what names hyperparameters of its own.
+    """The options of a search; a program takes of --set and --vary what names hyperparameters of its own.
 
     The rest, and the fields of the scenario, are for the built-in algorithms.
     """
     search = options.of_search(typed, folder, number, called)
     if not is_program(typed):
         return search
-    own = dataclasses.replace(search, set={}, ranges=None).workload().hyperparameters()
-    ranges = ",".join(text for text in (search.ranges or "").split(",") if text.partition("=")[0] in own)
-    return dataclasses.replace(
-        search, set={n: value for n, value in search.set.items() if n in own}, ranges=ranges or None
-    )
+    own = dataclasses.replace(search, set={}, vary=()).workload().hyperparameters()
+    fixed = {n: value for n, value in search.set.items() if n in own}
+    return dataclasses.replace(search, set=fixed, vary=tuple(t for t in search.vary if spaces.named(t) in own))
 
 
 def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOptions]) -> None:
-    """Say which names of --set and --ranges a program does not have; UserError if all are programs without one."""
-    given = {*options.set, *_ranged(options)}
-    lacks = {name: given - {*s.set, *_ranged(s)} for name, s in searches.items()}
+    """Say which names of --set and --vary a program does not have; UserError if all are programs without one."""
+    given = {*options.set, *map(spaces.named, options.vary)}
+    lacks = {name: given - {*s.set, *map(spaces.named, s.vary)} for name, s in searches.items()}
     if all(is_program(s.algo) for s in searches.values()) and set.intersection(*lacks.values()):
         first = next(iter(searches.values()))
-        plan.make(dataclasses.replace(first, set=options.set, ranges=options.ranges))  # it refuses the name
+        plan.make(dataclasses.replace(first, set=options.set, vary=options.vary))  # it refuses the name
     for name, missing in lacks.items():
         if missing:
-            say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --ranges of it are for the others")
-
-
-def _ranged(options: SearchOptions) -> list[str]:
-    """What --ranges names."""
-    return [text.partition("=")[0] for text in (options.ranges or "").split(",") if text]
+            say(f"note: {name} has no {', '.join(sorted(missing))}: --set and --vary of it are for the others")
 
 
 def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
@@ -337,7 +328,7 @@ def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
 
 def _repeated_plan(first: SearchPlan, search: SearchOptions, draws: int = 0) -> SearchPlan:
     """The plan of one of an algorithm's other searches: as its first, on other seeds or by other draws."""
-    search = dataclasses.replace(search, also=first.options.also, grace=first.options.grace)
+    search = dataclasses.replace(search, vary=first.options.vary, grace=first.options.grace)
     return _planned(search, since=first.budget.since, draws=draws)
 
 
@@ -370,7 +361,7 @@ def _also(
     if spaces_of[algo].is_grid:
         return []
     idle = workload.idle({})
-    return [spaces.also_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+    return [spaces.varied_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:

@@ -1,1 +1,1 @@
-"""Callbacks of a search: its records, tables and loggers."""
+"""Callbacks of a search: its live view and its trackers."""

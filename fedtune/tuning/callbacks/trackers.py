@@ -29,13 +29,14 @@ from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import STATUSES, reason, status, trial_statuses
-from fedtune.tuning.options.search import LOGGERS
+from fedtune.tuning.options.search import LOGGERS, TENSORBOARD
 from fedtune.tuning.plan import SearchPlan
 from fedtune.tuning.space_types import Config
 from fedtune.user_code.user_files import plain_name
 
 Rows = list[dict[str, Any]]
 PROJECT = "fedtune"  # MLflow's experiment and W&B's project, where the user's environment names none
+INTERRUPTED = "interrupted"  # the status of a trial that a resumed search may go on with
 TIME = "timestamp"  # the key of a row's time
 AT_ONCE = 1000  # metrics that MLflow takes in one call
 LONGEST = 128  # letters of a run's id that W&B takes
@@ -81,7 +82,7 @@ class MLflow:
         """
         from mlflow.entities import Metric, Param
 
-        if (run := self._find(trial)) and "status" in run.data.tags:
+        if (run := self._find(trial)) and run.data.tags.get("status", INTERRUPTED) != INTERRUPTED:
             return
         self.remove(trial)
         tags = {n: str(value) for n, value in self.about.items()} | {"trial": trial}
@@ -94,7 +95,7 @@ class MLflow:
             points += [Metric(n, float(value), when, step) for n, value in row.items() if n not in ("round", TIME)]
         for start in range(0, len(points), AT_ONCE):
             self.client.log_batch(at, metrics=points[start : start + AT_ONCE])
-        self.client.set_terminated(at, "FAILED" if how == "failed" else "FINISHED")
+        self.client.set_terminated(at, {"failed": "FAILED", INTERRUPTED: "KILLED"}.get(how, "FINISHED"))
         self.client.set_tag(at, "status", how)
 
     def remove(self, trial: str) -> None:
@@ -140,7 +141,7 @@ class WandB:
         for row in (row for row in rows if row["round"] >= run.step):
             run.log({n: value for n, value in row.items() if n != TIME}, step=int(row["round"]))
         run.summary["status"] = how
-        run.finish(exit_code=1 if how == "failed" else 0)
+        run.finish(exit_code=1 if how in ("failed", INTERRUPTED) else 0)
 
     def remove(self, trial: str) -> None:
         """Remove what was written of a trial offline, in the study's folder."""
@@ -155,7 +156,7 @@ class WandB:
 
 Tracker = MLflow | WandB
 KINDS: dict[str, type[Tracker]] = {"mlflow": MLflow, "wandb": WandB}  # each by its name
-assert tuple(KINDS) == LOGGERS
+assert (*KINDS, TENSORBOARD) == LOGGERS  # Ray itself writes TensorBoard's files
 
 
 class TrialLogger(Callback):
@@ -165,6 +166,7 @@ class TrialLogger(Callback):
         """configuration: all hyperparameters under a trial's values.  The driver sets what each trial reported."""
         self.name, self.tool, self.configuration = name, tool, configuration
         self.rows: Mapping[str, Rows] = {}
+        self._ended = set[str]()
         self._waiting = queue.SimpleQueue[Callable[[], None] | None]()
         self._thread = threading.Thread(target=self._work, name=f"fedtune-{name}", daemon=True)
 
@@ -174,7 +176,9 @@ class TrialLogger(Callback):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Log the rest."""
+        """Log the rest, also trials that the clock or the user cut short: Tune does not say that they have ended."""
+        for trial in self.rows.keys() - self._ended:
+            self._add(trial, self.rows[trial][0].get("config", {}), INTERRUPTED)
         self._waiting.put(None)
         self._thread.join(LAST)
         if self._thread.is_alive():
@@ -198,6 +202,7 @@ class TrialLogger(Callback):
         self._add(trial.trial_id, trial.config, "failed")
 
     def _add(self, trial: str, config: Config, how: str) -> None:
+        self._ended.add(trial)
         by_round = {row["round"]: row for row in self.rows.get(trial, ()) if "round" in row}  # some are trained twice
         rows = [
             {n: v for n, v in metrics_in(row).items() if isinstance(v, Number)} | {TIME: row.get(TIME, time.time())}
@@ -223,7 +228,7 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
     """The trackers of a search, which get the rest when this ends; UserError for one that cannot be used."""
     with ExitStack() as stack:
         tellers = []
-        for name in p.options.logger:
+        for name in filter(KINDS.__contains__, p.options.logger):
             wanted = {n: value for n, value in KINDS[name].environment.items() if n not in os.environ}
             stack.enter_context(environment(wanted))
             try:

@@ -10,8 +10,7 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.runs import reading
-from fedtune.tuning.options import options
-from fedtune.tuning.options import types as option_types
+from fedtune.tuning.options import types as options
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code.command import Parser as Parser
@@ -43,10 +42,17 @@ def add_options(parser: Parser, cls: type, *only: str, **helps: str) -> None:
             given |= {"type": typed(about["parse"])} if about["parse"] else {}
         group = heading(parser, about["group"]) if every and about["group"] else parser
         argument = group.add_argument(options.flag(f.name, f.default), **given)
-        if every and about["rare"]:
+        if every and (about["rare"] or f.name == "algo"):  # WHAT is its other spelling
             parser.leave_out(argument)
     if every and issubclass(cls, ExperimentOptions):
         add_fields(parser)
+
+
+def add_what(parser: Parser) -> None:
+    """The argument WHAT, which --algo gives too."""
+    (f,) = (f for f in options.options(ExperimentOptions) if f.name == "algo")
+    text = f.metadata["help"]().partition("; there are")[0]
+    parser.add_argument("what", nargs="?", metavar="WHAT", default=argparse.SUPPRESS, help=text)
 
 
 def heading(parser: Parser, title: str) -> Any:
@@ -72,27 +78,25 @@ def add_resumed(parser: Parser) -> None:
     )
 
 
-def add_fields(parser: Parser) -> None:
-    """An argument for each field of a scenario: --help shows a few of them, --help-scenario all."""
+def add_fields(parser: Parser, *only: str) -> None:
+    """An argument for each field of a scenario that is often needed, or for those named; --set gives the others."""
     from fedtune.experiment import scenario, scenarios
 
-    section, often = "", {"dataset", "model", "partition", "clients", "rounds"}
-    parser.epilog = (
-        "docs/reference/scenarios.md lists the scenarios, docs/reference/data.md explains data and partitions."
-    )
-    for name, value in vars(scenarios.SCENARIOS[scenarios.DEFAULT]).items():
-        section = scenario.SECTIONS.get(name, section)
+    declared = vars(scenarios.SCENARIOS[scenarios.DEFAULT])
+    for name, value in ((n, v) for n, v in declared.items() if not only or n in only):
         summary, _, detail = scenario.about(name).partition("; ")
         own = scenarios.on_own_data(name)
         on_own = f"on your own data: {own}" if own else ""
+        words = "; ".join(filter(None, [f"{summary} (default {value})", detail, on_own])).replace("%", "%%")
+        kind = {int: "N", float: "X"}.get(type(value), "NAME")
+        if name not in scenario.FLAGS:
+            parser.settable.append(argparse.Action([], name, metavar=f"{name}={kind}", help=words))
+            continue
         made = heading(parser, options.LENGTH if name == "rounds" else options.WHAT).add_argument(
-            options.flag(name),
-            dest=f"field_{name}",
-            metavar={int: "N", float: "X"}.get(type(value), "NAME"),
-            default=argparse.SUPPRESS,
-            help="; ".join(filter(None, [f"{summary} (default {value})", detail, on_own])).replace("%", "%%"),
+            options.flag(name), dest=f"field_{name}", metavar=kind, default=argparse.SUPPRESS, help=words
         )
-        parser.leave_out(made, section, rare=name not in often)
+        if name not in (*scenario.OFTEN, *only):
+            parser.leave_out(made)
 
 
 def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
@@ -101,6 +105,9 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
     UserError for more CPUs than there are, before anything that takes seconds to load.
     """
     values = {n: v for n, v in vars(args).items() if not only or n in only}
+    if "what" in values and "algo" in values:
+        raise UserError(f"WHAT or --algo says what is trained, but got {values['what']} and {values['algo']}")
+    values |= {"algo": values["what"]} if values.get("what") else {}
     values_given = {f.name: values[f.name] for f in options.options(cls) if f.name in values}
     if "set" in values_given:
         values_given["set"] = dict(options.pair(text) for text in values_given["set"])
@@ -160,5 +167,5 @@ def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return value
 
 
-small_int, positive_int = typed(option_types.small_int), typed(option_types.positive_int)
-above_zero = typed(option_types.above_zero)
+small_int, positive_int = typed(options.small_int), typed(options.positive_int)
+above_zero = typed(options.above_zero)

@@ -6,29 +6,26 @@ parser from them needs neither torch nor Ray.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from fedtune.core.errors import UserError, shown
+from fedtune.core.errors import UserError, shown, unknown
+from fedtune.core.metrics import METRIC
 from fedtune.engine.executors import EXECUTORS
+from fedtune.programs import naming
 from fedtune.programs.naming import is_program
 from fedtune.tuning.options.types import (
-    AUTO,
     FEW,
-    HEADINGS,
     LENGTH,
     WHAT,
     WHERE,
-    above_zero,
-    bounded_int,
     check,
     flag,
     is_mapping,
+    number,
     option,
-    options,
-    pair,
     positive_int,
     texts,
 )
@@ -37,22 +34,6 @@ from fedtune.user_code import user_files
 if TYPE_CHECKING:
     from fedtune.core.workload import Workload
     from fedtune.experiment.experiment import Experiment
-
-__all__ = [
-    "AUTO",
-    "HEADINGS",
-    "LENGTH",
-    "WHAT",
-    "WHERE",
-    "ExperimentOptions",
-    "above_zero",
-    "check",
-    "flag",
-    "option",
-    "options",
-    "pair",
-    "positive_int",
-]
 
 OF_ENGINE = (
     *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
@@ -64,7 +45,7 @@ STARTS = ("common", "own")
 
 def canonical(algo: str) -> str:
     """The name of an algorithm or a program, as it stands in tables; its files are registered."""
-    if is_program(algo):
+    if naming.is_file(algo):
         from fedtune.programs import program_file
 
         return program_file.read(algo).name
@@ -78,7 +59,11 @@ def canonical(algo: str) -> str:
 def _algorithms() -> str:
     from fedtune.experiment.registry import names
 
-    return f"a name that fedtune list shows, or your file; FILE.py[:NAME], a program's FILE.toml, {', '.join(names())}"
+    return (
+        "an algorithm, FILE.py, or a program; a name that fedtune list shows, FILE.py[:NAME], a program's FILE.toml, "
+        "its command in quotes with {lr} for a hyperparameter, a Flower app's folder (./app); there are "
+        f"{', '.join(names())}"
+    )
 
 
 def _scenarios() -> str:
@@ -93,11 +78,14 @@ def _scenarios() -> str:
 class ExperimentOptions:
     """What is trained on what: the algorithm, its scenario, data and device."""
 
-    algo: str = option("", _algorithms, "NAME|FILE", group=WHAT)
+    algo: str = option("", _algorithms, "WHAT", group=WHAT)
     scenario: str = option("", _scenarios, "NAME", group=WHAT)
     fields: Mapping[str, Any] = field(default_factory=dict)  # scenario fields that override the scenario's
     set: Mapping[str, Any] = option(
-        {}, "fix a hyperparameter; fedtune list ALGORITHM names those there are", "NAME=VALUE", group=WHAT
+        {},
+        "fix a hyperparameter, or a field of the scenario; fedtune list NAME shows the ones, --help-all the others",
+        "NAME=VALUE",
+        group=WHAT,
     )
     preset: str = option(
         "",
@@ -106,20 +94,21 @@ class ExperimentOptions:
         group=WHAT,
         rare=True,
     )
-    seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", bounded_int(0, SEEDS), group=WHAT)
+    seed: int = option(0, "seed of split, weights and sampling (default 0)", "N", number(int, 0, SEEDS), group=WHAT)
     data_dir: str | None = option(
         None,
         "folder with the data sets; in torchvision's layout (default $FEDTUNE_DATA_DIR, data)",
         "DIR",
         group=WHERE,
     )
-    download: bool = option(False, "download the data set if it is missing", group=WHERE)
+    download: bool = option(False, "download the data set if it is missing", group=WHERE, rare=True)
     device: str = option("cpu", "cpu or cuda (default cpu)", "NAME", group=WHERE)
     start_from: str = option(
         "",
         "initial weights: a state_dict, or from run --save; loads every part that fits, or only PART",
         "FILE[:PART]",
         group=WHAT,
+        rare=True,
     )
     start: str = option(
         "common",
@@ -131,10 +120,13 @@ class ExperimentOptions:
     )
     metric: tuple[str, ...] = option(
         (),
-        "your own metric, a Python function; it gets (scores, labels) of a client's rows; may be given several times",
-        "FILE.py:NAME",
+        "your own metric: FILE.py:NAME; a function of (scores, labels) of a client's rows; of a Flower app: "
+        "client:NAME; of a command: [NAME=]PATTERN of its output, with a group for the number (default name "
+        f"{METRIC}); may be given several times",
+        "METRIC",
         texts,
         group=WHAT,
+        rare=True,
     )
     test_every: int = option(
         10,
@@ -188,10 +180,11 @@ class ExperimentOptions:
         algo, own = user_files.take_each(self.algo, registry.names())
         user_files.register(own)
         cls = registry.find(algo)
-        scenario, fields, files = user_scenario.taken(self.scenario, self.fields)
+        given_fields, fixed = self.split(hyperparameters(cls))
+        scenario, fields, files = user_scenario.taken(self.scenario, given_fields)
         own = user_files.merged(files, own)  # in this order, as those of data are described
         require_device(self.device)
-        pinned, given = dict(self.set), tuple(n for n in vars(scenario) if n in fields)  # in one order
+        pinned, given = fixed, tuple(n for n in vars(scenario) if n in fields)  # in one order
         start_from = ""
         if self.start_from:
             from fedtune.experiment import initial_weights
@@ -227,35 +220,49 @@ class ExperimentOptions:
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
         return replace(experiment, pinned={n: declared[n].check(v) for n, v in pinned.items()})
 
+    def split(self, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The scenario's fields that are given, also by --set, and the hyperparameters that are fixed.
+
+        own: the algorithm's hyperparameters.  UserError for a name of --set that is none of these, has an option of
+        its own, or is given twice.
+        """
+        from fedtune.core.hyper import hyperparameters
+        from fedtune.experiment.scenario import FLAGS, Scenario
+
+        names = {f.name for f in fields(Scenario)}
+        pinned = {n: v for n, v in self.set.items() if n in own or n in hyperparameters(Scenario)}
+        more = {n: v for n, v in self.set.items() if n not in pinned}
+        for name in more:
+            if name not in names:
+                kind = f"hyperparameter of {self.algo}" if self.algo else "field of the scenario"
+                raise unknown(kind, name, {*own, *names})
+            if name in FLAGS:  # a scenario may depend on it, as on your own data
+                raise UserError(f"--set is for what has no option of its own, but got {name}; give {flag(name)}")
+            if name in self.fields:
+                raise UserError(f"{name} is given once, but as a field and by --set")
+        return {**self.fields, **more}, pinned
+
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
-        return self._of_program_file() if self.is_program else self.experiment()
+        if naming.is_file(self.algo):
+            from fedtune.programs import workload
+
+            return workload.of_file(self.algo, self.seed, self.set, False, self.fields.get("rounds"))
+        return self.experiment()
 
     @property
     def is_program(self) -> bool:
         """Whether a program of the user's is trained."""
         return is_program(self.algo)
 
-    def _of_program_file(self, on_test: bool = False) -> Workload:
-        """The program of a file.  on_test: whether its figures on test rows may select."""
-        from fedtune.programs import workload
-
-        return workload.of_file(self.algo, self.seed, self.set, on_test, self.fields.get("rounds"))
-
-    @property
-    def _program(self) -> str:
-        return self.algo or str(getattr(self, "flower", "") or getattr(self, "program", ""))
-
     def _require_of_program(self) -> None:
         """UserError for an option that says how fedtune itself trains: a program does as it wants."""
-        of_engine = set(OF_ENGINE) - ({"metric"} if getattr(self, "flower", "") else set())  # a Flower app has metrics
-        given = [f for f in fields(ExperimentOptions) if getattr(self, f.name) != f.default and f.name in of_engine]
-        of_scenario = [n for n in self.fields if n != "rounds"]
-        if given or of_scenario:
-            option = flag(given[0].name if given else of_scenario[0])
+        names = [n for n in OF_ENGINE if n != "metric" or naming.is_file(self.algo)]  # --metric is a program's, too
+        given = [f.name for f in fields(ExperimentOptions) if f.name in names and getattr(self, f.name) != f.default]
+        if given := [*given, *(n for n in self.fields if n != "rounds")]:
             raise UserError(
-                f"{option} is for algorithms that fedtune trains itself, but {self._program} is a program; say it in "
-                "the program's command"
+                f"{flag(given[0])} is for algorithms that fedtune trains itself, but {self.algo} is a program; say it "
+                "in the program's command"
             )
         if "rounds" in self.fields:
             try:
@@ -266,11 +273,11 @@ class ExperimentOptions:
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
         if self.is_program:
-            return replace(self, algo=str(Path(self.algo).resolve())) if is_program(self.algo) else self
+            return self if naming.is_command(self.algo) else replace(self, algo=str(_place(self.algo)))
         from fedtune.experiment import user_scenario
 
         experiment = cast("Experiment", workload)
-        typed = {n: getattr(experiment.scenario, n) for n in self.fields}
+        typed = {n: getattr(experiment.scenario, n) for n in experiment.given}
         typed |= {n: user_files.reference(typed[n]) for n in user_scenario.known() if n in typed}
         return replace(
             self,
@@ -298,6 +305,10 @@ class ExperimentOptions:
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
         return cls(**values, recorded=_recorded(content))
+
+
+def _place(path: str) -> Path:
+    return Path(path).expanduser().resolve()
 
 
 def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:

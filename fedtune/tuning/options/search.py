@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedtune.core.budget import UNITS
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
-from fedtune.programs.naming import is_program
+from fedtune.programs import naming
 from fedtune.runs.choice import CHOOSE_SEEDS, TOP
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.types import (
     FEW,
     HOW,
     LENGTH,
-    WHAT,
     WHERE,
     above_zero,
-    bounded_int,
-    flag,
     gpus,
     names_of,
+    number,
     option,
     positive_int,
     small_int,
@@ -34,38 +31,14 @@ from fedtune.tuning.searchers import SEARCHERS
 if TYPE_CHECKING:
     from fedtune.core.workload import Workload
 
-LOOPBACK = "127.0.0.1"
-LOGGERS = ("mlflow", "wandb")  # tools that a search can tell of its trials (fedtune/tuning/callbacks/trackers.py)
+TENSORBOARD = "tensorboard"
+LOGGERS = ("mlflow", "wandb", TENSORBOARD)  # what a search can tell of its trials (fedtune/tuning/callbacks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ExperimentOptions):
     """A search: an experiment, what is searched and how, and the machine that it runs on."""
 
-    program: str = option(
-        "",
-        "your program in place of --algo; a program file, or its command, in which {lr} stands for a hyperparameter",
-        "FILE.toml|COMMAND",
-        group=WHAT,
-    )
-    metric_pattern: tuple[str, ...] = option(
-        (),
-        f"a program's metric in its output; a pattern with a group for the number (default name {METRIC}); may be "
-        "given several times",
-        "[NAME=]PATTERN",
-        texts,
-        group=WHAT,
-        rare=True,
-    )
-    flower: str = option(
-        "",
-        "a Flower app in place of --algo; with --metric client:NAME and a --space of its run config",
-        "APPDIR",
-        group=WHAT,
-    )
-    python: str = option(
-        "", "the Python that has Flower; default APPDIR/.venv, else python", "PATH", group=WHERE, rare=True
-    )
     selects_on_test: bool = option(
         False,
         "let a program's metric on test rows select; what is found is then too good, and every report says so",
@@ -73,11 +46,13 @@ class SearchOptions(ExperimentOptions):
         rare=True,
     )
     space: str = option("default", "search space: default, paper, wide, or your file", "NAME|FILE.py", group=HOW)
-    also: str | None = option(
-        None, "more hyperparameters to search; for instance lr=0.001..0.3", "NAME[=LOW..HIGH],…", group=HOW
-    )
-    ranges: str | None = option(
-        None, "other ranges to search; for instance lr=0.0001..1", "NAME=LOW..HIGH,…", group=HOW
+    vary: tuple[str, ...] = option(
+        (),
+        "search it too, or over LOW..HIGH or 'LOW..HIGH log'; for instance 'lr=0.001..0.3 log', or 'opt=sgd|adam'; "
+        "without a range: over all that is declared; may be given several times",
+        "NAME[=RANGE]",
+        texts,
+        group=HOW,
     )
     trials: int | None = option(
         None, "configurations to try (default 32); of a grid: all", "N", positive_int, group=LENGTH
@@ -122,13 +97,15 @@ class SearchOptions(ExperimentOptions):
     grace: float | None = option(
         None, "first rung of early stopping; default: derived from the space", "N", above_zero, group=LENGTH, rare=True
     )
-    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", bounded_int(0, FEW), group=LENGTH)
-    time_budget: float | None = option(None, "stop the search after this long", "SECONDS", above_zero, group=LENGTH)
+    final_seeds: int = option(5, "fresh seeds for the final check (default 5)", "N", number(int, 0, FEW), group=LENGTH)
+    time_budget: float | None = option(
+        None, "stop the search after this long", "SECONDS", above_zero, group=LENGTH, rare=True
+    )
 
     max_concurrent: int | None = option(
         None, "trials that run at once (default: as many as fit)", "N", positive_int, group=WHERE
     )
-    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group=WHERE)
+    cpus_per_trial: float = option(1.0, "CPUs of a trial (default 1)", "N", above_zero, group=WHERE, rare=True)
     gpus_per_trial: float | str = option(
         0.0, "GPUs of a trial, or auto to measure (default 0); may be a fraction", "N", gpus, group=WHERE
     )
@@ -141,72 +118,33 @@ class SearchOptions(ExperimentOptions):
         "a Ray cluster (default: start Ray here); auto, host:port or ray://host:port",
         "ADDRESS",
         group=WHERE,
-    )
-    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
-    dashboard_host: str = option(
-        LOOPBACK,
-        f"where the dashboard listens (default {LOOPBACK})",
-        "HOST",
-        group=WHERE,
         rare=True,
     )
-    tensorboard: bool = option(
-        False, "also write TensorBoard event files; they cost time per round", group=WHERE, rare=True
-    )
+    dashboard: bool = option(True, "do not start Ray's dashboard", group=WHERE, rare=True)
     logger: tuple[str, ...] = option(
         (),
-        f"log every trial to {' or '.join(LOGGERS)} too; may be given twice",
+        f"log every trial to {', '.join(LOGGERS)} too; may be given several times; tensorboard costs time per round",
         "NAME",
         names_of(*LOGGERS),
         group=WHERE,
         rare=True,
     )
 
-    def __post_init__(self) -> None:
-        """As for an experiment; --program FILE.toml is another way to say --algo FILE.toml."""
-        if self.flower:
-            if self.algo or self.program:
-                raise UserError(
-                    f"one of --algo, --program and --flower says what is trained, but got {self.flower} and "
-                    f"{self.algo or self.program}"
-                )
-            object.__setattr__(self, "flower", str(Path(self.flower).expanduser().absolute()))
-        if self.program and self.algo not in ("", self.program):
-            raise UserError(f"either --algo or --program says what is trained, but got {self.algo} and {self.program}")
-        if is_program(self.program):
-            object.__setattr__(self, "algo", self.program)
-            object.__setattr__(self, "program", "")
-        super().__post_init__()
-
-    @property
-    def is_program(self) -> bool:
-        """Whether a program of the user's is trained."""
-        return bool(self.program or self.flower) or super().is_program
-
     def workload(self) -> Workload:
         """What is trained: an algorithm by the engine, or a program; UserError for whatever is wrong with it."""
         if not self.is_program:
-            self._require_of_engine()
+            if self.selects_on_test:
+                raise UserError(f"--selects-on-test is for a program of yours, but got {self.algo}; leave it out")
             return super().workload()
-        if not (self.program or self.flower):
-            for name, other in (("metric_pattern", "a command"), ("python", "--flower")):
-                if getattr(self, name):
-                    raise UserError(f"{flag(name)} goes with {other}, but {self.algo} is a program file; say it there")
-            return self._of_program_file(self.selects_on_test)
         from fedtune.programs import workload
         from fedtune.tuning import programs
 
         rounds = self.fields.get("rounds")
-        if self.flower:
-            program = programs.of_flower(self.flower, self.metric, self.space, rounds, self.python, self.set)
+        if naming.is_file(self.algo):
+            return workload.of_file(self.algo, self.seed, self.set, self.selects_on_test, rounds)
+        if naming.is_app(self.algo):
+            program = programs.of_flower(self.algo, self.metric, self.vary, rounds, self.set)
             return workload.of_program(program, self.seed, {}, self.selects_on_test)
         folder = self.recorded.get("program", {}).get("folder")  # a resumed search may be started in another
-        program = programs.of_command(self.program, self.metric_pattern, self.space, rounds, folder)
+        program = programs.of_command(self.algo, self.metric, self.vary, rounds, folder)
         return workload.of_program(program, self.seed, self.set, self.selects_on_test, rounds)
-
-    def _require_of_engine(self) -> None:
-        """UserError for an option that only programs have."""
-        if given := [name for name in ("metric_pattern", "python", "selects_on_test") if getattr(self, name)]:
-            raise UserError(
-                f"{flag(given[0])} is for a program of yours, but {self.algo or 'no --program'} was given; leave it out"
-            )

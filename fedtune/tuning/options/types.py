@@ -2,55 +2,46 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any
 
 from fedtune.core.errors import UserError, shown, unknown
-from fedtune.core.hyper import python_value
+from fedtune.core.hyper import Range, python_value
 
 HEADINGS = WHAT, HOW, LENGTH, WHERE = ("what is trained", "how it is searched", "how long", "where it runs")
 AUTO = "auto"  # --gpus-per-trial auto: the share is measured
 MANY, FEW, LONG = 1_000_000, 1_000, 1_000_000_000  # most trials or rounds; most seeds; most seconds or megabytes
 
 
-def bounded_int(low: int, high: int) -> Callable[[Any], int]:
-    """A parser of whole numbers low … high, both included; its UserError names the bound that is exceeded."""
+def number(kind: type[int] | type[float], low: float, high: float, rule: str = "") -> Callable[[Any], Any]:
+    """A parser of numbers low..high, both included; its UserError has the rule, or these bounds."""
+    integer = kind is int
+    rule = rule or f"{'a whole number' if integer else 'a number'} in {Range(low, high, False, integer).text()}"
 
-    def parse(value: Any) -> int:
-        number: int = _number(value, int, f"a whole number of at least {low:,}", lambda n: n >= low)
-        if number > high:
-            raise UserError(f"must be a whole number of at most {high:,}, but got {shown(value)}")
-        return number
+    def parse(value: Any) -> Any:
+        try:
+            parsed = kind(value)
+            if isinstance(value, bool) or not (isinstance(value, str) or parsed == value) or not low <= parsed <= high:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            raise UserError(f"must be {rule}, but got {shown(value)}") from None
+        return parsed
 
     return parse
 
 
-def positive_int(value: Any) -> int:
-    """A whole number of at least 1, at most MANY; UserError otherwise."""
-    return bounded_int(1, MANY)(value)
-
-
-def small_int(value: Any) -> int:
-    """A whole number of at most FEW, for things that are created one by one before a search begins."""
-    return bounded_int(1, FEW)(value)
-
-
-def above_zero(value: Any) -> float:
-    """A number above 0, at most LONG; UserError otherwise."""
-    number: float = _number(value, float, "a number above 0", lambda n: 0 < n < math.inf)
-    return _number(number, float, f"a number of at most {LONG:,}", lambda n: n <= LONG)
-
-
+positive_int = number(int, 1, MANY)
+small_int = number(int, 1, FEW)  # of things that are created one by one before a search begins
+above_zero = number(float, 1e-9, LONG, f"a number above 0, at most {LONG:,}")
 SHARE = f"a fraction below 1 or a whole number of at most {FEW:,}"
 
 
 def share(value: Any, rule: str = SHARE) -> float:
     """A fraction of a GPU, or so many whole ones; UserError with the rule otherwise."""
-    number: float = _number(value, float, rule, lambda n: 0 <= n <= FEW and (n < 1 or n == int(n)))
-    return number
+    parsed: float = number(float, 0, FEW, rule)(value)
+    return parsed if parsed < 1 else number(int, 1, FEW, rule)(parsed)
 
 
 def gpus(value: Any) -> float | str:
@@ -77,18 +68,6 @@ def names_of(*allowed: str) -> Callable[[Any], tuple[str, ...]]:
         return tuple(dict.fromkeys(given))
 
     return names
-
-
-def _number(value: Any, kind: type, rule: str, holds: Callable[[Any], bool] = lambda n: True) -> Any:
-    try:
-        number = kind(value)
-        if isinstance(value, bool) or not (isinstance(value, str) or number == value or math.isnan(value)):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(f"must be {rule}, but got {shown(value)}") from None
-    if not holds(number):
-        raise UserError(f"must be {rule}, but got {shown(value)}")
-    return number
 
 
 def option(
