@@ -78,7 +78,9 @@ class WatchedRun:
             self.spoiled |= {f"data/{n}" for n, (t, version) in self.rows_given.items() if t._version != version}
             self.states.append(copied(numbers(sim.state)))
             if self.resumes:
-                self.saved.append(_saved(sim))
+                file = io.BytesIO()
+                torch.save(sim.state_dict(), file)
+                self.saved.append(file.getvalue())
 
 
 class Subject:
@@ -254,9 +256,3 @@ def in_words(name: str) -> str:
 
 def _distance(a: Tensor, b: Tensor) -> float:
     return float("inf") if a.shape != b.shape else (a.double() - b.double()).abs().max().item()
-
-
-def _saved(sim: Simulation) -> bytes:
-    file = io.BytesIO()
-    torch.save(sim.state_dict(), file)
-    return file.getvalue()

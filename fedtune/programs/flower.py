@@ -128,7 +128,9 @@ def entries(raw: Mapping[str, Any], source: Source, base: Path) -> tuple[dict[st
     notes.append(_check(interpreter, json.dumps(runs | {"seed": 0, "config": {}})))
     if "metrics" in raw:
         metrics = source.table("metrics", raw["metrics"])
-        made["metrics"] = {metric_name(name): _metric(name, table, source) for name, table in metrics.items()}
+        made["metrics"] = {
+            flower_child.column(*_parts(name)): _metric(name, table, source) for name, table in metrics.items()
+        }
         notes += map(_selects, [*metrics][:1])
     return made, notes
 
@@ -330,12 +332,8 @@ def _lies_in(value: Any, words: Any) -> bool:
 # metrics and what a client uses
 
 
-def metric_name(name: str) -> str:
-    """The column of a metric; UserError unless it is `client:NAME`, `server:NAME` or `train:NAME`."""
-    return flower_child.column(*_parts(name))
-
-
 def _parts(name: str) -> tuple[str, str]:
+    """Who measures a metric, and its name there; UserError unless it is client:NAME, server:NAME or train:NAME."""
     found = re.fullmatch(rf"({'|'.join(SIDES)})[:_](.+)", name)
     if not found:
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
@@ -11,7 +10,7 @@ import regex
 from pydantic import AfterValidator, ConfigDict, with_config
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.metrics import METRICS, limits
+from fedtune.core.metrics import METRICS
 from fedtune.programs.entries import Count, Number, Source, Text, Whole, refused
 
 # names that a row has for something else
@@ -106,20 +105,6 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool, source
     return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
 
 
-def bounds(name: str) -> tuple[float, float]:
-    """The smallest and largest value that a metric of this name can have; infinite but for shares.
-
-    A loss of the program's may be another than ours, which is bounded.
-    """
-    low, high = limits(name)
-    return (low, high) if high == 1.0 else (-math.inf, math.inf)
-
-
 def compiled(pattern: str) -> regex.Pattern[str]:
     """A pattern of the user's, whose search of a line can be ended, unlike one of `re`."""
     return regex.compile(FUZZY.sub(r"\{", pattern), regex.VERSION0)
-
-
-def group(pattern: regex.Pattern[str]) -> int:
-    """The number of the group that holds the metric's value."""
-    return 2 if pattern.groupindex.get("round") == 1 else 1

@@ -224,7 +224,7 @@ class ProgramCheck:
     def _checkpoint(self) -> Said:
         """Whether it goes on from its checkpoint with the figures of an undisturbed run."""
         seen, first = self.rounds - self.program.every, self._trials[0]
-        if not self.program.checkpointed() or not seen:
+        if not self.program.uses("checkpoint") or not seen:
             yield "skipped", "it has none, or one report only: a trial that is interrupted begins again"
             return
         run = self._new("up to its checkpoint", self.program)

@@ -147,10 +147,6 @@ class Program:
         """The program of the final check."""
         return self.check or self
 
-    def checkpointed(self) -> bool:
-        """Whether the program keeps checkpoints, from which it can go on."""
-        return self.uses("checkpoint")
-
     def uses(self, name: str) -> bool:
         """Whether the program is given this name's value, in its command or environment."""
         return name in command.names([word for words in self.texts().values() for word in words])
@@ -353,10 +349,10 @@ def _require_runs(program: Program, source: Source) -> None:
 
 def _require_checkpoints(program: Program, source: Source) -> None:
     """UserError if a program that goes on from checkpoints does not say which rounds its figures are of."""
-    if program.resume_arguments and not program.checkpointed():
+    if program.resume_arguments and not program.uses("checkpoint"):
         advice = "write {checkpoint} in the command: a folder for it"
         raise source.error("resume_arguments", refused(program.resume_arguments, "beside {checkpoint}", advice))
-    for name, m in program.metrics.items() if program.checkpointed() else ():
+    for name, m in program.metrics.items() if program.uses("checkpoint") else ():
         if m.pattern and "round" not in metric.compiled(m.pattern).groupindex:
             raise source.error(
                 f"metrics.{name}.pattern",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import regex
 
 from fedtune.core.errors import Diverged, UserError, unknown
+from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
 from fedtune.programs import metric
 from fedtune.programs.metric import ProgramMetric
@@ -57,7 +58,7 @@ class RowMaker:
         """selects: the metrics that may not be NaN or infinite."""
         self.program, self._selects, self._done = program, selects, done
         self._patterns = [Pattern(m) for m in program.metrics.values() if m.pattern]
-        self._by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
+        self.by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
         self.columns = {m.column: m for m in program.metrics.values() if m.column}
         from_file = program.reads_text and {m.name for m in program.metrics.values() if m.pattern}
         self.of_file = from_file or {m.name for m in self.columns.values()}  # the metrics that come from the file
@@ -72,11 +73,6 @@ class RowMaker:
         self.first: dict[str, Figure] = {}  # of each metric
         self.others: dict[str, None] = {}  # names in reported rows that are no metrics
         self.found: dict[str, None] = {}  # the columns of the file
-
-    @property
-    def by_name(self) -> Collection[str]:
-        """The metrics that come by their names in reported rows."""
-        return self._by_name
 
     @property
     def missing(self) -> list[str]:
@@ -96,7 +92,7 @@ class RowMaker:
         """A line that the program printed."""
         for figure in () if self.program.reads_text else self._figures(line):
             self._take(figure)
-        if "fedtune {" in line and self._by_name and (found := MARK.search(line)):
+        if "fedtune {" in line and self.by_name and (found := MARK.search(line)):
             for figure in self._reported(line[found.end() :], line):
                 self._take(figure)
 
@@ -141,10 +137,10 @@ class RowMaker:
             )
         number = row.pop("round", None)
         for name, value in row.items():
-            if name not in self._by_name:
+            if name not in self.by_name:
                 self.others.setdefault(name)
             elif value is not None:
-                yield Figure(self._by_name[name], value, number, line)
+                yield Figure(self.by_name[name], value, number, line)
 
     def _take_written(self, figure: Figure) -> None:
         """Take a figure of a file, unless it was read before the file was written anew: then it must be the same."""
@@ -241,8 +237,8 @@ class RowMaker:
             if m.name in self._selects:
                 raise Diverged(f"{m.name} is {value} in round {self.round + 1}: {shown(figure.said)!r}")
             return value
-        low, high = metric.bounds(m.name)
-        if not low <= value <= high:
+        low, high = limits(m.name)
+        if high == 1.0 and not low <= value <= high:  # a share; a loss of the program's may be another than ours
             advice = "give divide = 100 if it is a percentage" if value <= 100 else "choose another name"
             raise self._refuse(figure, f"{m.name} must be within {low:g} and {high:g}, but is {value:g}", advice)
         return value
@@ -258,8 +254,8 @@ class Pattern:
         """m: a metric that has one."""
         assert m.pattern
         self.metric, self._pattern = m, metric.compiled(m.pattern)
-        self._group = metric.group(self._pattern)
         self._round = "round" in self._pattern.groupindex
+        self._group = 2 if self._pattern.groupindex.get("round") == 1 else 1  # that holds the number
 
     def found(self, line: str) -> list[Figure]:
         """The figures in a line."""

@@ -144,7 +144,7 @@ class ProgramRun(Run):
         folder.mkdir(parents=True, exist_ok=True)
         state = {"config": self.config, "seed": self.seed, "command": self._command, "rows": self._before}
         state["round"] = self._done
-        if self.program.checkpointed() and (self.folder / CHECKPOINT).is_dir():
+        if self.program.uses("checkpoint") and (self.folder / CHECKPOINT).is_dir():
             if self._child is not None:
                 self._child.pause()
             try:
@@ -167,7 +167,7 @@ class ProgramRun(Run):
             raise ValueError(f"{folder / STATE} is no state of a program: {error}") from None
         same = state["config"] == json.loads(json.dumps(self.config))
         own = (state["seed"], state["command"]) == (self.seed, self._command) and reached == len(rows) * self._every
-        if not own or not (same or self.program.checkpointed()):  # only a checkpoint can go on with other values
+        if not own or not (same or self.program.uses("checkpoint")):  # only a checkpoint can go on with other values
             raise ValueError(f"{folder / STATE} belongs to another run: {state['config']}, seed {state['seed']}")
         self._of_another = not same
         self._before, self._done = rows, len(rows) * self._every
@@ -369,10 +369,8 @@ class ProgramRun(Run):
         if time.monotonic() - child.heard >= p.stall:
             why = f"{rule}, but was silent for {p.stall:g} seconds{self._lacks()}"
             return self._failed(f"{name} {why}; give a larger `stall`, or pty = true if it waits for a terminal")
-        each, rule = (
-            f" for each of {self._every}" * (self._every > 1),
-            rule.replace("print something", "finish a round"),
-        )
+        each = f" for each of {self._every}" * (self._every > 1)
+        rule = rule.replace("print something", "finish a round")
         why = f"{rule}, but did not within {p.longest_round:g} seconds{each}{self._lacks()}"
         return self._failed(f"{name} {why}; give a larger `longest_round`")
 

@@ -89,7 +89,7 @@ class ProgramWorkload(Workload):
             report_every=self.program.every,
             depends_on_horizon=True,  # it is given its number of rounds, and may do with it what it wants
             repeatable=self.program.seed != "none",
-            continues=self.program.checkpointed(),
+            continues=self.program.uses("checkpoint"),
         )
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:
@@ -106,7 +106,7 @@ class ProgramWorkload(Workload):
 
     def as_recorded(self, record: Mapping[str, Any]) -> ProgramWorkload:
         """The same; UserError if the script that its command names has changed since, as trials would not be alike."""
-        then, now = dict(record.get("program") or {}).get("scripts", {}), self._scripts()
+        then, now = dict(record.get("program") or {}).get("scripts", {}), self.program.scripts()
         for name, digest in then.items():
             if now.get(name) != digest:
                 raise UserError(
@@ -114,9 +114,6 @@ class ProgramWorkload(Workload):
                     "or start a new search"
                 )
         return self
-
-    def _scripts(self) -> dict[str, str]:
-        return self.program.scripts()
 
     def describe(self) -> list[str]:
         """What runs, what selects, and what cannot be known."""
@@ -157,11 +154,10 @@ class ProgramWorkload(Workload):
 
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""
-        program = asdict(replace(self.program, notes=(), path="")) | {
-            "command": fingerprint.portable(self.program.command)
-        }
+        program = asdict(replace(self.program, notes=(), path=""))
+        program["command"] = fingerprint.portable(self.program.command)
         check = self.program.checking()
-        scripts = {**self._scripts(), **check.scripts()}
+        scripts = {**self.program.scripts(), **check.scripts()}
         return {"program": program, "scripts": scripts, "seed": self.seed, "pinned": self.pinned}
 
     def to_record(self) -> dict[str, Any]:
@@ -184,18 +180,15 @@ class ProgramWorkload(Workload):
 
     def to_best(self, scenario: str, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
         """What best.yaml holds of it, with a configuration: above all the filled-in command."""
-        return (
-            {
-                "algorithm": self.name,
-                "program": self.path,
-                "folder": self.program.folder,
-                "command": self.filled(config, rounds),
-                "seed": self.seed,
-                "hyperparameters": self.configuration(config),
-            }
-            | ({"selects_on_test": True} if self.selects_on_test else {})
-            | self._written(config, rounds)
-        )
+        found = {
+            "algorithm": self.name,
+            "program": self.path,
+            "folder": self.program.folder,
+            "command": self.filled(config, rounds),
+            "seed": self.seed,
+            "hyperparameters": self.configuration(config),
+        }
+        return found | ({"selects_on_test": True} if self.selects_on_test else {}) | self._written(config, rounds)
 
 
 def of_file(

@@ -251,9 +251,8 @@ def _of_check(f: Findings) -> list[str]:
         return []
     if not f.check:
         return [
-            "There was no check on fresh seeds. The search's own figure is too optimistic by an unknown "
-            "amount, because it "
-            "is the best of many."
+            "There was no check on fresh seeds. The search's own figure is too optimistic by an unknown amount, "
+            "because it is the best of many."
         ]
     sentences = []
     if f.check.seeds == 1:
@@ -279,9 +278,8 @@ def _of_trials(f: Findings) -> list[str]:
         warnings.append(f"No trial finished: the best is the {f.best['status']} one that trained longest.")
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         warnings.append(
-            "PBT changed the hyperparameters during training. Training with the last values, shown here, gives "
-            "a different "
-            "figure."
+            "PBT changed the hyperparameters during training. Training with the last values, shown here, gives a "
+            "different figure."
         )
     if len(f.goal.objectives) > 1:
         extreme = "highest" if f.goal.first.sign > 0 else "lowest"
@@ -291,9 +289,8 @@ def _of_trials(f: Findings) -> list[str]:
         )
     if f.goal.constraints and f.best is not None:
         warnings.append(_of_constraints(f))
-    learns = (
-        "" if f.record.get("whole") else str(f.record.get("searcher"))
-    )  # if everything was tried, nothing was sampled
+    # if everything was tried, nothing was sampled
+    learns = "" if f.record.get("whole") else str(f.record.get("searcher"))
     of_search = verdict.caveats(learns, len(f.trials), f.config, f.record.get("space") or {})
     unjudged = [str(f.record["unjudged"])] if f.record.get("unjudged") else []
     return [*warnings, *map(sentence, [*(of_search if f.best is not None else ()), *unjudged])]

@@ -24,9 +24,12 @@ class Provenance:
 def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     """A run's record of where its numbers come from; f: the findings, if it is a search."""
     hardware, versions = r.get("hardware") or {}, r.get("versions") or {}
+    processors = several(hardware["cpus"], "CPU") if "cpus" in hardware else None
+    of_system = hardware.get("system"), hardware.get("machine"), processors, hardware.get("instructions")
+    machine = [*of_system, *(hardware.get("gpus") or [])]
     entries = {
         "folder": f.name if f else "",
-        "command": _command(r),
+        "command": shlex.join(map(str, r.get("command") or [])),
         "started": r.get("started"),
         "time": _times(r),
         "state": r.get("state"),
@@ -35,17 +38,7 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
         "searched with": words.search_settings(r),
         "pinned": ", ".join(f"{n} = {v}" for n, v in (r.get("pinned") or {}).items()),
         "preset": r.get("preset"),
-        "machine": ", ".join(
-            str(v)
-            for v in (
-                hardware.get("system"),
-                hardware.get("machine"),
-                several(hardware["cpus"], "CPU") if "cpus" in hardware else None,
-                hardware.get("instructions"),
-                *(hardware.get("gpus") or []),
-            )
-            if v
-        ),
+        "machine": ", ".join(str(part) for part in machine if part),
         "run on": ", ".join(str(r[k]) for k in ("device", "executor") if r.get(k)),
         "program": _program(r.get("program") or {}),
         "own files": ", ".join(f"{o['name']} ({o['sha256'][:10]})" for o in r.get("own") or []),
@@ -69,10 +62,6 @@ def command_again(r: dict[str, Any]) -> str:
         elif not word.startswith("--name="):
             without_name.append(word)
     return shlex.join(without_name)
-
-
-def _command(r: dict[str, Any]) -> str:
-    return shlex.join(map(str, r.get("command") or []))
 
 
 def _program(program: dict[str, Any]) -> str:

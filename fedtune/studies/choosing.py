@@ -66,17 +66,8 @@ def _trained(s: StartedSearch, some: Sequence[Trial]) -> list[dict[str, Any]]:
         for t in some
         for seed in p.choosing
     }
-    outcomes = ray_tasks.run_all(
-        runs=list(runs.values()),
-        data=s.data,
-        folder=p.files.choice_folder,
-        cpus=p.options.cpus_per_trial,
-        gpus=s.gpus,
-        budget=p.budget,
-        title="choice",
-        concurrent=s.concurrent,
-        timed="seconds" in p.goal.names,
-    )
+    at = {"gpus": s.gpus, "concurrent": s.concurrent}
+    outcomes = fresh_seeds.trained(p, runs.values(), s.data, p.files.choice_folder, title="choice", **at)
     return [judged(p, t, {seed: outcomes[runs[t["trial"], seed].label] for seed in p.choosing}) for t in some]
 
 

@@ -30,18 +30,8 @@ def check(s: StartedSearch, config: Config) -> pd.DataFrame:
         for seed in p.fresh(p.options.final_seeds)
         for name, values in candidates.items()
     }
-    outcomes = ray_tasks.run_all(
-        runs=list(runs.values()),
-        data=s.data,
-        folder=p.files.final_folder,
-        cpus=p.options.cpus_per_trial,
-        gpus=s.gpus,
-        budget=p.budget,
-        title="final check",
-        concurrent=s.concurrent,
-        objective=p.goal.first,
-        timed="seconds" in p.goal.names,
-    )
+    more: Any = {"gpus": s.gpus, "concurrent": s.concurrent, "objective": p.goal.first}
+    outcomes = fresh_seeds.trained(p, runs.values(), s.data, p.files.final_folder, title="final check", **more)
     if outcomes:
         algo = {"algorithm": p.workload.name}
         scored = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,18 +97,8 @@ def evaluate(
         label = f"{name} {c.name} {p.run_word} {seed}"  # an algorithm may be searched under two names
         runs.setdefault(_key(p, c, seed), ray_tasks.RunTask(label, workload, c.config))
     first = next(iter(plans[0].values()))
-    outcomes = ray_tasks.run_all(
-        runs=list(runs.values()),
-        data=data,
-        folder=folder,
-        cpus=first.options.cpus_per_trial,
-        gpus=first.gpus,
-        budget=first.budget,
-        title="fresh seeds",
-        concurrent=first.options.max_concurrent,
-        objective=first.goal.first,
-        timed="seconds" in first.goal.names,
-    )
+    more: Any = {"gpus": first.gpus, "concurrent": first.options.max_concurrent, "objective": first.goal.first}
+    outcomes = trained(first, runs.values(), data, folder, title="fresh seeds", **more)
     rows, rounds, scored = [], [], []
     for k, name, p, _, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
@@ -126,6 +116,14 @@ def evaluate(
     frame.insert(3, "chosen", is_tuned(frame, first.goal))
     every = pd.DataFrame(rounds, columns=_columns(rounds))
     return frame, every, tables.clients_frame(scored), list(outcomes.values())
+
+
+def trained(
+    p: SearchPlan, runs: Iterable[ray_tasks.RunTask], data: Mapping[str, Any], folder: Path, **more: Any
+) -> dict[str, ray_tasks.Outcome]:
+    """The outcomes of runs, by label, each trained as a search's trials are.  more: of `ray_tasks.run_all`."""
+    more |= {"cpus": p.options.cpus_per_trial, "budget": p.budget, "timed": "seconds" in p.goal.names}
+    return ray_tasks.run_all(list(runs), data, folder, **more)
 
 
 def _key(p: SearchPlan, c: Candidate, seed: int) -> tuple[str, str, int]:

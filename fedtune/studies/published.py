@@ -1,7 +1,7 @@
 """The figures that four papers printed, each with what is known to be wrong with it.
 
 GFPL (Lu et al. 2026), FedPA (Jiang et al. 2024), FedGenP (Taghiyarrenani et al.) and FedSA (Zhou et al. 2025); the
-figures are in published.yaml, copied from the papers' texts.  Illegible ones are left out; `illegible` lists them.
+figures are in published.yaml, copied from the papers' texts.  Illegible ones are left out; its last part lists them.
 A figure is a target for our runs only if its scenario is the paper's and its defects allow it.
 """
 
@@ -112,11 +112,6 @@ def every() -> tuple[Cell, ...]:
     """All printed figures, in the order of the papers."""
     content = _content()
     return tuple(cell for table in content["tables"] for cell in _cells(table, content))
-
-
-def illegible() -> dict[str, str]:
-    """The parts of the papers' tables that are illegible or were never printed: where -> what."""
-    return {entry["where"]: entry["what"] for entry in _content()["lost"]}
 
 
 @cache

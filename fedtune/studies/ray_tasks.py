@@ -130,19 +130,6 @@ def finished(runs: Sequence[RunTask], folder: Path, budget: Budget | None = None
     return {label: Outcome(**json.loads(f.read_bytes())) for label, f in files.items() if f.exists()}
 
 
-def train(
-    workload: Workload,
-    config: Config,
-    data: Any,
-    cpus: float,
-    budget: Budget,
-    objective: Objective | None = None,
-) -> Outcome:
-    """Train one configuration to its last round, or until its budget is used up (in a Ray task)."""
-    at = Place(cpus=cpus)
-    return train_seeds(workload, config, [workload.seed], at, data, budget=budget, objective=objective)[0]
-
-
 def train_seeds(
     workload: Workload,
     config: Config,

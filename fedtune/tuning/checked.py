@@ -148,4 +148,4 @@ class FinalCheck:
 
 def _listed(values: pd.Series, ends: pd.Series, sign: str = "") -> str:
     each = ((v, ends.get(seed)) for seed, v in values.items())
-    return "\u2002".join(str(how) if math.isnan(v) else number(v, f"{sign}.4f") for v, how in each)
+    return "  ".join(str(how) if math.isnan(v) else number(v, f"{sign}.4f") for v, how in each)

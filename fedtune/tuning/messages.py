@@ -98,9 +98,7 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
         _say_checked(p, found)
     if schedulers.find(p.scheduler).moves_hyperparameters:
         say("note: PBT changed the hyperparameters during training; best.yaml and the check above use the last values")
-    learns = (
-        "" if space_facts.are_all(p.space, p.trials) else p.searcher
-    )  # if everything was tried, nothing was sampled
+    learns = "" if space_facts.are_all(p.space, p.trials) else p.searcher  # of a whole grid nothing was sampled
     for caveat in verdict.caveats(learns, sum(counts.values()), config, p.space.text()):
         say(f"note: {caveat}")
     record = p.workload.to_record() | p.goal.to_record()

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 from ray import tune
+from support.outcomes import outcome_of
 from support.searches import QUICK, configuration, searched
 
 from fedtune.core import metrics
@@ -27,7 +28,7 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import pareto, tables
 from fedtune.runs.files import RunFiles
-from fedtune.studies import fresh_seeds, ray_tasks
+from fedtune.studies import fresh_seeds
 from fedtune.tuning import searchers, space
 from fedtune.tuning.space_check import checked
 
@@ -135,10 +136,10 @@ def test_the_final_check_has_the_budget_of_the_search() -> None:
     data, experiment = partitioning.make(SMALL, 0), Experiment(algorithm="fedavg", scenario=SMALL, trainer=ENGINE)
     rows = list(train(experiment, {}, data))
     limit = rows[2]["comm_mb"]
-    got = fresh_seeds.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("mb", limit)), BY_ACCURACY)
+    got = fresh_seeds.last_round(outcome_of(experiment, {}, data, Budget("mb", limit)), BY_ACCURACY)
     assert (got["comm_mb"], got["test_acc"]) == (limit, rows[2]["test_acc"])
     assert (
-        fresh_seeds.last_round(ray_tasks.train(experiment, {}, data, 1, Budget("rounds", 5)), BY_ACCURACY)["test_acc"]
+        fresh_seeds.last_round(outcome_of(experiment, {}, data, Budget("rounds", 5)), BY_ACCURACY)["test_acc"]
         == rows[4]["test_acc"]
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.outcomes import outcome_of
 from torch.testing import assert_close
 
 from fedtune.core.errors import Diverged, UserError
@@ -264,14 +265,7 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
     budget = Budget("rounds", 3)
     outcomes = ray_tasks.train_seeds(e, {"lr": 0.5}, SEEDS, HERE, *data, budget=budget, objective=ACCURACY)
     for seed, d, found in zip(SEEDS, data, outcomes, strict=True):
-        alone = ray_tasks.train(
-            e.with_seed(seed),
-            {"lr": 0.5},
-            d,
-            1,
-            budget,
-            ACCURACY,
-        )
+        alone = outcome_of(e.with_seed(seed), {"lr": 0.5}, d, budget, ACCURACY)
         assert len(found.rounds) == len(alone.rounds)
         assert found.reason == alone.reason
         for ours, theirs in zip(found.rounds, alone.rounds, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.outcomes import outcome_of
 from support.programs import python
 
 from fedtune.core.budget import Budget
@@ -64,7 +65,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def outcomes(some: Sequence[list[RunTask]], data: Any, at: Place, *_: Any) -> Iterator[tuple[RunTask, Outcome]]:
         for (run,) in some:
-            yield run, ray_tasks.train(run.workload, run.config, None, 1, Budget())
+            yield run, outcome_of(run.workload, run.config, None, Budget())
 
     monkeypatch.setattr(ray_tasks, "_outcomes", outcomes)
     monkeypatch.setattr(ray_tasks, "_slots", lambda *_: 1)

@@ -891,7 +891,7 @@ def test_ten_thousand_trials(browser: Browser, run: Path, tmp_path: Path) -> Non
 
 def test_a_loss_against_the_default_has_true_minus_signs_throughout():
     values, ends = pd.Series([-0.003, 0.001, float("nan")]), pd.Series(["", "", "failed"])
-    assert checked._listed(values, ends, "+") == "−0.0030\u2002+0.0010\u2002failed"
+    assert checked._listed(values, ends, "+") == "−0.0030  +0.0010  failed"
 
 
 @pytest.mark.parametrize(

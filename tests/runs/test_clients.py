@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from support.helpers import DIGITS, random_federation
+from support.outcomes import outcome_of
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
@@ -26,14 +27,8 @@ def outcome(objective: Objective | None, rounds: int = 4, some: int = 0, limit: 
     data = random_federation([9, 4, 6, 5], other=5)
     threads = torch.get_num_threads()
     try:
-        return ray_tasks.train(
-            Experiment(algorithm="fedavg", scenario=scenario, trainer=ENGINE),
-            {"lr": 0.3},
-            data,
-            1,
-            Budget("rounds", limit),
-            objective,
-        )
+        experiment = Experiment(algorithm="fedavg", scenario=scenario, trainer=ENGINE)
+        return outcome_of(experiment, {"lr": 0.3}, data, Budget("rounds", limit), objective)
     finally:
         torch.set_num_threads(threads)
 

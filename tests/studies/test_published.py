@@ -111,8 +111,7 @@ def test_defects_are_used_distinct_and_have_a_source():
             assert all(fnmatch.filter(there, pattern) for pattern in wanted), known
 
 
-def test_what_is_lost_is_listed_and_left_out():
-    assert any("30.80" in what for what in published.illegible().values())
+def test_what_is_lost_is_left_out():
     assert not {30.80, 30.61} & {c.mean for c in published.every() if c.table == "table 4" and c.paper == "FedSA"}
 
 

@@ -11,6 +11,7 @@ TRAINS = """
 import sys
 import ray
 from fedtune.core.budget import Budget
+from fedtune.core.workload import HERE
 from fedtune.engine.built_in import ENGINE
 from fedtune.experiment import partitioning, scenarios
 from fedtune.experiment.experiment import Experiment
@@ -18,7 +19,7 @@ from fedtune.studies import ray_tasks
 
 experiment = Experiment(algorithm="fedavg", scenario=scenarios.find("digits-w4").override(rounds=1), trainer=ENGINE)
 data = partitioning.make(experiment.scenario, experiment.seed)
-outcome = ray_tasks.train(experiment, {}, data, 1, Budget())
+(outcome,) = ray_tasks.train_seeds(experiment, {}, [0], HERE, data, budget=Budget(), objective=None)
 assert len(outcome.rounds) == 1
 print(*sys.modules)
 """

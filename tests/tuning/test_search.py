@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from support.outcomes import outcome_of
 from support.searches import QUICK, configuration, searched
 
 from fedtune.commands import run, search
@@ -18,7 +19,7 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables
-from fedtune.studies import fresh_seeds, ray_tasks
+from fedtune.studies import fresh_seeds
 
 SMALL = Scenario(clients=4, rounds=6)
 pytestmark = pytest.mark.usefixtures("one_ray")
@@ -205,7 +206,7 @@ def test_the_final_check_reports_a_diverged_run_as_such():
         algorithm="fedproto", scenario=SMALL, pinned={"lr": 1.0, "momentum": 0.99, "lam": 50.0}, trainer=ENGINE
     )
     federation = partitioning.partition(data, SMALL, 0)
-    row = fresh_seeds.last_round(ray_tasks.train(experiment, {}, federation, 1, Budget("rounds", 6)), BY_ACCURACY)
+    row = fresh_seeds.last_round(outcome_of(experiment, {}, federation, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,8 @@ class ComparisonPlan:
         for n, names_by_value in values.items():
             *some, usual = sorted(names_by_value, key=lambda value: len(names_by_value[value]))
             if some:
-                lines.append(f"{n} is {_for(names_by_value, some)}, and {usual} for all others")
+                each = "; ".join(f"{value} for {', '.join(names_by_value[value])}" for value in some)
+                lines.append(f"{n} is {each}, and {usual} for all others")
         return lines
 
     @property
@@ -144,11 +145,6 @@ class ComparisonPlan:
             **p.goal.to_record(),
             **self.scenario_record,
         } | ({"own": user_copies.to_record(self.own)} if self.own else {})
-
-
-def _for(values: Mapping[str, list[str]], some: Sequence[str]) -> str:
-    """Values, each with the algorithms that have it."""
-    return "; ".join(f"{value} for {', '.join(values[value])}" for value in some)
 
 
 def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPlan:

@@ -72,7 +72,10 @@ def report(
         records=[RunFiles(run).record for run in folders.values()],
         rungs=overview.rungs(folders.values()),
     )
-    _write_method(files, method.sentences(c, found, ran), str((record.get("versions") or {}).get("fedtune", "")))
+    sentences, version = method.sentences(c, found, ran), str((record.get("versions") or {}).get("fedtune", ""))
+    write_whole(files.method_file, citations.markdown(sentences))
+    write_whole(files.method_latex_file, citations.latex(sentences))
+    write_whole(files.references_file, citations.bibtex(sentences, version))
     for line in warnings:
         say(line)
     say(f"folder: {near(c.folder)}")
@@ -135,10 +138,3 @@ def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None
     latex = [comparison_text.latex(title, text, f"{label}-{i}") for i, (title, text) in enumerate(titled, 1)]
     notes = [f"% {' '.join(line.split())}\n" for line in (PACKAGES, *sentences, *lines, made)]
     write_whole(files.latex_file, "\n".join([notes[0], *latex, *notes[1:]]))
-
-
-def _write_method(files: RunFiles, sentences: Sequence[str], version: str) -> None:
-    """method.md, method.tex and references.bib.  sentences: the method.  version: of fedtune."""
-    write_whole(files.method_file, citations.markdown(sentences))
-    write_whole(files.method_latex_file, citations.latex(sentences))
-    write_whole(files.references_file, citations.bibtex(sentences, version))

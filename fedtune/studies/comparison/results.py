@@ -151,7 +151,7 @@ class Results:
                 against,
                 partial(text.shown_pairs, every=True),
             ),
-            (text.OF_CONTROL, self.twice, text.of_control),
+            (text.OF_CONTROL, self.twice, lambda pair: text.shown_pairs(pair).drop(columns="p (Holm)")),
             ("" if budget.empty else text.of_budget(budget), budget, text.against_budget),
             (self._cost_title(), self.table, text.costs),
             ("what the searches found", self.table, text.searched),

@@ -176,11 +176,6 @@ def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, 
 OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
 
 
-def of_control(pair: pd.DataFrame) -> pd.DataFrame:
-    """The control's row as text.  pair: `tables.control`."""
-    return shown_pairs(pair).drop(columns="p (Holm)")
-
-
 def control(pair: pd.DataFrame) -> list[str]:
     """A line on an algorithm that took part twice under two names: how far it is from itself; none without.
 
