@@ -59,7 +59,7 @@ WRONG = {
     HEAD + "    lam = hyper(0.1, 0, 1)": "wrong.py:3: TypeError: 'lam' is a field but has no type annotation",
     HEAD + "    lam: float": "a field is a hyperparameter, but lam is not declared with hyper(…)",
     HEAD + "    lam: float = 0.1": "a field is a hyperparameter, but lam is not declared with hyper(…)",
-    HEAD + "    lam: float = hyper(2.0, 0.0, 1.0)": "cannot be made with its defaults: lam must be a number in 0.0..1.0",
+    HEAD + "    lam: float = hyper(2.0, 0.0, 1.0)": "be made with its defaults: lam must be a number in 0.0..1.0",
     HEAD + "    lam: float = hyper(0.1, low=0, hihg=1)": "wrong.py:5: TypeError",
     HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be strings, numbers or bools, but",
     HEAD + "    shared = 'body'": "shared must be a tuple of names, as in shared = ('body',), but is 'body'",
