@@ -120,7 +120,7 @@ def test_the_tables_are_written_in_every_form(both):
     assert (both / "table.tex").read_text().count(r"\begin{tabular}") == 6
     method = (both / "method.md").read_text()
     assert "tuned by one search of 3 trials" in method and "so there is no verdict." in method
-    assert "(Holm, 1979)" in method and "Schuirmann" not in (both / "references.bib").read_text()
+    assert "[@holm1979" in method and "Schuirmann" not in (both / "references.bib").read_text()
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import messages, schedulers, searchers, verdict
 from fedtune.tuning.callbacks import live_view
+from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
 
@@ -309,12 +310,12 @@ def test_the_table_of_the_final_check_is_of_the_metric_that_was_searched_for(nam
         run_word="seed",
         workload=SimpleNamespace(traits=SimpleNamespace(repeatable=True)),
     )
-    messages._say_checked(p, pd.DataFrame(rows))
+    messages._say_checked(p, FinalCheck(pd.DataFrame(rows), goal.first))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == [tested, "on", "fresh", "seeds", "(3),", "last", "round"]
+    assert lines[0].split() == [tested, "on", "3", "fresh", "seeds,", "last", "round"]
     best = next(line for line in lines if "best" in line)
     assert "0.5200 ± 0.0248" in best and "0.5100  0.5200  0.5300" in best
-    assert "test_acc" in lines[2] and "0.9" in best.split("0.5300")[1]
+    assert any("best: test accuracy" in line and "0.9000 ± 0.0000" in line for line in lines)
 
 
 @pytest.mark.long  # a search of Ray's

@@ -121,6 +121,8 @@ def given(args: argparse.Namespace, cls: type, *only: str) -> dict[str, Any]:
 
 def words(given: Mapping[str, Any], cls: type) -> list[str]:
     """The arguments of a command line that give these options of a class; those that are as by default are left out."""
+    from fedtune.experiment import scenario
+
     arguments: list[str] = []
     for f in options.options(cls):
         default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
@@ -134,8 +136,10 @@ def words(given: Mapping[str, Any], cls: type) -> list[str]:
         else:
             values = value if isinstance(value, list | tuple) else [value]
             arguments += [word for v in values for word in (name, str(v))]
-    fields = dict(given.get("fields", {}))
-    return arguments + [word for n, v in fields.items() if v is not None for word in (options.flag(n), str(v))]
+    for n, v in dict(given.get("fields", {})).items():
+        if v is not None:
+            arguments += [options.flag(n), str(v)] if n in scenario.FLAGS else ["--set", f"{n}={v}"]
+    return arguments
 
 
 def read_config(path: str) -> dict[str, Any]:
