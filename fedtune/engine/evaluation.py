@@ -61,11 +61,6 @@ class _WithoutKept(Model):
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
 
 
-def evaluate(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """The metrics of the clients' models on these splits, without the table of clients that `score` also returns."""
-    return score(s, state, splits).row
-
-
 def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
     """Metrics of the scored clients on their validation and test rows, by the scenario's evaluation rule.
 
