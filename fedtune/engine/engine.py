@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
 from fedtune.data.federation import rows_by_class
@@ -74,14 +72,15 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
 
 def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> PhaseResult:
     """One phase of local training for a group's clients in round t; draws come from their streams at this address."""
-    cooled = s.scenario.lr_decay ** (t - 1)
+    cooled, f = s.scenario.lr_decay ** (t - 1), s.federation
     plans.require_parts(s.algorithm, phase, g.net)
     with client_errors.running(s, g, t):
         if phase.read:
             g = g._replace(tensors=g.tensors | read(s, g, down, phase.read, s.streams(g.ids, *address)))
-        args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
+        pool = Pool(f.x, f.y, f.train.rows[g.ids], f.train.counts[g.ids], s.dtype)
+        args = (phase, pool, s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):
-            return train(g.net, g.tensors, down, *args, rows_by_class(s.federation, g.ids))
+            return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
@@ -104,8 +103,3 @@ def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
 
 def _groups(rounds: Sequence[RunningRound]) -> range:
     return range(len(rounds[0].groups) if rounds else 0)
-
-
-def pool_of(s: RunSetup, ids: Tensor) -> Pool:
-    f = s.federation
-    return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids], s.dtype)
