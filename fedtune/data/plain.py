@@ -87,8 +87,9 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
         _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
         values = values.data
     array = np.asarray(values)
-    may_be_rounded = array.dtype.kind == "f" and bool((np.abs(array) >= 2.0**53).any())
-    if isinstance(values, list | tuple) and (array.dtype.kind == "U" or may_be_rounded):
+    if isinstance(values, list | tuple) and (
+        array.dtype.kind == "U" or (array.dtype.kind == "f" and (np.abs(array) >= 2.0**53).any())
+    ):
         return np.array(values, object)  # otherwise NumPy turns NaN and 1 into text, and rounds
     return array
 
