@@ -38,7 +38,6 @@ FILES = {
     "other.yaml": "a: 1",
     "list.yaml": "algorithm: gfpl\nscenario: digits-w4\nhyperparameters: {}\noverrides: null",
     "deep.yaml": "[" * 10_000 + "]" * 10_000,
-    "bomb.yaml": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
 }
 GFPL = "--algo gfpl "
 
@@ -301,7 +300,6 @@ OTHER_CASES = {
     "extend {tmp}/wrong --trials 2": "run.json is missing or damaged (its seed: should be a valid integer)",
     "run --config {tmp}/list.yaml": "list.yaml cannot be read: its overrides: should be a valid dictionary",
     "run --config {tmp}/deep.yaml": "deep.yaml cannot be read: it is nested too deeply",
-    "run --config {tmp}/bomb.yaml": "bomb.yaml cannot be read: it refers to parts of itself",
     "partition --partition {tmp}/keys.py:f": "your own partition must be FILE.npz with arrays row, client, split",
     "run --algo fedavg --save {tmp}/loop.pt": "--save needs a new file in a folder that exists",
     "run --algo fedavg --output {tmp}/loop.pt": "--output needs a new file in a folder that exists",
