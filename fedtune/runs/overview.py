@@ -69,7 +69,7 @@ class Worker(NamedTuple):
     since: float | None  # the time when that round ended, in seconds since 1970
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """How a run stands: the state in words, whether it is over, and the seconds left if they can be told."""
 
