@@ -80,7 +80,7 @@ class Saved:
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of the round after which it was saved."""
-        return evaluation.evaluate(self.setup, self.state)
+        return evaluation.score(self.setup, self.state).row
 
     def features(self, split: str = "test") -> Points:
         """The features of each client's own rows (train, val or test), by its own body."""

@@ -26,7 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.timing import best_of
 from fedtune.core import memory
-from fedtune.engine import engine
+from fedtune.core.errors import Diverged
+from fedtune.engine import engine, seed_stack
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry, scenarios
 from fedtune.experiment.experiment import Experiment
@@ -43,7 +44,9 @@ def parsed(words: str) -> dict[str, Any]:
 def play(sim: Simulation, rounds: int) -> None:
     """Train some rounds."""
     for _ in range(rounds):
-        sim.state, _ = engine.run_round(sim.setup, sim.state)
+        (result,) = engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state}).values()
+        assert not isinstance(result, Diverged)
+        sim.state, _ = result
 
 
 def work(scenario: Scenario, name: str, config: dict[str, Any]) -> int:

@@ -11,8 +11,7 @@ import pandas as pd
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import hyperparameters, typed
-from fedtune.core.process import at_work
-from fedtune.core.threads import one_thread
+from fedtune.core.process import at_work, one_thread
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment import partitioning, registry
 from fedtune.experiment.scenario import Scenario

@@ -17,7 +17,7 @@ from fedtune.conformance.check import ConformanceCheck, Note, RunFailed, Violati
 from fedtune.core import randomness
 from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
-from fedtune.core.process_streams import Streams
+from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, take
 from fedtune.engine import repeating

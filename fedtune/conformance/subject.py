@@ -20,7 +20,7 @@ from fedtune.conformance.watching import MessageLog, watched
 from fedtune.core import randomness
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.hyper import Hyperparameter, hyperparameters
-from fedtune.core.process_streams import Streams
+from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import Executor, named, take
 from fedtune.engine import engine

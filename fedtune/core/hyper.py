@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtune.core.errors import UserError, shown, unknown
@@ -226,7 +226,8 @@ def hyper(
 def hyperparameters(cls: type) -> dict[str, Hyperparameter]:
     """The hyperparameters that a dataclass declares, by name, in declaration order."""
     if _DECLARED not in vars(cls):  # kept by the class itself: a user's is another one in each trial
-        setattr(cls, _DECLARED, {f.name: _with_name(f) for f in fields(cls) if "hp" in f.metadata})
+        declared = {f.name: f.metadata["hp"] for f in fields(cls) if "hp" in f.metadata}
+        setattr(cls, _DECLARED, {name: replace(hp, name=name) for name, hp in declared.items()})
     return dict(vars(cls)[_DECLARED])
 
 
@@ -251,10 +252,6 @@ def find(name: str, *owners: type) -> Hyperparameter:
     if name not in declared:
         raise unknown("hyperparameter", name, declared)
     return declared[name]
-
-
-def _with_name(f: Field) -> Hyperparameter:
-    return Hyperparameter(**(vars(f.metadata["hp"]) | {"name": f.name}))
 
 
 def python_value(value: Any) -> Any:

@@ -8,10 +8,13 @@ gives the numbers that it would give alone.  To train two at once, start two pro
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils import _python_dispatch
 
@@ -59,3 +62,37 @@ def at_work() -> Iterator[None]:
             stack.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
             setattr(torch.backends.cudnn, name, value)
         yield
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run the block with one PyTorch thread, as a trial does.
+
+    Threads that share a small step wait for each other on busy cores.  The number of threads belongs to the whole
+    process, so no other run works meanwhile.
+    """
+    with turn():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+class Streams(NamedTuple):
+    """The states of the process's random streams, which nothing may draw from whose numbers must come again."""
+
+    torch: Any
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def now(cls) -> Streams:
+        """Their current states."""
+        kind, keys, *rest = np.random.get_state()
+        return cls(torch.get_rng_state().numpy().tobytes(), (np.asarray(keys).tobytes(), *rest), random.getstate())
+
+    def moved(self, later: Streams) -> list[str]:
+        """The streams from which something was drawn between two states."""
+        return [n for n in self._fields if getattr(self, n) != getattr(later, n)]

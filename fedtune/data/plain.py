@@ -87,14 +87,11 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
         _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
         values = values.data
     array = np.asarray(values)
-    if isinstance(values, list | tuple) and (array.dtype.kind == "U" or _may_be_rounded(array)):
+    if isinstance(values, list | tuple) and (
+        array.dtype.kind == "U" or (array.dtype.kind == "f" and (np.abs(array) >= 2.0**53).any())
+    ):
         return np.array(values, object)  # otherwise NumPy turns NaN and 1 into text, and rounds
     return array
-
-
-def _may_be_rounded(array: np.ndarray) -> bool:
-    """Whether integers may have been rounded."""
-    return array.dtype.kind == "f" and bool((np.abs(array) >= 2.0**53).any())
 
 
 def _is_tensor(value: Any) -> bool:

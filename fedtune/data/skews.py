@@ -82,15 +82,10 @@ def power_law(
     draws sizes from a log-normal distribution; here they follow the power law exactly, without a draw.
     """
     fits(rows, clients, floor)
-    cuts = np.rint(by_rank(clients, power).cumsum()[:-1] * rows).astype(np.int64)
+    shares = np.arange(1, clients + 1) ** -float(power)  # of the largest client, the second, …
+    cuts = np.rint((shares / shares.sum()).cumsum()[:-1] * rows).astype(np.int64)
     sizes = rng.permutation(np.diff(cuts, prepend=0, append=rows))
     return _of_sizes(sizes, floor, val_share, test_share, rng)
-
-
-def by_rank(clients: int, power: float) -> np.ndarray:
-    """Shares of the largest client, the second, …, [clients]: proportional to rank ** -power, with sum 1."""
-    shares = np.arange(1, clients + 1) ** -float(power)
-    return shares / shares.sum()
 
 
 def _of_sizes(

@@ -43,7 +43,8 @@ def over_rows(s: RunSetup, g: Group, table: Split, run: Callable[[Part, Data, in
     if key not in cached:
         bands = [band for part in _parts(g, table) for band in bands_of(table.counts[g.ids], part)]
         ready = None
-        if keep and _bytes(s, g, bands) <= CACHED_BYTES:
+        size = s.federation.x[0].numel() * s.federation.x.element_size()  # of a row, in bytes
+        if keep and size * sum(len(g.ids[part]) * n for part, n, _ in bands) <= CACHED_BYTES:
             ready = [rows_of(s, table, g, part, rows) for part, rows, _ in bands]
         cached[key] = bands, ready, (s.federation.x, table.rows)  # kept alive, so that their ids stay valid
     bands, ready, _ = cached[key]
@@ -70,12 +71,6 @@ def _joined(results: list[Tree], parts: list[Part]) -> Tree:
     """The results of all parts, in the clients' order."""
     joined, chunks = join(results), [part for part in parts if isinstance(part, Tensor)]
     return take(joined, torch.cat(chunks).argsort()) if chunks else joined
-
-
-def _bytes(s: RunSetup, g: Group, bands: list[Band]) -> int:
-    """The memory that a group's rows need."""
-    rows = sum(len(g.ids[part]) * n for part, n, _ in bands)
-    return rows * s.federation.x[0].numel() * s.federation.x.element_size()
 
 
 def bands_of(counts: Tensor, part: Part) -> list[Band]:

@@ -14,7 +14,7 @@ from torch import nn
 from fedtune.core.about import FOLDER
 from fedtune.core.draws import CannotRepeat
 from fedtune.core.errors import UserError
-from fedtune.core.process_streams import Streams
+from fedtune.core.process import Streams
 from fedtune.core.pure import is_known
 from fedtune.core.terminal import one_line
 from fedtune.engine.blame import PASSING, OfClient

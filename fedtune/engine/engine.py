@@ -10,12 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import Tree
 from fedtune.data.federation import rows_by_class
-from fedtune.engine import client_errors, seed_stack
+from fedtune.engine import client_errors
 from fedtune.engine.batches import Pool
 from fedtune.engine.blame import among
 from fedtune.engine.local_training import PhaseResult, train
@@ -26,28 +24,18 @@ from fedtune.engine.uploads import ClientInputs, read, sends_from_rows, uploads
 from fedtune.experiment import plans
 from fedtune.experiment.algorithm import DOWN, Phase
 
-__all__ = ["Group", "RunSetup", "State", "participants", "require_finite", "run_round", "run_rounds", "start"]
+__all__ = ["Group", "RunSetup", "State", "participants", "require_finite", "run_rounds", "start"]
 
 Address = tuple[str | int, ...]
 RoundResult = tuple[State, dict[str, Any]] | Diverged  # the new state and a row of metrics
 
 
-def run_round(s: RunSetup, state: State) -> tuple[State, dict[str, Any]]:
-    """Run the next round.  Returns the new state and the round's metrics (without evaluation).
-
-    The given state is consumed: if only some clients take part, its tensors are overwritten at the end of the round.
-    Raises Diverged as soon as a loss or a parameter is not finite.
-    """
-    (result,) = run_rounds(seed_stack.alone(s), {0: state}).values()
-    if isinstance(result, Diverged):
-        raise result
-    return result
-
-
 def run_rounds(seeds: SeedStack, states: Mapping[int, State]) -> dict[int, RoundResult]:
-    """The next round of several runs whose clients train as one stack; for each run what `run_round` returns or raises.
+    """The next round of several runs whose clients train as one stack: for each run the new state and the round's
+    metrics (without evaluation), or how it diverged, as soon as a loss or a parameter was not finite.
 
-    states: by the runs' positions among the seeds; all runs have trained the same number of rounds.
+    states: by the runs' positions among the seeds; all runs have trained the same number of rounds.  They are consumed:
+    if only some clients take part, a state's tensors are overwritten at the end of the round.
     """
     began = time.perf_counter()
     rounds = [RunningRound(i, seeds.setups[i], state, state.round + 1) for i, state in states.items()]
@@ -84,14 +72,15 @@ def _train(seeds: SeedStack, rounds: Sequence[RunningRound], phase: Phase) -> No
 
 def train_group(s: RunSetup, g: Group, down: Tree, phase: Phase, address: Address, t: int) -> PhaseResult:
     """One phase of local training for a group's clients in round t; draws come from their streams at this address."""
-    cooled = s.scenario.lr_decay ** (t - 1)
+    cooled, f = s.scenario.lr_decay ** (t - 1), s.federation
     plans.require_parts(s.algorithm, phase, g.net)
     with client_errors.running(s, g, t):
         if phase.read:
             g = g._replace(tensors=g.tensors | read(s, g, down, phase.read, s.streams(g.ids, *address)))
-        args = (phase, pool_of(s, g.ids), s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
+        pool = Pool(f.x, f.y, f.train.rows[g.ids], f.train.counts[g.ids], s.dtype)
+        args = (phase, pool, s.scenario, g.executor, s.streams(g.ids, *address), cooled, g.kept)
         with among(g.ids):
-            return train(g.net, g.tensors, down, *args, rows_by_class(s.federation, g.ids))
+            return train(g.net, g.tensors, down, *args, rows_by_class(f, g.ids))
 
 
 def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
@@ -114,8 +103,3 @@ def _send_up(seeds: SeedStack, rounds: Sequence[RunningRound]) -> None:
 
 def _groups(rounds: Sequence[RunningRound]) -> range:
     return range(len(rounds[0].groups) if rounds else 0)
-
-
-def pool_of(s: RunSetup, ids: Tensor) -> Pool:
-    f = s.federation
-    return Pool(f.x, f.y, f.train.rows[ids], f.train.counts[ids], s.dtype)

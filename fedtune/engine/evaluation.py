@@ -61,11 +61,6 @@ class _WithoutKept(Model):
 Deployed = Callable[[Tensor, Tensor], dict[str, Tree]]
 
 
-def evaluate(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> dict[str, float]:
-    """The metrics of the clients' models on these splits, without the table of clients that `score` also returns."""
-    return score(s, state, splits).row
-
-
 def score(s: RunSetup, state: State, splits: tuple[str, ...] = ("val", "test")) -> Scored:
     """Metrics of the scored clients on their validation and test rows, by the scenario's evaluation rule.
 
@@ -238,15 +233,11 @@ def _representatives(tree: Tree, runs: Tensor) -> tuple[Tensor, Tensor]:
     stand_in = torch.empty_like(runs)
     for run in dict.fromkeys(runs.tolist()):
         mine = (runs == run).nonzero()[:, 0]
-        identical = all(_constant(t if len(mine) == len(t) else t[mine]) for t in leaves(tree))
+        of_run = (t if len(mine) == len(t) else t[mine] for t in leaves(tree))
+        identical = all(t.stride(0) == 0 or bool((t == t[:1]).all()) for t in of_run)
         stand_in[mine] = len(positions) + (0 if identical else torch.arange(len(mine), device=mine.device))
         positions += mine[: 2 if identical else None].tolist()
     return torch.tensor(positions, device=runs.device), stand_in
-
-
-def _constant(t: Tensor) -> bool:
-    """Whether all entries along the first axis are the same."""
-    return t.stride(0) == 0 or bool((t == t[:1]).all())
 
 
 def _counts(data: Data, predicted: Tensor, classes: int) -> Tensor:

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from torch import Tensor, nn
 
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.process import one_thread
 from fedtune.core.pure import is_declared, is_known
 from fedtune.core.terminal import say
-from fedtune.core.threads import one_thread
 from fedtune.core.trees import Executor
 from fedtune.data.federation import Federation, Split
 from fedtune.engine import repeating, stacked_step

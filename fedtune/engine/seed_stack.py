@@ -84,7 +84,11 @@ class SeedStack(NamedTuple):
         """Works grouped into stacks: as few stacks as the limits allow, of similar size."""
         if self.joint is None or len(works) < 2 or not _same_structure(works):
             return [[w] for w in works]
-        limit = min(self.limits[works[0].group], executors.NUMBERS_AT_ONCE // max(1, _number_count(works[0])))
+        first = works[0]
+        numbers = sum(t.numel() for t in leaves((first.g.tensors, first.g.kept, first.trees))) // max(
+            1, len(first.g.ids)
+        )
+        limit = min(self.limits[first.group], executors.NUMBERS_AT_ONCE // max(1, numbers))  # numbers: of a client
         at_once = max(1, limit // max(len(w.g.ids) for w in works))
         stacks = -(-len(works) // at_once)
         return [works[len(works) * i // stacks : len(works) * (i + 1) // stacks] for i in range(stacks)]
@@ -254,8 +258,3 @@ def _lengthened(table: Ragged, shape: Sequence[int]) -> Ragged:
     filled = tuple(map(slice, table.present.shape))
     values[filled], present[filled] = table.values, table.present
     return Ragged(values, present)
-
-
-def _number_count(w: Work) -> int:
-    """How many numbers a client's arguments have."""
-    return sum(t.numel() for t in leaves((w.g.tensors, w.g.kept, w.trees))) // max(1, len(w.g.ids))

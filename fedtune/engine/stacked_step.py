@@ -120,7 +120,7 @@ class StackedStep(Calls[Out]):
         if self.is_fedtune or not self._is_due():
             return self._eager(step)
         before = self.draws.position()
-        copies = {k: _copied(take(self.clients, k)) for k in {0, len(step[1]) - 1}}
+        copies = {k: tree_map(lambda t: t.detach().clone(), take(self.clients, k)) for k in {0, len(step[1]) - 1}}
         out = self._eager(step)
         after = self.draws.position()
         for client, tensors in copies.items():
@@ -150,10 +150,6 @@ class StackedStep(Calls[Out]):
                     "client code must give the same numbers stacked as alone, but in the course of training a "
                     "client's loss or gradient became another one; give --executor loop: one client after the other"
                 )
-
-
-def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {n: t.detach().clone() for n, t in tensors.items()}
 
 
 def steps_of(

@@ -268,12 +268,10 @@ class Scenario:
 
     def _check_model(self, shape: tuple[int, ...]) -> None:
         """UserError for a built-in model that does not take rows of this kind."""
-        if catalogue.called(self.model)[0] not in (*catalogue.WIDTHS, *catalogue.FAMILIES):
-            return
         tokens = datasets.has_tokens(self.dataset, self.x_as)
         fit = catalogue.taking(tokens, len(shape))
         for member in catalogue.members(self.model):
-            if catalogue.called(member)[0] not in fit:
+            if (base := catalogue.called(member)[0]) in catalogue.WIDTHS and base not in fit:
                 rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
                 fits = " or ".join(fit[:2])
                 raise UserError(

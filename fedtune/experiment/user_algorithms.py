@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedtune.core.errors import UserError
+from fedtune.core.errors import UserError, shown
 from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.user_code import user_files
@@ -91,19 +91,17 @@ def spaces(name: str) -> Mapping[str, Any] | None:
     if given is None:
         return None
     path = getattr(module, "__file__", name)
-    if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
+    if not isinstance(given, Mapping) or not given or not all(isinstance(n, str) for n in given):
         raise UserError(
             "SPACES must be search spaces by name, as in SPACES = {'default': tunable(X, 'lam')}, but that of "
-            f"{path} is a {type(given).__name__}"
+            f"{path} is {shown(given)}"
         )
     for space, value in given.items():
         if not isinstance(value, dict | list) or not value:
             raise UserError(
                 f"a search space is a dict of domains or a list of configurations, but SPACES[{space!r}] of {path} is "
-                f"{f'a {type(value).__name__}' if value else repr(value)}"
+                f"{shown(value)}"
             )
-    if not given:
-        raise UserError(f"SPACES must hold a search space, but that of {path} is empty; leave it out to derive one")
     return given
 
 

@@ -16,10 +16,7 @@ Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-
     + memory kept             2.8 - 3.3    2.0 - 2.4    1.7 - 1.9
 
 These figures are for steps run by vmap and autograd.  Most steps are now replayed from recordings, whose figures are in
-docs/background/engine.md.  Tried and dropped, because none was faster: a convolution with its own vmap rule and the
-bias inside (0.95 of the above); im2col and bmm (forward and backward together slower than oneDNN's grouped
-convolution); chunks of clients (each pays a step's 1.7 ms of overhead; only from B = 64 on do five at a time gain
-4 to 7 %).
+docs/background/engine.md, with what was tried and dropped.
 """
 
 from typing import Any

@@ -345,7 +345,8 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
 
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
     """How many trials reached a rung, and how many of them went on."""
-    rounds = {t: at_rung for t, of in rows.items() if (at_rung := first_at(of, budget.attribute, rung)) is not None}
+    reached = {t: [row for row in of if row.get(budget.attribute, 0) >= rung] for t, of in rows.items()}
+    rounds = {t: int(of[0]["training_iteration"]) for t, of in reached.items() if of}
     on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())
     where = f"round {rung:g}" if budget.unit == "rounds" else f"{rung:g} {'MB' if budget.unit == 'mb' else 's'}"
     return RungCount(where, len(rounds), on)
@@ -398,11 +399,6 @@ def _tested(rows: list[Row], name: str) -> str:
     if last is None:
         return ""
     return f"{last[name]:.4f}" + ("" if last is rows[-1] else f" (round {last_round([last])})")
-
-
-def first_at(rows: list[Row], attribute: str, rung: float) -> int | None:
-    """The round in which a trial had used as much budget as the rung requires."""
-    return next((int(r["training_iteration"]) for r in rows if r.get(attribute, 0) >= rung), None)
 
 
 def last_round(rows: list[Row]) -> int:

@@ -21,16 +21,19 @@ NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 def record(file: Path) -> dict[str, Any]:
     """Read a record; ValueError or OSError if it cannot be used."""
-    from fedtune.runs import schema  # imported here, because pydantic takes a moment to load
-
-    return schema.checked(schema.RECORDS[file.name], _parsed(file, json.loads))
+    return _checked(file.name, _parsed(file, json.loads))
 
 
 def best(file: Path) -> dict[str, Any]:
     """Read a best.yaml; ValueError or OSError if it cannot be used."""
-    from fedtune.runs import schema
+    return _checked("best.yaml", _parsed(file, _yaml))
 
-    return schema.checked(schema.BEST, _parsed(file, _yaml))
+
+def _checked(name: str, content: Any) -> dict[str, Any]:
+    """The content of a file of this name, or of its line; ValueError if it cannot be used."""
+    from fedtune.runs import schema  # imported here, because pydantic takes a moment to load
+
+    return schema.checked(name, content)
 
 
 def text(file: Path) -> str:
@@ -43,9 +46,7 @@ def text(file: Path) -> str:
 
 def rows(file: Path) -> Iterator[dict[str, Any]]:
     """The results in a trial's log; lines that are truncated or damaged are skipped."""
-    from fedtune.runs import schema
-
-    return _lines(file, _row_of(schema))
+    return _lines(file, "result.json")
 
 
 def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
@@ -53,20 +54,16 @@ def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
 
     A line that its writer has not ended yet is left for the next time.
     """
-    from fedtune.runs import schema
-
     with file.open("rb") as opened:
         opened.seek(start)
         text, _, _ = opened.read().rpartition(b"\n")
     lines = text.split(b"\n") if text else []
-    return [row for line in lines if (row := _parsed_line(line, _row_of(schema)))], start + len(text) + bool(text)
+    return [row for line in lines if (row := _parsed_line(line, "result.json"))], start + len(text) + bool(text)
 
 
 def suggestions(file: Path) -> Iterator[dict[str, Any]]:
     """The suggestions in a searcher's log; invalid lines are skipped."""
-    from fedtune.runs import schema
-
-    return _lines(file, lambda content: schema.checked(schema.SUGGESTION, content))
+    return _lines(file, "suggestions.jsonl")
 
 
 def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -163,23 +160,19 @@ def _yaml(text: str) -> Any:
         raise ValueError(short(error)) from error
 
 
-def _row_of(schema: Any) -> Callable[[Any], dict[str, Any]]:
-    return lambda content: schema.checked(schema.ROW, content)
-
-
-def _lines(file: Path, check: Callable[[Any], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _lines(file: Path, name: str) -> Iterator[dict[str, Any]]:
     if not file.is_file():
         return
     with file.open("rb") as opened:
         for line in opened:
-            if (row := _parsed_line(line, check)) is not None:
+            if (row := _parsed_line(line, name)) is not None:
                 yield row
 
 
-def _parsed_line(line: bytes, check: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
+def _parsed_line(line: bytes, name: str) -> dict[str, Any] | None:
     """A line's content; None for one that was truncated when its writer died, or is no such entry."""
     try:
-        return check(json.loads(line.decode(errors="replace")))
+        return _checked(name, json.loads(line.decode(errors="replace")))
     except (ValueError, RecursionError):
         return None
 

@@ -273,21 +273,22 @@ class Suggestion(TypedDict):
     config: dict[Text, Scalar]
 
 
-RECORDS: dict[str, TypeAdapter[Any]] = {  # by their files' names
+FILES: dict[str, TypeAdapter[Any]] = {  # by the name of a file: what it holds, or each of its lines
     "run.json": TypeAdapter(SearchRecord),
     "compare.json": TypeAdapter(ComparisonRecord),
     "reproduce.json": TypeAdapter(ReproductionRecord),
+    "best.yaml": TypeAdapter(BestRecord),
+    "result.json": TypeAdapter(Annotated[ResultLine, BeforeValidator(_metrics)]),
+    "suggestions.jsonl": TypeAdapter(Suggestion),
 }
-BEST, SUGGESTION = TypeAdapter(BestRecord), TypeAdapter(Suggestion)
-ROW: TypeAdapter[Any] = TypeAdapter(Annotated[ResultLine, BeforeValidator(_metrics)])
 
 
-def checked(adapter: TypeAdapter[Any], content: Any) -> dict[str, Any]:
-    """The content itself; ValueError that names the first invalid entry."""
+def checked(name: str, content: Any) -> dict[str, Any]:
+    """The content of a file of this name, or of its line, itself; ValueError that names the first invalid entry."""
     if not isinstance(content, dict):
         raise ValueError("it is not a mapping")
     try:
-        adapter.validate_python(content)
+        FILES[name].validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         entry = ".".join(str(part) for part in first["loc"][:4])

@@ -89,7 +89,8 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
     own = RunFiles(run).own_folder
     copy = other if (other := _beside(own, name, digest)).is_file() else own / name
-    if _is_data(file) and ".." not in Path(name).parts and copy.exists():
+    is_data = bool(file.about) and not name.endswith(".py")  # known only by its hash
+    if is_data and ".." not in Path(name).parts and copy.exists():
         if not Path(file.path).exists():
             if copies.digest(copy) != digest:
                 raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
@@ -103,11 +104,6 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
             f"{copy} is the copy of {file.path} that the run was made with, but it was changed; start a new run"
         )
     return file._replace(content=content)
-
-
-def _is_data(file: UserFile) -> bool:
-    """Whether the file is known only by its hash."""
-    return bool(file.about) and not file.name.endswith(".py")
 
 
 def _without_copy(run: Path, file: UserFile) -> UserFile:

@@ -14,7 +14,7 @@ from fedtune.conformance.models import ModelSubject
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
 from fedtune.core.findings import Finding, summary
-from fedtune.core.threads import one_thread
+from fedtune.core.process import one_thread
 from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment

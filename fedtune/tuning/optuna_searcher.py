@@ -24,7 +24,7 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 
 from fedtune.core import metrics
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
-from fedtune.core.threads import one_thread
+from fedtune.core.process import one_thread
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning.space_facts import is_finite, key, untried

@@ -90,7 +90,8 @@ def moved(names: str, place: Callable[[UserFile], str]) -> str:
     """These references, with each file at the location that `place` returns."""
     found = []
     for name in each(names):
-        at = _file_of(name)
+        whole = (parsed(name).path, name, name.rpartition(":")[0])  # of code, data, weights
+        at = next((end for end in whole if end in _files), None)
         found.append(place(_files[at]) + name.removeprefix(at) if at else name)
     return ",".join(found)
 
@@ -99,11 +100,6 @@ def each(names: str) -> list[str]:
     """Split a list of names at commas, except at commas inside the name of a registered file."""
     commas = (file for file in _files if "," in file)
     return [names] if any(names == file or names.startswith(f"{file}:") for file in commas) else split(names)
-
-
-def _file_of(name: str) -> str | None:
-    """The registered file of a canonical name of code, data or weights; None if this process does not know it."""
-    return next((end for end in (parsed(name).path, name, name.rpartition(":")[0]) if end in _files), None)
 
 
 def of_data(path: str | Path) -> UserFile:

@@ -84,9 +84,9 @@ WRONG = {
 WRONG_SPACES = {
     "3": "SPACES must be search spaces by name",
     "{1: {}}": "SPACES must be search spaces by name",
-    "{}": "SPACES must hold a search space",
+    "{}": "SPACES must be search spaces by name",
     "{'default': {}}": "SPACES['default'] of {path} is {}",
-    "{'default': 'lam'}": "SPACES['default'] of {path} is a str",
+    "{'default': 'lam'}": "SPACES['default'] of {path} is 'lam'",
     "{'default': {'lamb': 1}}": "unknown hyperparameter of wrong.py in space 'default' 'lamb': did you mean 'lam'",
     "{'default': [{'lam': 7}]}": "lam must be a number in 0.01..1 log, but got 7",
 }

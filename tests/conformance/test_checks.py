@@ -12,7 +12,7 @@ import fedtune.commands.check
 from fedtune.conformance import models
 from fedtune.conformance.algorithms import CHECKS
 from fedtune.conformance.check import CheckResult, judge
-from fedtune.core.threads import one_thread
+from fedtune.core.process import one_thread
 from fedtune.studies.checking import Check
 
 HERE = Path(__file__).parents[1] / "support"

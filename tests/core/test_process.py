@@ -16,7 +16,7 @@ import torch
 import fedtune
 from fedtune.core import process, randomness
 from fedtune.core.errors import UserError
-from fedtune.core.threads import one_thread
+from fedtune.core.process import one_thread
 from fedtune.nn import architectures
 
 SMALL = {"rounds": 2, "clients": 4, "local_epochs": 1}

@@ -29,7 +29,7 @@ from torch.testing import assert_close
 from fedtune.core import metrics, randomness
 from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
-from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, stacked_rows
+from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, seed_stack, stacked_rows
 from fedtune.engine.batches import Pool
 from fedtune.engine.executors import require_device
 from fedtune.engine.simulation import Simulation
@@ -175,7 +175,7 @@ def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "train", train)
-        engine.run_round(sim.setup, sim.state)
+        engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state})
     return seen[0]
 
 
@@ -185,7 +185,7 @@ def test_uploads_come_in_the_order_of_clients_in_any_grouping(
     sim = simulate("fedavg", DIGITS, random_federation([5, 9, 7, 6, 8]), groups=[[1, 4], [0, 3], [2]])
     seen, cls = [], type(sim.setup.algorithm)
     monkeypatch.setattr(cls, "aggregate", lambda alg, server, up, task: seen.append(up["rows"].tolist()) or server)
-    engine.run_round(sim.setup, sim.state)
+    engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state})
     assert seen == [[5, 9, 7, 6, 8]]
 
 
@@ -449,7 +449,7 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         monkeypatch.setattr(chunks, "ROWS_AT_ONCE", at_once)
         sim = simulate("fedavg", DIGITS.override(partition="dirichlet", alpha=0.5), executor=executor)
         seen.clear()
-        evaluation.evaluate(sim.setup, sim.state)
+        evaluation.score(sim.setup, sim.state)
         one = {n: t.data_ptr() for n, t in sim.state.server["shared"].items()}
         assert seen and all(places == one for places in seen)
 

@@ -80,7 +80,7 @@ def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
     executor: str, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim = scored(executor, monkeypatch, some=some)
-    row = evaluation.evaluate(sim.setup, sim.state)
+    row = evaluation.score(sim.setup, sim.state).row
     for split in ("val", "test"):
         for name, value in expected(split, by_hand(sim, split), sim.setup.task.classes).items():
             assert_close(row[name], float(value), **TIGHT, msg=name)
@@ -88,7 +88,7 @@ def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
 
 def test_under_the_pooled_rule_all_rows_are_one_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = scored("stack", monkeypatch, rule="pooled")
-    row = evaluation.evaluate(sim.setup, sim.state)
+    row = evaluation.score(sim.setup, sim.state).row
     for split in ("val", "test"):
         clients = by_hand(sim, split)
         whole = [tuple(np.concatenate(part) for part in zip(*clients, strict=True))]
@@ -107,7 +107,7 @@ def test_padding_that_is_left_out_changes_no_bit(model: str, fields: dict, monke
     for band in (1, 8, 10**9):
         monkeypatch.setattr(chunks, "BAND", band)
         chunks._BANDS.clear()
-        found[band] = evaluation.evaluate(sim.setup, sim.state)
+        found[band] = evaluation.score(sim.setup, sim.state).row
         bands, *_ = next(iter(next(iter(chunks._BANDS.values())).values()))
         assert (len(bands) == 1) == (band == 10**9)
     assert found[1] == found[8] == found[10**9]

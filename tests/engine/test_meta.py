@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core.errors import UserError
-from fedtune.core.gradients import gradient
 from fedtune.experiment.algorithm import Algorithm, Model, Phase, Step
+from fedtune.experiment.model import gradient
 from fedtune.nn.layers import cross_entropy
 
 
@@ -148,7 +148,7 @@ def test_a_gradient_is_torch_funcs_inside_vmap_and_outside_and_imports_no_compil
         assert_close(got["b"], 3 * b**2, **TIGHT)
         assert not got["a"].requires_grad
     assert torch.equal(gradient(lambda t: torch.ones(()), {"a": a})["a"], torch.zeros_like(a))
-    code = "import torch; from fedtune.core.gradients import gradient; import sys; w = torch.ones(2, 3)\n"
+    code = "import torch; from fedtune.experiment.model import gradient; import sys; w = torch.ones(2, 3)\n"
     code += "torch.func.vmap(lambda w: gradient(lambda t: t['w'].sum(), {'w': w}))(w)\n"
     code += "assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

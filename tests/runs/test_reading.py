@@ -16,7 +16,7 @@ from fedtune.runs import frames, logs, reading, schema
 from fedtune.runs.files import RunFiles
 
 KEPT = Path(__file__).parent / "kept"
-RECORD = schema.RECORDS["run.json"]
+RECORD = "run.json"
 EXAMPLE = Path(__file__).parents[2] / "analysis" / "example"
 
 

@@ -16,7 +16,7 @@ from fedtune.conformance import exactness
 from fedtune.conformance.check import Note, Violation
 from fedtune.conformance.subject import Subject
 from fedtune.core.errors import UserError
-from fedtune.core.threads import one_thread
+from fedtune.core.process import one_thread
 from fedtune.core.trees import named
 from fedtune.engine import stacked_step
 from fedtune.engine.executor_choice import choose_executor

@@ -19,13 +19,14 @@ from support.helpers import (
 )
 from torch.testing import assert_close
 
-from fedtune.engine.engine import run_round
+from fedtune.engine import seed_stack
+from fedtune.engine.engine import run_rounds
 
 
 def test_the_server_holds_the_mean_weighted_by_rows_counters_included(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulate("fedavg", BATCHNORM, random_federation([3, 17, 8]))  # 1, 5 and 2 steps
     seen = record_uploads(sim, monkeypatch)
-    sim.state, _ = run_round(sim.setup, sim.state)
+    sim.state, _ = run_rounds(seed_stack.alone(sim.setup), {0: sim.state})[0]
     (up,) = seen
     assert up["rows"].tolist() == [3, 17, 8]
     for name, t in up["shared"].items():

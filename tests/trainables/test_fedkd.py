@@ -30,7 +30,7 @@ from torch.testing import assert_close
 
 from fedtune.core.errors import Diverged
 from fedtune.core.trees import size, to_all
-from fedtune.engine import engine, evaluation
+from fedtune.engine import engine, evaluation, seed_stack
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.scenario import Scenario
@@ -205,7 +205,7 @@ def test_a_round_uses_its_energy_both_ways(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(FedKD, "upload", lambda *args: keep("upload", upload(*args)))
     for t in (1, 2, 3, 4):
         wires["broadcast"].clear(), wires["upload"].clear()
-        sim.state, _ = engine.run_round(sim.setup, sim.state)
+        sim.state, _ = engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state})[0]
         energy = 0.5 + t / 4 * 0.5
         (down,), up = wires["broadcast"], wires["upload"]
         assert down["clock"].tolist() == [[t, 4]] * 2 and len(up) == 2
@@ -406,9 +406,9 @@ def test_only_the_mentee_and_the_clock_are_sent_and_the_mentee_predicts_nothing(
     play(sim, 3)
     down = sim.setup.algorithm.broadcast(sim.state.server, torch.arange(4), next_task(sim))
     assert set(down) == {"mentee", "clock"} and all(t.shape[0] == 4 for t in flat(down).values())
-    before = evaluation.evaluate(sim.setup, sim.state)
+    before = evaluation.score(sim.setup, sim.state).row
     worse = sim.state.server | {"mentee": {n: torch.zeros_like(t) for n, t in sim.state.server["mentee"].items()}}
-    after = evaluation.evaluate(sim.setup, sim.state._replace(server=worse))
+    after = evaluation.score(sim.setup, sim.state._replace(server=worse)).row
     apart = {n for n in before if before[n] != after[n]}
     assert apart and all(n.endswith("_mentee") for n in apart)
 
@@ -417,7 +417,7 @@ def test_an_evaluation_decomposes_nothing_and_scores_the_servers_mentee(monkeypa
     sim = simulate("fedkd", DIGITS, random_federation([5, 9, 6]), lr=0.1, energy_start=0.5, energy_end=0.5)
     play(sim, 3)
     monkeypatch.setattr(torch.linalg, "svd", None)
-    row = evaluation.evaluate(sim.setup, sim.state)
+    row = evaluation.score(sim.setup, sim.state).row
     task = sim.setup.task
     net = part_of(
         architectures.build(task.models[0], task.shape, task.classes, task.features), sim.state.server["mentee"]

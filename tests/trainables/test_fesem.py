@@ -205,7 +205,7 @@ def test_clients_start_from_their_centre_and_are_scored_with_it() -> None:
     server = sim.state.server
     apart = {n: torch.stack([t[0], -t[0]]) for n, t in server["centres"].items()}
     sim.state = sim.state._replace(server=server | {"centres": apart, "cluster": torch.tensor([0, 1, 0, 1])})
-    scores = evaluation.evaluate(sim.setup, sim.state)
+    scores = evaluation.score(sim.setup, sim.state).row
     hits = []
     for k in range(4):
         f, own = sim.setup.federation, {n: t[k % 2] for n, t in apart.items()}

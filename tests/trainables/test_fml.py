@@ -181,10 +181,10 @@ def test_only_the_meme_is_sent_and_predicts_nothing() -> None:
     row = play(sim, 1)[0]
     size = sum(p.numel() for p in architectures.build("cnn8", (1, 8, 8), 4, 12).parameters())
     assert row["up_floats"] == row["down_floats"] == 4 * size and row["up_ints"] == 4
-    before = evaluation.evaluate(sim.setup, sim.state)
+    before = evaluation.score(sim.setup, sim.state).row
     worse = {n: torch.zeros_like(t) for n, t in sim.state.server["shared"].items()}
     worse["meme.head.bias"][3] = 1.0  # a class of which there are no test rows
-    after = evaluation.evaluate(sim.setup, sim.state._replace(server={"shared": worse}))
+    after = evaluation.score(sim.setup, sim.state._replace(server={"shared": worse})).row
     apart = {n for n in before if before[n] != after[n]}
     assert apart and all(n.endswith("_meme") for n in apart)
 

@@ -23,15 +23,15 @@ from fedtune.core.errors import UserError
 from fedtune.runs.tables import rounds_frame
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.callbacks.trackers import TrialLogger
-from fedtune.tuning.options.search import LOGGERS, SearchOptions
+from fedtune.tuning.options.search import SearchOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
 
 needs = {
     name: pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"pip install -e .[{name}]")
-    for name in LOGGERS
+    for name in trackers.KINDS
 }
-each = pytest.mark.parametrize("name", [pytest.param(name, marks=needs[name]) for name in LOGGERS])
+each = pytest.mark.parametrize("name", [pytest.param(name, marks=needs[name]) for name in trackers.KINDS])
 
 
 @pytest.fixture(autouse=True)
@@ -305,7 +305,7 @@ def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.parametrize("name", trackers.KINDS)
 @pytest.mark.usefixtures("without", "nothing_starts")
 def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture
@@ -336,9 +336,9 @@ def test_a_search_is_logged_as_its_tables_hold_it(empty_store: Path, tmp_path: P
     asked = "--algo fedprox --rounds 6 --trials 5 --grace 2 --max-concurrent 2 --logger mlflow --logger wandb"
     found = searched(tmp_path, QUICK + asked)
     how = dict(zip(found.trials["trial"], found.trials["status"], strict=True))
-    for name in LOGGERS:
+    for name in trackers.KINDS:
         assert_holds(name, tmp_path, found.rounds, how)
         for trial, run in stored(name, tmp_path).items():
             row = found.trials.set_index("trial").loc[trial]
             assert float(run["config"]["mu"]) == row["config/mu"] and run["config"]["optimizer"] == "sgd"
-    assert found.record["options"]["logger"] == list(LOGGERS)
+    assert found.record["options"]["logger"] == list(trackers.KINDS)
