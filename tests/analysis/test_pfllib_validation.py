@@ -100,7 +100,7 @@ def more_arrays(folder: Path) -> None:
         (there_already, "MNISTval exists already, and nothing is overwritten"),
         (no_folder, "split-validation needs a folder of PFLlib's, .* but got"),
         (more_arrays, "has mean beside x and y, which is not one value per row"),
-        (lambda f: (f / "test" / "1.npz").unlink(), "training and test rows, but .*test/1.npz is missing"),
+        (lambda f: (f / "test" / "1.npz").unlink(), "training and test rows, .* but .*test/1.npz is missing"),
         (lambda f: (f / "train" / "1.npz").write_bytes(b"PK"), "train/1.npz cannot be read"),
         (lambda f: (f / "config.json").write_text(json.dumps({"num_clients": 7})), "says 7 clients, but .* files of 3"),
     ],

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from fedtune.core.importing import Uninstalled, quick_imports
+from fedtune.core.importing import quick_imports
 
 
 def test_the_collector_rests_meanwhile_and_is_as_it_was_after() -> None:
@@ -38,14 +38,6 @@ def test_what_was_imported_is_not_looked_through_again(monkeypatch: pytest.Monke
     with quick_imports():
         monkeypatch.setitem(sys.modules, "fedtune.new", types.ModuleType("fedtune.new"))
     assert not _is_looked_through(made)
-
-
-def test_a_module_that_is_not_used_is_as_if_it_were_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Uninstalled("colorsys"), *sys.meta_path])
-    with pytest.raises(ModuleNotFoundError, match="colorsys is not used here"):
-        import colorsys  # noqa: F401
-    assert "colorsys" not in sys.modules, "scikit-learn asks there whether pandas was imported"
 
 
 def _is_looked_through(thing: object) -> bool:

@@ -105,7 +105,9 @@ def test_what_was_found_on_own_data_is_trained_on_them_again_or_on_others(tmp_pa
 def test_help_shows_the_values_that_will_be_used(kind: str, tmp_path: Path) -> None:
     fields = {} if kind == "digits" else {"dataset": data(tmp_path, kind)}
     used = ExperimentOptions(algo="fedavg", fields=fields).experiment().scenario
-    shown = {a.dest.removeprefix("field_"): a for a in run.parser()._actions if a.dest.startswith("field_")}
+    parser = run.parser()
+    shown = {a.dest.removeprefix("field_"): a for a in [*parser._actions, *parser.settable]}
+    shown = {name: a for name, a in shown.items() if name in vars(used)}
     assert shown.keys() == vars(used).keys()
     follow = {"model", "partition", "clients", "owners"}  # from the data, which help says in words
     for name, action in shown.items():

@@ -30,7 +30,7 @@ def search(folder: Path, scores: Sequence[float], status: Sequence[str] = (), **
     rows = {"trial": names, "status": list(status), "rounds": rounds, "last_val_acc": list(scores), "reason": ""}
     folder.mkdir(parents=True)
     pd.DataFrame(rows | more.pop("columns", {})).to_parquet(folder / "trials.parquet")
-    plan = {"files": RunFiles(folder), "budget": Budget("rounds", 9), "goal": Goal(), "points": [{}], "earlier": None}
+    plan = {"files": RunFiles(folder), "budget": Budget("rounds", 9), "goal": Goal(), "points": [{}], "extended": None}
     return SimpleNamespace(**plan | {"searcher": "tpe", "scheduler": "asha", "unjudged": ""} | more)
 
 
@@ -73,7 +73,7 @@ def test_where_the_order_is_luck_the_mean_over_all_orders_is_taken(points: int, 
 def test_the_order_is_luck_only_of_random_draws_of_which_none_was_stopped(tmp_path: Path) -> None:
     values, luck = [0.5, 0.2, 0.7, 0.6], {"searcher": "random", "scheduler": "none"}
     as_they_ran = [0.5, 0.5, 0.7, 0.7]
-    unlike: list[Mapping[str, Any]] = [{"searcher": "tpe"}, {"scheduler": "asha"}, {"earlier": Path("before")}]
+    unlike: list[Mapping[str, Any]] = [{"searcher": "tpe"}, {"scheduler": "asha"}, {"extended": Path("before")}]
     for i, other in enumerate(unlike):
         assert scores(search(tmp_path / f"{i}", values, **{**luck, **other})) == as_they_ran
     assert scores(search(tmp_path / "cut", values, [DONE, DONE, DONE, "stopped"], **luck)) == [0.5, 0.5, 0.7, 0.7]

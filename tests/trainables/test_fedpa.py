@@ -89,7 +89,7 @@ def test_an_ablation_sends_only_what_the_remaining_terms_need(which: str, monkey
         assert row["down_floats"] == 2 * sum(sizes[n] for n in sent)
         assert row["up_floats"] == 2 * model + 5 * D * ("protos" in up)
         assert row["up_ints"] == 2 + 2 * C * ("counts" in up)
-    trained = not torch.equal(sim.state.server["nets"]["out.weight"], start["/out.weight"])
+    trained = not torch.equal(sim.state.server["nets"]["out.weight"], start["out.weight"])
     assert trained == ("generator" in down)
     assert bool(sim.state.server["protos"].present.any()) == ("protos" in up)
 
