@@ -75,7 +75,8 @@ def _next(config: str | None, given: dict[str, Any]) -> str:
         folder = Path(config).parent
         return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
     share = {"gpus_per_trial": 1} if given.get("device") == "cuda" else {}
-    options = {n: v for n, v in given.items() if n not in ("set", "device", "debug")}
+    options = {n: v for n, v in given.items() if n not in ("device", "debug")}
+    options["set"] = ExperimentOptions(set=given.get("set", {})).set_fields
     return f"search: {command_line('search', *arguments.words(options | share, SearchOptions))}"
 
 

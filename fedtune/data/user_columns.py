@@ -139,7 +139,7 @@ def _rows(source: str, table: pa.Table, names: list[str], features: Features, op
         if _is_text(table[name].type):
             hint = _how_read(table[name]) or f"like {shown(table[name][0].as_py())}; encode it as numbers"
             raise UserError(f"column {name!r} of {source} is text, {hint}, or leave it out of x=['…']")
-    frame = table.select(names).to_pandas()
+    frame = table.select(names).to_pandas(ignore_metadata=True)  # else what was pandas' index is no column
     gaps = frame.isna().to_numpy()
     x = plain(source, "x", frame.fillna(dict.fromkeys(frame.columns[gaps.any(axis=0)], 0)))
     return np.where(gaps, np.nan, x) if gaps.any() else x, user_rows.NUMBERS

@@ -40,7 +40,7 @@ def read(folder: Path, options: Options) -> Rows:
     sizes = [len(y) for _, y, _ in contents]
     split, owner = (np.repeat([file[i] for file in files], sizes) for i in (0, 1))
     y = user_names.joined(str(folder), [y for _, y, _ in contents])
-    notes = tuple({note for *_, note in contents if note})
+    notes = tuple(dict.fromkeys(note for *_, note in contents if note))
     return Rows(np.concatenate([x for x, *_ in contents]), y, owner, split, _classes(folder, y), notes=notes)
 
 

@@ -10,7 +10,7 @@ import regex
 from pydantic import AfterValidator, ConfigDict, with_config
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.metrics import METRICS
+from fedtune.core.metrics import METRICS, limits
 from fedtune.programs.entries import Count, Number, Source, Text, Whole, refused
 
 # names that a row has for something else
@@ -93,9 +93,12 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool, source
     if is_text and not m.pattern:
         says = f"{name} needs a pattern, because {file} is read as a text; or give a `reader` of it"
         raise source.error(key, says)
-    if name.startswith("test_") and m.split not in (None, "test"):
-        advice = f"or call it val_{name[5:]}"
-        raise source.error(f"{key}.split", refused(m.split, f"'test' for {name}", advice))
+    tests, (low, high) = name.startswith("test_"), limits(name)
+    if m.split and (name.startswith("val_") and m.split == "test" or tests and m.split != "test"):
+        right, other = ("test", f"val_{name[5:]}") if tests else ("validation", f"test_{name[4:]}")
+        raise source.error(f"{key}.split", refused(m.split, f"{right!r} for {name}", f"or call it {other}"))
+    if m.worst is not None and high == 1.0 and not low <= m.worst <= high:  # or what diverged would be the best
+        raise source.error(f"{key}.worst", refused(m.worst, f"within {low:g} to {high:g} for {name}"))
     known = METRICS.get(name.replace("test_", "val_", 1) if name.startswith("test_") else name)
     if known and known.goal and m.mode and m.mode != known.goal:
         advice = "choose another name if it is something else"

@@ -339,12 +339,16 @@ def _seeded(program: Program, source: Source) -> Program:
 
 
 def _require_runs(program: Program, source: Source) -> None:
-    """UserError if the command is not found."""
-    first = program.command[0]
+    """UserError if the command is not found, or the script that it gives to Python."""
+    first, *others = program.command
     place = str(Path(program.folder) / first) if "/" in first else first
     if "{" not in first and not shutil.which(place, path=program.environment.get("PATH")):
         advice = "install it, give its whole path, or make it executable"
         raise source.error("command", f"must begin with a program, but {first!r} is not found; {advice}")
+    script = next((word for word in others[:1] if word.endswith(".py") and "{" not in word), None)
+    if script and re.match(r"python[\d.]*$", Path(first).name) and not Path(program.folder, script).is_file():
+        words = f"must name a script that is there, but {script!r} is not in {program.folder}; say its folder"
+        raise source.error("command", words)
 
 
 def _require_checkpoints(program: Program, source: Source) -> None:

@@ -190,7 +190,7 @@ def _object(line: str, path: Path) -> dict[str, Any]:
 def _table(path: Path, ended: bool) -> list[dict[str, str]]:
     """The rows of a table, whose first line has the columns' names; the last line counts when it has its end."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
-    lines = (text if ended else text[: text.rfind("\n") + 1]).splitlines()
+    lines = (text if ended else text[: text.rfind("\n") + 1]).split("\n")
     try:
         delimiter = "\t" if path.suffix == ".tsv" else ","
         rows = [row for row in csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True) if row]
@@ -228,6 +228,8 @@ class _Whole:
             if ended:
                 raise
             return False
+        if self._load is _table and data:
+            self._require_columns(data[0])
         columns = {name: _column(data, name) for name in (self._rows.program.round_column, *self._rows.columns)}
         rounds = columns[self._rows.program.round_column]
         uneven = [name for name, values in columns.items() if rounds and values and len(values) != len(rounds)]
@@ -245,6 +247,12 @@ class _Whole:
         first = data[0] if isinstance(data, list) and data else data
         self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         return True
+
+    def _require_columns(self, row: Mapping[str, str]) -> None:
+        """UserError for a metric whose column a table lacks: its first line says what there will be."""
+        for name in self._rows.columns:
+            if name not in row:
+                raise unknown(f"column of {self._path}", name, row)
 
 
 def _column(data: Any, name: str) -> list[Any]:

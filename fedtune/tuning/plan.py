@@ -25,7 +25,7 @@ from fedtune.runs.files import RunFiles, require_name
 from fedtune.tuning import schedulers, searchers, space_facts
 from fedtune.tuning import space as spaces
 from fedtune.tuning.options.search import TENSORBOARD, SearchOptions
-from fedtune.tuning.options.types import AUTO, flag
+from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.space import Config, Space
 from fedtune.tuning.space_types import distinct
 from fedtune.user_code import user_files
@@ -385,7 +385,7 @@ def _note_defaults(options: SearchOptions, space: Space) -> None:
     """Say which given scenario fields only set defaults, because they are searched."""
     for name in space.names:
         if name in options.fields:
-            say(f"note: {name} is searched, so {flag(name)} only sets its default; --set {name}=… fixes it")
+            say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
 
 
 def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:

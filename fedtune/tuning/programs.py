@@ -59,5 +59,5 @@ def _space(vary: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in vary:
         name, _, written = text.partition("=")
-        found[name] = [plain_value(word) for word in written.split("|")] if "|" in written else written
+        found[name] = [plain_value(word.strip()) for word in written.split("|")] if "|" in written else written
     return found

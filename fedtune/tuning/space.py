@@ -152,7 +152,7 @@ def _range(hp: Hyperparameter, written: str | None, searched: bool) -> Domain:
             raise UserError(f"{hp.name} is searched already; give --vary its range, {example}")
         return hp.domain()
     if "|" in written:
-        return fitted(hp, Categorical(written.split("|")).uniform())
+        return fitted(hp, Categorical([word.strip() for word in written.split("|")]).uniform())
     if not (found := Range.parse(written)) or hp.choices:
         raise UserError(f"--vary needs NAME or NAME=LOW..HIGH, or 'NAME=LOW..HIGH log', but got {written!r}; {example}")
     if hp.log and not found.log:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -108,6 +109,15 @@ def test_parquet_gives_the_same_as_csv_and_leaves_out_the_index_of_pandas(tmp_pa
     np.testing.assert_array_equal(one.x, other.x)
     np.testing.assert_array_equal(one.y, other.y)
     assert one.owner_names == other.owner_names
+
+
+def test_what_pandas_called_its_index_is_a_column_of_features(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": np.arange(40) ** 2, "b": 1.5, "on": [True, None] * 20, "y": ["a", "b"] * 20})
+    frame["on"] = frame["on"].astype("boolean")
+    frame.set_index("age").to_parquet(tmp_path / "t.parquet")
+    found = loaded(f"{tmp_path}/t.parquet(x=['age', 'b', 'on'], y='y', missing='mean')")
+    np.testing.assert_array_equal(found.x[:, 0], np.arange(40) ** 2)
+    assert found.x.shape == (40, 3) and found.x[0, 2] == 1 and np.isnan(found.x[1, 2])
 
 
 def test_a_dataset_dict_of_pictures_is_its_splits(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ WRONG = {
         "command must begin with a program.*'LR=1'; say it in",
     ),
     "command not found": (ALL.replace("echo", "eccho"), "own.toml:1: command must begin with a program, but 'eccho'"),
+    "script not found": (ALL.replace("echo", "python3 tran.py"), "a script that is there, but 'tran.py' is not in"),
     "command not executable": (ALL.replace("echo", "./own.toml"), "or make it executable"),
     "folder not there": (f"folder = 'nowhere'\n{ALL}", "own.toml:1: folder must be a folder that is there"),
     "folder of nobody": (f"folder = '~no-such-user/x'\n{ALL}", "there is none at .*no-such-user/x"),
@@ -227,6 +228,8 @@ WRONG = {
         metric("split = 'train'").replace("val_acc", "test_acc"),
         "must be 'test' for test_acc.*call it val_acc",
     ),
+    "split of test rows": (metric("split = 'test'"), "must be 'validation' for val_acc.*call it test_acc"),
+    "worst outside": (metric("worst = 2"), "worst must be within 0 to 1 for val_acc"),
     "mode against the name": (metric("mode = 'min'"), "must be 'max' for val_acc"),
     "skip below 0": (
         metric("skip = -1"),

@@ -168,6 +168,11 @@ WRONG = {
         written("round,loss\\n1,2"),
         "unknown column of .*'acc'.*known are loss, round",
     ),
+    "a table without the column, while the program runs": (
+        "a.csv",
+        written("round,loss\\n1,2\\n") + "\nimport time; time.sleep(600)",
+        "unknown column of .*'acc'.*known are loss, round",
+    ),
     "a table with too many cells": (
         "a.csv",
         written("acc\\n1,2"),

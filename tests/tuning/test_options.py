@@ -9,10 +9,12 @@ import sys
 
 import pytest
 
+from fedtune.commands import run
 from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import FLAGS, Scenario
-from fedtune.tuning import schedulers, searchers
+from fedtune.tuning import programs, schedulers, searchers
+from fedtune.tuning import space as spaces
 from fedtune.tuning.options import arguments, search
 from fedtune.tuning.options import types as options
 from fedtune.tuning.options.options import ExperimentOptions
@@ -147,3 +149,15 @@ def test_a_parser_is_built_without_torch_and_ray() -> None:
         "assert not {'torch', 'ray', 'optuna'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_choices_may_be_written_with_blanks_as_they_are_shown() -> None:
+    assert programs._space(("opt=a | b", "lr=0.1..1")) == {"opt": ["a", "b"], "lr": "0.1..1"}
+    experiment = SearchOptions(algo="fedavg").experiment()
+    space = spaces.varied(spaces.load("default", experiment), ("optimizer=sgd | adam",), experiment)
+    assert space.domains["optimizer"].categories == ["sgd", "adam"]
+
+
+def test_the_next_command_keeps_the_fields_of_the_scenario_that_were_set() -> None:
+    given = {"algo": "fedavg", "set": {"rotation": "30", "lr": "0.1"}, "fields": {"rounds": "3"}}
+    assert run._next(None, given).endswith("search --algo fedavg --set rotation=30 --rounds 3")

@@ -202,12 +202,12 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
 
     def wider(name: str, p: SearchPlan) -> SearchPlan:
         of = extended.ranges[name if name in extended.ranges else c.control[0]]  # a control has its algorithm's
-        vary = [text for text in p.options.vary if spaces.named(text) not in of]
-        vary += [spaces.varied_text(n, domain) for n, domain in of.items()]
+        given = {spaces.named(text): text for text in p.options.vary}  # in their order, on which draws depend
+        vary = (given | {n: spaces.varied_text(n, domain) for n, domain in of.items()}).values()
         more = dataclasses.replace(
             p.options, name=f"{p.options.name}{WIDENED}", vary=tuple(vary), trials=max(before // 2, 1)
         )
-        return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since)
+        return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since, draws=p.draws)
 
     plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
     return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
@@ -243,7 +243,7 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
-        scenario = dataclasses.replace(options, algo="local", set={}).experiment().scenario
+        scenario = dataclasses.replace(options, algo="local", set=options.set_fields).experiment().scenario
         return {n: n for n in fitting(scenario) if " " not in n}
     return _named(options.algos, "--algos")
 
