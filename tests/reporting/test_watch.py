@@ -411,6 +411,20 @@ def test_nothing_is_drawn_once_the_page_ends(tmp_path: Path) -> None:
     asyncio.run(ends())
 
 
+def test_a_process_that_starts_while_the_page_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artist, start, made = drawing.Artist(), asyncio.create_subprocess_exec, []
+
+    async def late(*words: Any, **settings: Any) -> asyncio.subprocess.Process:
+        made.append(await start(*words, **settings))
+        artist.close()
+        return made[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", late)
+    with pytest.raises(UserError, match="the process that draws has ended"):
+        asyncio.run(artist.draw({"run": tmp_path}))
+    assert made[0].returncode == -signal.SIGKILL
+
+
 def test_a_part_is_sent_once_and_a_report_is_drawn_anew_when_it_changes(
     storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,8 @@ class Artist:
             env=_environment(),
         )
         self._drawing.append(process)
+        if self._over:  # the page ended while it started
+            _end(process)
         try:
             text, _ = await asyncio.wait_for(process.communicate(), LONGEST)
             answer = json.loads(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import logging
 import socket
 import time
 from collections import OrderedDict
@@ -206,6 +207,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._watch.close()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what is cancelled now is no error
         super().handle_exit(sig, frame)
 
 
