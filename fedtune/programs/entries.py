@@ -112,7 +112,8 @@ class Source(NamedTuple):
             return self.error("", f"{key} must be there, but is missing")
         if kind == "value_error":
             return self.error(key, given["error"])
-        return self.error(key, refused(error["input"], error["msg"].partition(" should ")[2].removeprefix("be ")))
+        rule = error["msg"].partition(" should ")[2].partition(" after validation")[0]
+        return self.error(key, f"must {rule}, but got {shown(error['input'])}")
 
 
 def _plain(key: str) -> str:

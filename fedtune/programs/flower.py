@@ -185,7 +185,11 @@ def _simulation(given: _Entries, federations: Mapping[str, Any]) -> dict[str, An
             _underscored(federations.get(str(named), {}).get("options", {}))
         )
     except ValidationError as error:
-        raise UserError(f"federation {named}: options are wrong: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        option = ".".join(map(str, first["loc"])).replace("_", "-")
+        raise UserError(
+            f"federation {named}: options.{option}: {first['msg']}, but got {shown(first['input'])}"
+        ) from None
     if (count := given.clients or options.num_supernodes) is None:
         raise UserError("the number of clients must be said, by clients = N or by options.num-supernodes")
     client = {"num_cpus": 1, "num_gpus": 0.0, **options.backend.get("client_resources", {})}

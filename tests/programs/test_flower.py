@@ -201,7 +201,10 @@ APPS = {
     "no attribute": (PYPROJECT.replace("server:app", "server:ap"), "has no attribute 'ap'"),
     "no federation": (PYPROJECT.replace('"here"', '"there"'), "has no federation 'there'; it has here"),
     "no clients": (PYPROJECT.replace("options.num-supernodes = 3", ""), "the number of clients must be said"),
-    "0 clients": (PYPROJECT.replace("supernodes = 3", "supernodes = 0"), "federation here: options are wrong: "),
+    "0 clients": (
+        PYPROJECT.replace("supernodes = 3", "supernodes = 0"),
+        "federation here: options.num-supernodes: Input should be greater than or equal to 1, but got 0",
+    ),
 }
 
 
