@@ -57,8 +57,8 @@ class Unstackable(UserError):
         self.where, self.why = where, why
 
 
-class NotPure(UserError):
-    """Code that is declared pure, but is not."""
+class OtherNumbers(UserError):
+    """Code that gave other numbers when it ran in another way: replayed, stacked, or once more."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
     except CannotRepeat as error:
         raise UserError(_REPEATABLE.format(place(error), error)) from error
     except Impure:
-        raise NotPure(_impure(s, t)) from None
+        raise OtherNumbers(_impure(s, t)) from None
     except PASSING:
         raise
     except OfClient as error:

@@ -21,7 +21,7 @@ from fedtune.core.terminal import say
 from fedtune.core.trees import Executor
 from fedtune.data.federation import Federation, Split
 from fedtune.engine import repeating, stacked_step
-from fedtune.engine.client_errors import NotPure, Unstackable, place, reason
+from fedtune.engine.client_errors import OtherNumbers, Unstackable, place, reason
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.nn import catalogue
@@ -97,7 +97,7 @@ def _try(experiment: Experiment, config: dict[str, Any], data: Federation, simul
         raise Unstackable(hook, "has a hook, which may keep what it sees", KEPT)
     try:
         stacked = train("stack")
-    except (Unstackable, NotPure):
+    except (Unstackable, OtherNumbers):
         raise
     except UserError as error:  # of code that runs alone
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
@@ -117,13 +117,13 @@ def _unsteady(experiment: Experiment, config: dict[str, Any], data: Federation, 
 
 
 def _refuse_memory(alone: _Trained, author: str, name: str) -> NoReturn:
-    """NotPure or Unstackable for code that gives a number another value when a round runs again.
+    """OtherNumbers or Unstackable for code that gives a number another value when a round runs again.
 
     Stacked, what it remembers would change once for all clients instead of once for each.
     """
     algorithm = alone.algorithm
     if is_declared(algorithm) and not alone.own_model:
-        raise NotPure(
+        raise OtherNumbers(
             f"algorithm {algorithm.__name__} says pure = True, but when a round runs again, {author} gives "
             f"{_short(name)} another value; {STATE}, or do not say that it is pure (docs/reference/hooks.md)"
         )

@@ -21,7 +21,7 @@ from fedtune.core.pure import is_declared
 from fedtune.core.trees import Ragged, Tree, join, leaves, take
 from fedtune.data import federation
 from fedtune.engine import executors
-from fedtune.engine.client_errors import NotPure
+from fedtune.engine.client_errors import OtherNumbers
 from fedtune.engine.state import Group, RunSetup, State
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
@@ -61,9 +61,10 @@ class SeedStack(NamedTuple):
                 try:
                     results += self._run_together(batch, code)
                     continue
-                except Exception as error:
-                    if isinstance(error, NotPure):
-                        raise
+                except OtherNumbers:
+                    raise
+                except Exception:
+                    pass
             results += [self._run_alone(w, code) for w in batch]
         return results
 

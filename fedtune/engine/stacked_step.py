@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedtune import tracing
 from fedtune.core.draws import Draws
-from fedtune.core.errors import UserError
 from fedtune.core.trees import Tree, leaves, take, tree_map
+from fedtune.engine.client_errors import OtherNumbers
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase
 from fedtune.tracing import CacheEntry, Calls, Replay
@@ -137,7 +137,7 @@ class StackedStep(Calls[Out]):
         return n % SELDOM == 0 or (1 < n < SELDOM and not n & (n - 1))
 
     def _require_same_alone(self, client: int, tensors: dict[str, Tensor], step: Step, stacked: Out) -> None:
-        """UserError unless a client's loss and gradients are those of the same code run for this client alone."""
+        """OtherNumbers unless a client's loss and gradients are those of the same code run for this client alone."""
         names = {id(t): n for n, t in self.clients.items()}
         leaves = [tensors[names[id(leaf)]].requires_grad_() for leaf in self.moving]
         own_step = tuple(take(part, client) for part in step)
@@ -146,7 +146,7 @@ class StackedStep(Calls[Out]):
         alone = [loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True)] if leaves else [loss.detach()]
         for one, all_of in zip(alone, [stacked[0], *stacked[2]], strict=True):
             if one is not None and all_of is not None and _apart(all_of[client], one):
-                raise UserError(
+                raise OtherNumbers(
                     "client code must give the same numbers stacked as alone, but in the course of training a "
                     "client's loss or gradient became another one; give --executor loop: one client after the other"
                 )

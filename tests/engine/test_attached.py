@@ -16,7 +16,7 @@ from fedtune.conformance.check import Violation
 from fedtune.core.errors import UserError
 from fedtune.engine import executor_choice, repeating
 from fedtune.engine.client_errors import Unstackable
-from fedtune.engine.simulation import Simulation, settled
+from fedtune.engine.simulation import Seeds, Simulation, settled
 from fedtune.experiment.experiment import Experiment
 from fedtune.user_code import user_files
 
@@ -132,14 +132,20 @@ def test_a_net_with_a_hook_never_runs_stacked_without_a_word() -> None:
     assert [g.executor for g in rule.state.groups] == ["loop"]
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("model", ["late_nets:other_when_stacked", "late_nets:late_gradient"])
-def test_code_that_becomes_another_one_stacked_ends_the_trial(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later than anything is tried before the first round: steps 2, 4, 8 … are compared with each client's alone."""
+def test_code_that_becomes_another_one_stacked_ends_the_trial(
+    model: str, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later than anything is tried before the first round: steps 2, 4, 8 … are compared with each client's alone.
+
+    Seeds in one stack are not tried one by one after it, where the step that tells would not come again.
+    """
     monkeypatch.setattr(repeating, "CALLS", 3)
-    simulation = Simulation(experiment(model, "stack"), {}, DATA)
+    trial = Seeds(experiment(model, "stack"), {}, dict.fromkeys(range(seeds), DATA))
     with pytest.raises(UserError, match="the same numbers stacked as alone, but in the course of training"):
         for _ in range(80):
-            simulation.step()
+            trial.step()
 
 
 def test_a_buffer_that_forward_replaces_moves_as_one_that_it_writes_into() -> None:
