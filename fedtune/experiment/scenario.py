@@ -86,8 +86,7 @@ class Scenario:
     )
 
     partition: str = option(
-        "ways-shots",
-        f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}",
+        "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
     )
     ways: int = option(4, "w̄, classes of a client", (2, 100_000))
     ways_spread: int = option(1, "ŵ, the most by which that number varies", (0, 100_000))

@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    copied,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, TIGHT, copied, play, randn, random_federation, record_uploads, simulate
 from torch.testing import assert_close
 
 from fedtune.data.federation import Federation

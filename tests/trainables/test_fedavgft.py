@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    client_net,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, play, random_federation, simulate
 from support.tuned import tuned_scores
 
 from fedtune.engine import evaluation

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    copied,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, TIGHT, copied, play, random_federation, record_uploads, simulate
 from torch.testing import assert_close
 
 from fedtune.core.hyper import hyperparameters

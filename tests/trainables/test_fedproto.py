@@ -5,16 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from support.by_hand import first_client
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, TIGHT, client_net, own_rows, play, randn, random_federation, simulate
 from torch.testing import assert_close
 
 from fedtune.engine.engine import participants

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from support.by_hand import assert_means_of_steps, distance
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    own_rows,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, TIGHT, own_rows, randn, random_federation, simulate
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -248,8 +248,7 @@ def ways(limit: Limit, number: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "scenario", "executor"),
-    [way for number, limit in enumerate(LIMITS) for way in ways(limit, number)],
+    ("limit", "scenario", "executor"), [way for number, limit in enumerate(LIMITS) for way in ways(limit, number)]
 )
 def test_at_its_limit_it_is_the_other_algorithm(limit: Limit, scenario: str, executor: str) -> None:
     limit.check(scenario, executor)

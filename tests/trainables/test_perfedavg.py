@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import slope
-from support.helpers import (
-    DIGITS,
-    client_draws,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_draws, client_net, own_rows, play, random_federation, simulate
 from support.tuned import tuned_scores
 from torch import Tensor, nn
 from torch.func import functional_call
