@@ -120,7 +120,7 @@ class Experiment(Workload):
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
-        return scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
+        return scenario.idle() | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
@@ -210,7 +210,7 @@ class Experiment(Workload):
         alg, values = self.resolve({})[0], self.configuration({})
         return {
             n: values["lr"] if v is None else v
-            for n, v in (values | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
+            for n, v in (values | hooks.by_name(alg, "resolved_defaults", alg.resolved_defaults(), "values")).items()
         }
 
     @property

@@ -54,12 +54,12 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
     "aggregate, entries lost": ("def aggregate(self, server, up, task):\n    return {}", "shared is left out"),
     "aggregate, a client's": (
         "def aggregate(self, server, up, task):\n    return server | {'shared': up['shared']}",
-        r"is float32 \[3, \d+, 64\]",
+        r"is a tensor of float32 \[3, \d+, 64\]",
     ),
     "aggregate, another type": (
         "def aggregate(self, server, up, task):\n    new = super().aggregate(server, up, task)['shared']\n"
         "    return {'shared': {n: t.double() for n, t in new.items()}}",
-        r"is float64 \[",
+        r"is a tensor of float64 \[",
     ),
     "observe, a tuple": ("def observe(self, server, val_acc, task):\n    return server, val_acc", "returns a tuple"),
     "observe, an entry lost": (
@@ -77,7 +77,7 @@ CASES = {  # what stands in the class; the method that is named, and what is sai
     "upload, a number": ("def upload(self, m, data, down):\n    return {'rows': len(data.y)}", "rows is"),
     "upload_noise, shapes": (
         "def upload_noise(self, task):\n    return {'e': (3,)}\ndef upload(self, m, data, down):\n    return {}",
-        "returns a dict",
+        "'e' is a tuple",
     ),
     "keep, a number": ("def keep(self, task):\n    return {'seen': 0}", "seen is 0; torch.tensor"),
     "remember, None": (
@@ -146,27 +146,23 @@ def test_what_a_method_must_not_give_is_told_with_its_line(name: str, executor: 
         simulation.step(), simulation.step()
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (
-            "def loss(self, m, batch, down):\n    return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y, "
-            "reduction='none')",
-            r"a loss must be one number, .* but this algorithm's is a tensor of float32 \[8\]",
-        ),
-        (
-            "def loss(self, m, batch, down):\n    return super().loss(m, batch, down).detach()",
-            "must depend on what its phase",
-        ),
-        ("def loss(self, m, batch, down):\n    pass", "one number.* is None"),
-        ("def loss(self, m, batch, down):\n    return super().loss(m, batch, down), 1", "a dict of tensors.* .* is 1"),
-    ],
-)
+LOSSES = {  # what stands in `loss`, and what is said of it
+    "return nn.functional.cross_entropy(m.head(m.body(batch.x)), batch.y, reduction='none')": (
+        r"loss must return one number, .* but returns a tensor of float32 \[8\]"
+    ),
+    "return super().loss(m, batch, down).detach()": "what its phase trains",
+    "pass": "one number.* returns None",
+    "return super().loss(m, batch, down), 1": "a dict of tensors.* also 1",
+}
+
+
+@pytest.mark.parametrize("body", LOSSES)
 @pytest.mark.parametrize("executor", ["loop", "stack"])
-def test_a_loss_that_is_no_number_is_told_with_its_line(body: str, said: str, executor: str, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_is_told_with_its_line(body: str, executor: str, tmp_path: Path) -> None:
     line = HEAD.count("\n") + 1
-    with pytest.raises(UserError, match=rf"mine\.py:{line}: .*{said}"):
-        fedtune.train(written(tmp_path, body), executor=executor, **SMALL)
+    with pytest.raises(UserError, match=rf"mine\.py:{line}: .*{LOSSES[body]}"):
+        code = f"def loss(self, m, batch, down):\n    {body}"
+        fedtune.train(written(tmp_path, code), executor=executor, **SMALL)
 
 
 def test_check_names_the_line_of_a_method_that_gives_what_it_must_not(tmp_path: Path) -> None:
