@@ -55,8 +55,7 @@ class _StackedMaxPool(torch.autograd.Function):
 
 
 def max_pool2x2(x: Tensor) -> Tensor:
-    """`F.max_pool2d(x, 2)` with the same ties and odd sizes; under vmap the client axis is merged into channels, not
-    the batch.
+    """`F.max_pool2d(x, 2)` with the same ties and odd sizes; under vmap the client axis is merged into channels.
 
     x   [B, C, H, W] or [C, H, W]; returns [..., C, H // 2, W // 2].
     """
