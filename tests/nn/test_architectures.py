@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch import nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close

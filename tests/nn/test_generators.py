@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.generators import C, D, H, Z, as_net, cross_entropies, fresh, heads, inputs, labels, module
-from support.helpers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.testing import assert_close

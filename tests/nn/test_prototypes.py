@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch.func import vmap
 from torch.testing import assert_close
 

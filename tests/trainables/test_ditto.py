@@ -5,17 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import common_model, distance, sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied
 from torch import nn
 from torch.testing import assert_close
 

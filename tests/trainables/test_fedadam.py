@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.helpers import BATCHNORM, DIGITS, TIGHT, copied, play, random_federation, record_uploads, simulate
+from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied
 from torch.testing import assert_close
 
 from fedtune.experiment.experiment import Experiment

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import slope
-from support.helpers import DIGITS, TIGHT, client_net, own_rows, play, random_federation, simulate
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT
 from torch import Tensor
 from torch.testing import assert_close
 

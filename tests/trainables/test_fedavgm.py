@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.helpers import BATCHNORM, DIGITS, TIGHT, copied, play, random_federation, record_uploads, simulate
+from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied
 from torch.testing import assert_close
 
 from fedtune.core.hyper import hyperparameters

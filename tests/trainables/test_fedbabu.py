@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from support.by_hand import step
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied
 from support.tuned import tuned_scores
 from torch import nn, optim
 from torch.testing import assert_close

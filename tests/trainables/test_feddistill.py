@@ -8,26 +8,22 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import first_client, sgd_step, softmax
+from support.by_hand import first_client, softmax
 from support.helpers import (
     DIGITS,
-    TIGHT,
-    client_draws,
     client_net,
     next_task,
-    numbers,
     own_rows,
     play,
-    randn,
     random_federation,
-    record_uploads,
     simulate,
 )
+from support.numbers import TIGHT, numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
 from fedtune.nn import architectures
 from fedtune.trainables.feddistill import FedDistill
 
@@ -170,17 +166,6 @@ def own_net(sim: Any, k: int) -> architectures.Net:
     return net.eval()
 
 
-def test_the_upload_leaves_padding_out() -> None:
-    m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
-    mask = torch.arange(9) < 6
-    y = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0])
-    told, present = FedDistill().upload(m, Data(x, y, mask, {}), {"targets": targets()})["logits"]
-    logits = logits_of(m, x)
-    assert present.tolist() == [True, True, True, False]
-    for c, rows in enumerate([[0, 1], [2, 4, 5], [3]]):
-        assert_close(told[c].numpy(), logits[rows].mean(0), **TIGHT)
-
-
 def test_what_is_not_told_anew_stays_and_clients_count_alike() -> None:
     alg, task = FedDistill(), Task(classes=C, features=12, clients=3, batch=4, seed=0)
     old = Ragged(randn(3, C, C), torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0]]).bool())
@@ -190,30 +175,3 @@ def test_what_is_not_told_anew_stays_and_clients_count_alike() -> None:
     assert torch.equal(values[0, :3], torch.stack([old.values[0, 0], new.values[0, 1], new.values[0, 2]]))
     assert torch.equal(values[1], old.values[1])
     assert torch.equal(values[2, :2], torch.stack([new.values[1, 0], old.values[2, 1]]))
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_running_knowledge_is_of_the_batches_drawn_with_the_model_as_it_was(
-    executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate(
-        "feddistill", DIGITS, data, executor=executor, knowledge="running", local_steps=2, batch=1, lr=0.1, momentum=0.0
-    )
-    seen, f, short = record_uploads(sim, monkeypatch), sim.setup.federation, 0
-    nets = [client_net(sim, k) for k in range(2)]
-    play(sim, 1)  # nobody has a target yet
-    for k, net in enumerate(nets):
-        found, y = [], []
-        for s in client_draws(sim, 1, k).rows[0]:
-            logits = net(f.x[s])
-            found.append(logits.detach()), y.append(f.y[s])
-            sgd_step(F.cross_entropy(logits, f.y[s]), net, 0.1)
-        rows, label = torch.cat(found), torch.cat(y)
-        values, present = (t[k] for t in seen[0]["logits"])
-        met = label.unique().tolist()
-        assert present.nonzero()[:, 0].tolist() == met
-        short += len(own_rows(sim, k)[1].unique()) - len(met)
-        for c in met:
-            assert_close(values[c], rows[label == c].mean(0), **TIGHT)
-    assert short > 0  # a class that a client has, but did not meet, is not told

@@ -8,19 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import mean_accuracy, softmax
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    copied,
-    flat,
-    next_task,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, next_task, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied, flat, randn
 from support.rows import first
 from torch import Tensor
 from torch.testing import assert_close

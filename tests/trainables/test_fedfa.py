@@ -11,17 +11,15 @@ import torch.nn.functional as F
 from support.by_hand import step
 from support.helpers import (
     DIGITS,
-    TIGHT,
-    assert_close_numbers,
     client_draws,
     client_net,
     own_rows,
     play,
-    randn,
     random_federation,
     record_uploads,
     simulate,
 )
+from support.numbers import TIGHT, assert_close_numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import sgd_step
-from support.helpers import DIGITS, TIGHT, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT
 from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close

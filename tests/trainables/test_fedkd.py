@@ -10,19 +10,8 @@ import torch
 import torch.nn.functional as F
 from support.by_hand import mean_accuracy
 from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    flat,
-    next_task,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, next_task, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, flat, randn
 from support.rows import first
 from torch import Tensor
 from torch.func import vmap

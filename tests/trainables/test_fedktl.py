@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import sgd_step
-from support.helpers import DIGITS, TIGHT, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT
 from support.user_algorithms import own_net
 from torch.testing import assert_close
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import assert_means_of_steps
-from support.helpers import DIGITS, client_net, copied, own_rows, play, random_federation, simulate
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import copied
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from support.by_hand import sgd_step
-from support.helpers import DIGITS, TIGHT, assert_close_numbers, copied, own_rows, play, random_federation, simulate
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import nn
 from torch.testing import assert_close
 

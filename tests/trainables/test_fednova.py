@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    client_draws,
-    client_net,
-    copied,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_draws, client_net, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import nn
 from torch.testing import assert_close
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from support.by_hand import assert_means_of_steps
-from support.helpers import BATCHNORM, DIGITS, TIGHT, client_net, own_rows, play, randn, random_federation, simulate
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, randn
 from torch import nn
 from torch.testing import assert_close
 

@@ -8,33 +8,26 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import sgd_step, step
+from support.by_hand import step
 from support.generators import as_net, cross_entropies, inputs, module
 from support.helpers import (
     DIGITS,
     EARLY,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
     client_draws,
     client_net,
-    copied,
-    flat,
     next_task,
     own_rows,
     play,
-    randn,
     random_federation,
     record_uploads,
     simulate,
 )
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, flat, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generators import Net, generate
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedpa import FedPA
@@ -201,72 +194,6 @@ def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
 
 
 # --------------------------------------------------------------------------------------------------- prototypes
-
-
-def test_prototypes_are_means_over_all_rows_of_the_trained_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedpa", Scenario(model="fedgen-cnn", features=D), two(), **SMALL)
-    seen = record_uploads(sim, monkeypatch)
-    play(sim, 2)
-    z, y = [], []
-    for k in range(2):
-        net, (x, label) = client_net(sim, k).eval(), own_rows(sim, k)
-        net.load_state_dict({n: t[k] for n, t in seen[1]["shared"].items()})
-        z.append(net.body(x).detach()), y.append(label)
-    z, y, got = torch.cat(z), torch.cat(y), sim.state.server["protos"]
-    assert got.present.tolist() == [True, True, True, False]
-    for c in range(3):
-        assert_close(got.values[c], z[y == c].mean(0), **TIGHT)
-    assert seen[1]["counts"].tolist() == [[2, 2, 4, 0], [6, 6, 0, 0]]
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None:
-    sim = simulate(
-        "fedpa",
-        DIGITS,
-        random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]]),
-        prototypes="running",
-        lam_ge=0.0,
-        local_steps=steps,
-        batch=3,
-        lr=0.1,
-        momentum=0.0,
-        **{"gen_hidden": 16},
-    )
-    f, rows = sim.setup.federation, np.array([[2, 2, 4, 0], [4, 8, 0, 0]])
-    means, weights = np.zeros((2, C, D)), np.zeros((2, C))
-    for k in range(2):
-        net, z, y = client_net(sim, k), [], []
-        for s in client_draws(sim, 1, k).rows[0]:
-            features = net.body(f.x[s])
-            z.append(features.detach().numpy()), y.append(f.y[s].numpy())
-            sgd_step(F.cross_entropy(net.head(features), f.y[s]), net, 0.1)
-        z, y = np.concatenate(z), np.concatenate(y)
-        assert len(y) == 3 * steps
-        for c in set(y.tolist()):
-            means[k, c], weights[k, c] = z[y == c].mean(0), rows[k, c]  # weighed by the client's rows, as in the code
-    play(sim, 1)
-    got = sim.state.server["protos"]
-    assert got.present.tolist() == (weights.sum(0) > 0).tolist()
-    for c in np.flatnonzero(weights.sum(0)):
-        assert_close(got.values[c].numpy(), np.average(means[:, c], axis=0, weights=weights[:, c]), **TIGHT)
-
-
-@pytest.mark.parametrize("prototypes", ["final", "running"])
-def test_a_class_that_nobody_saw_keeps_its_prototype(prototypes: str) -> None:
-    data = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]])
-    sim = simulate("fedpa", DIGITS.override(participation=0.5), data, prototypes=prototypes, **SMALL)
-    known: set[int] = set()
-    for t in range(1, 6):
-        before = sim.state.server["protos"]
-        play(sim, 1)
-        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setup, t).tolist()]
-        here, after = set().union(*held), sim.state.server["protos"]
-        for c in range(4):
-            assert torch.equal(after.values[c], before.values[c]) == (c not in here)
-        known |= here
-        assert {c for c in range(4) if after.present[c]} == known
-    assert known == {0, 1, 2, 3}
 
 
 # ------------------------------------------------------------------------------------------------ the generator

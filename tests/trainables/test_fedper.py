@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from support.helpers import DIGITS, TIGHT, assert_same_numbers, play, random_federation, simulate
+from support.helpers import DIGITS, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers
 from torch.testing import assert_close
 
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied, numbers
 from torch import nn
 from torch.testing import assert_close
 

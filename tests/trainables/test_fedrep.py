@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import assert_close_numbers, assert_same_numbers, copied, numbers
 from torch import Tensor, nn
 
 from fedtune.experiment.algorithm import Phase

@@ -7,28 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from support.by_hand import first_client, sgd_step
+from support.by_hand import first_client
 from support.helpers import (
     DIGITS,
-    TIGHT,
-    client_draws,
     client_net,
     next_task,
-    numbers,
     own_rows,
     play,
-    randn,
     random_federation,
     record_uploads,
     simulate,
 )
+from support.numbers import TIGHT, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedsa import FedSA, embedded, mar
 
@@ -113,24 +109,6 @@ def test_drift_0_keeps_anchors_bit_for_bit_and_another_moves_those_that_were_see
         assert {c for c in range(C) if not torch.equal(now[c], first[c])} == moved
 
 
-def test_prototypes_weigh_by_rows_or_clients_and_unseen_ones_are_kept() -> None:
-    p, counts = randn(3, C, D), torch.tensor([[9, 1, 0, 0], [1, 0, 2, 0], [5, 0, 1, 0]])
-    p = torch.where((counts > 0)[:, :, None], p, 7.0)  # what is absent must not be read
-    up = {"protos": Ragged(p, counts > 0), "counts": Ragged(counts, counts > 0), "ids": torch.arange(3)}
-    old = Ragged(randn(C, D, seed=5), torch.tensor([False, True, False, True]))
-    server = {"anchors": randn(C, D, seed=6), "protos": old, "local": torch.zeros(3).double()}
-    want = {
-        "rows": [(9 * p[0, 0] + p[1, 0] + 5 * p[2, 0]) / 15, p[0, 1], (2 * p[1, 2] + p[2, 2]) / 3],
-        "clients": [p[:, 0].mean(0), p[0, 1], (p[1, 2] + p[2, 2]) / 2],
-    }
-    for weighting, means in want.items():
-        got = FedSA(weighting=weighting).aggregate(server, up, TASK)["protos"]
-        assert_close(got.values[:3], torch.stack(means), **TIGHT)
-        assert torch.equal(got.values[3], old.values[3]) and got.present.all()
-    never = Ragged(old.values, torch.zeros(C, dtype=torch.bool))
-    assert FedSA().aggregate(server | {"protos": never}, up, TASK)["protos"].present.tolist() == [True] * 3 + [False]
-
-
 # -------------------------------------------------------------------------------------------------------- the loss
 
 
@@ -181,61 +159,6 @@ def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_sl
 
 
 # ---------------------------------------------------------------------------------- what is sent, and whose margin
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("kind", ["running", "final"])
-def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
-    kind: str, executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate(
-        "fedsa",
-        DIGITS,
-        data,
-        executor=executor,
-        prototypes=kind,
-        local_steps=2,
-        batch=1,
-        lr=0.1,
-        momentum=0.0,
-        lam_m=0.0,
-        lam_cc=0.0,
-        lam_r=2.0,
-    )
-    seen, f, short = record_uploads(sim, monkeypatch), sim.setup.federation, 0
-    nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
-    play(sim, 1)
-    for k, net in enumerate(nets):
-        found, met = [], []
-        for s in client_draws(sim, 1, k).rows[0]:
-            z = net.body(f.x[s])
-            found.append(z.detach()), met.append(f.y[s])
-            loss = F.cross_entropy(net.head(z), f.y[s]) + 2 * (z - anchors[f.y[s]]).square().mean()
-            sgd_step(loss, net, 0.1)
-        x, y = own_rows(sim, k)
-        rows, label = (torch.cat(found), torch.cat(met)) if kind == "running" else (net.body(x).detach(), y)
-        (values, present), (counts, counted) = ((t[k] for t in seen[0][n]) for n in ("protos", "counts"))
-        there = label.unique().tolist()
-        assert present.nonzero()[:, 0].tolist() == counted.nonzero()[:, 0].tolist() == there
-        short += len(y.unique()) - len(there)
-        for c in there:
-            assert_close(values[c], rows[label == c].mean(0), **TIGHT)
-            assert counts[c] == (y == c).sum()  # all its rows, not those met
-    assert (short > 0) == (kind == "running")
-
-
-def test_the_upload_leaves_padding_out() -> None:
-    m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
-    y, mask = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0]), torch.arange(9) < 6
-    z = m.body(x)
-    met = {"sums": randn(C, D, seed=2), "counts": torch.tensor([2, 5, 1, 0])}
-    for kind in ("final", "running"):
-        up = FedSA(prototypes=kind).upload(m, Data(x, y, mask, {}, met), {"anchors": randn(C, D)})
-        assert up["counts"].values.tolist() == [2, 3, 1, 0] and up["protos"].present.tolist() == [True] * 3 + [False]
-        for c, rows in enumerate([[0, 1], [2, 4, 5], [3]]):
-            want = z[rows].mean(0) if kind == "final" else met["sums"][c] / met["counts"][c]
-            assert_close(up["protos"].values[c], want, **TIGHT)
 
 
 @pytest.mark.parametrize("rule", ["larger", "global", "local"])

@@ -7,17 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers
 from torch import Tensor, nn
 from torch.testing import assert_close
 

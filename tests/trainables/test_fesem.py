@@ -8,17 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    copied,
-    next_task,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, next_task, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied, randn
 from torch import Tensor
 from torch.testing import assert_close
 

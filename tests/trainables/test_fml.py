@@ -9,18 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    copied,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -8,21 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, EARLY, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 

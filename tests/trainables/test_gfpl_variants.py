@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import DIGITS, TIGHT, assert_same_numbers, numbers, play, randn, random_federation, simulate
+from support.helpers import DIGITS, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, numbers, randn
 from torch.testing import assert_close
 
 from fedtune.core.trees import Ragged

@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers
 from torch import nn
 from torch.testing import assert_close
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.helpers import BATCHNORM, DIGITS, EARLY, numbers, play, random_federation, simulate
+from support.helpers import BATCHNORM, DIGITS, EARLY, play, random_federation, simulate
 from support.limits import SCORES, SENDS, Limit
+from support.numbers import numbers
 
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.scenario import Scenario

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from support.helpers import DIGITS, assert_same_numbers, numbers, play, random_federation, simulate
+from support.helpers import DIGITS, play, random_federation, simulate
+from support.numbers import assert_same_numbers, numbers
 
 from fedtune.experiment.algorithm import Phase
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import DIGITS, TIGHT, assert_close_numbers, copied, own_rows, play, random_federation, simulate
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import nn
 from torch.testing import assert_close
 

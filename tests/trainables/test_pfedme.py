@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.by_hand import common_model, distance, sgd_step
-from support.helpers import DIGITS, TIGHT, client_net, own_rows, play, random_federation, simulate
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT
 from torch import nn
 from torch.testing import assert_close
 

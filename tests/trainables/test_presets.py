@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from support.helpers import DIGITS, TIGHT, client_net, play, randn, random_federation, simulate
+from support.helpers import DIGITS, client_net, play, random_federation, simulate
+from support.numbers import TIGHT, randn
 from torch.testing import assert_close
 
 from fedtune.analysis.reproduction import plan as reproduction_plan
