@@ -117,6 +117,12 @@ def test_the_conflict_by_loops(weighing: str, beta: float, cap: float, k: int) -
     assert_close(got.item(), float(total / 8), **TIGHT)
 
 
+def test_with_one_client_only_the_fooling_term_remains() -> None:
+    net, one, alone = fresh(heads=2), heads(1), torch.ones(1, C).double()
+    got = FedGenP(lam_kl=0.0, cap=0.0).conflict(copied(net), torch.tensor(0), NOISE, XI, Y, one, alone)
+    assert_close(got.item(), float(-cross_entropies(one, variational(net, NOISE, XI, Y)[0], Y).mean()), **TIGHT)
+
+
 def test_past_the_bound_a_row_pushes_no_more() -> None:
     net, k = fresh(heads=2), 1
     h, *_ = variational(net, NOISE, XI, Y)
