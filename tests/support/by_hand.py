@@ -97,6 +97,20 @@ def assert_own(sim: Any, states: Sequence[Mapping[str, Tensor]]) -> None:
                 assert_close(t[row], states[k][n].detach(), **TIGHT, msg=lambda m, n=n: f"{n}: {m}")
 
 
+def movable(m: Model) -> Model:
+    """The model, by all of whose tensors a loss has a slope."""
+    return Model(m.net, {n: t.clone().requires_grad_() for n, t in m.tensors.items()})
+
+
+def assert_loss(got: Tensor, want: Tensor, m: Model) -> None:
+    """Two losses of a movable model have one value, and one slope."""
+    assert_close(got, want, **TIGHT)
+    leaves, how = list(m.tensors.values()), {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    slopes = (torch.autograd.grad(loss, leaves, **how) for loss in (got, want))
+    for n, a, b in zip(m.tensors, *slopes, strict=True):
+        assert_close(a, b, **TIGHT, msg=lambda msg, n=n: f"slope by {n}: {msg}")
+
+
 def slope(
     net: nn.Module, at: Mapping[str, Tensor], x: Tensor, y: Tensor, create_graph: bool = False
 ) -> dict[str, Tensor]:

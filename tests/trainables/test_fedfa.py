@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import step
+from support.by_hand import assert_loss, movable, step
 from support.helpers import (
     DIGITS,
     client_draws,
@@ -108,29 +107,19 @@ def test_two_rounds_by_hand(executor: str, config: dict, monkeypatch: pytest.Mon
             assert_close(v, whole, **TIGHT)
 
 
-def test_the_loss_by_hand() -> None:
+def test_both_losses_by_hand() -> None:
     m, x, y = model()
-    a, z = randn(C, D, seed=3), m.body(x).numpy()
-    logits, label = z @ m["head.weight"].numpy().T + m["head.bias"].numpy(), y.numpy()
-    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
-    classes, count = np.unique(label, return_counts=True)
-    term = sum(((z[label == c] - a[c].numpy()) ** 2).sum(1).mean() for c in classes) / C
+    m, a = movable(m), randn(C, D, seed=3)
+    z, classes, count = m.body(x), *y.unique(return_counts=True)
     assert len(classes) < C and count.min() < count.max()  # one is absent, and means over rows would be another number
     loss, tally = FedFA(lam=3.0).loss(m, Batch(x, y, {}), {"anchors": a})
-    assert_close(loss.item(), float(ce + 3 * term), **TIGHT)
-    assert tally["counts"].tolist() == np.bincount(label, minlength=C).tolist()
-    for c in classes:
-        assert_close(tally["sums"][c].numpy(), z[label == c].sum(0), **TIGHT)
-
-
-def test_the_second_loss_is_the_heads_on_all_anchors_whatever_the_batch() -> None:
-    m, x, y = model()
-    a = randn(C, D, seed=3)
-    logits = a.numpy() @ m["head.weight"].numpy().T + m["head.bias"].numpy()
-    want = np.mean([np.log(np.exp(r).sum()) - r[c] for c, r in enumerate(logits)])
-    for rows in (slice(2), slice(3, 9)):
+    assert_loss(loss, F.cross_entropy(m.head(z), y) + 3 * pull(z, y, a), m)
+    assert tally["counts"].tolist() == y.bincount(minlength=C).tolist()
+    for c in classes.tolist():
+        assert_close(tally["sums"][c], z[y == c].sum(0), **TIGHT)
+    for rows in (slice(2), slice(3, 9)):  # of the head alone, on all anchors, whatever the batch
         got = FedFA().calibrate(m, Batch(x[rows], y[rows], {}), {"anchors": a})
-        assert_close(got.item(), float(want), **TIGHT)
+        assert_loss(got, F.cross_entropy(m.head(a), torch.arange(C)), m)
 
 
 # ----------------------------------------------------------------------------------------------------------- anchors

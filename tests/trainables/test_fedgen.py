@@ -1,7 +1,4 @@
-"""FedGen: the client's loss, the generator's training and what is sent, by hand.
-
-At the end: the presets of every algorithm.
-"""
+"""FedGen: the client's loss and the generator's training by hand."""
 
 from __future__ import annotations
 
@@ -11,31 +8,16 @@ import torch
 import torch.nn.functional as F
 from support.by_hand import step
 from support.generators import as_net, at_work, inputs, loss_by_hand, module, two_clients
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
-from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, numbers, randn
-from support.rows import first
+from support.helpers import DIGITS, EARLY, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError
-from fedtune.core.hyper import hyperparameters
 from fedtune.engine import engine
-from fedtune.engine.simulation import Simulation
 from fedtune.experiment.algorithm import Model
-from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.registry import find, names
-from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedgen import FedGen
-from fedtune.tuning.options.options import ExperimentOptions
 
 SMALL = EARLY["fedgen"]
 D, C = 12, 4
@@ -153,65 +135,3 @@ def test_counts_are_the_latest_that_each_client_told() -> None:
         here = engine.participants(sim.setup, t).tolist()
         told[here] = held[here]
         assert sim.state.server["counts"].tolist() == told.tolist()
-
-
-# ------------------------------------------------------------------------------------------------------ presets
-
-PRESETS = [(name, preset) for name in names() for preset in find(name).presets]
-
-
-def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
-    assert {n for n, _ in PRESETS} >= {"fedavg", "fedensemble", "fedgen", "fedgenp", "fedhkd", "fedpa"}
-
-
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
-def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, preset: str) -> None:
-    known = Experiment(algorithm=name, scenario=DIGITS).hyperparameters()
-    for hp, value in find(name).presets[preset].items():
-        checked = known[hp].check(value)
-        assert checked == value and type(checked) is type(value)
-
-
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
-def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset: str) -> None:
-    values = find(name).presets[preset]
-    plain, other = (Experiment(algorithm=name, scenario=DIGITS, preset=p).configuration({}) for p in ("", preset))
-    text = dict(find(name).presets.get("as_text", {}))  # without one the defaults are the text
-    assert other == plain | values and plain | text == Experiment(
-        algorithm=name, scenario=DIGITS, preset="as_text"
-    ).configuration({})
-    pinned = Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
-    assert pinned.configuration({}) == plain | values | {"lr": 0.07, "momentum": 0.3}
-    assert pinned.configuration({"lr": 0.02}) == plain | values | {"lr": 0.02, "momentum": 0.3}
-    own = [n for n in values if n in hyperparameters(find(name))]
-    for n in own:
-        old = plain[n]
-        assert Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={n: old}).configuration(
-            {}
-        ) == plain | values | {n: old}
-
-
-@pytest.mark.parametrize(("name", "preset"), first(PRESETS, 6))
-def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
-    scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), two_clients()
-    small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
-    sim = Simulation(Experiment(algorithm=name, scenario=scenario, preset=preset), small, data, torch.float64)
-    want = simulate(name, scenario, data, **small, **find(name).presets[preset])
-    assert play(sim, 1) == play(want, 1)  # what acts later is among the values that the test before this one compares
-    assert_same_numbers(numbers(sim.state), numbers(want.state))
-
-
-def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
-    options = ExperimentOptions(
-        algo="fedavg", fields={"lr": 0.3, "batch_norm": "averaged"}, set={"momentum": 0.4}, preset="as_published"
-    )
-    found = options.experiment().configuration({})
-    assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
-    assert found["lr_decay"] == find("fedavg").presets["as_published"]["lr_decay"] != 1
-
-
-def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match="unknown preset of fedgen 'as_publish': did you mean 'as_published'.*as_text"):
-        Experiment(algorithm="fedgen", scenario=DIGITS, preset="as_publish").resolve({})
-    with pytest.raises(UserError, match="unknown preset of local 'as_published'"):
-        Experiment(algorithm="local", scenario=DIGITS, preset="as_published").resolve({})

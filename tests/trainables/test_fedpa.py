@@ -10,16 +10,7 @@ import torch
 import torch.nn.functional as F
 from support.by_hand import assert_one_step, step
 from support.generators import as_net, cross_entropies, inputs, module, told_by
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    next_task,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, EARLY, next_task, own_rows, play, random_federation, record_uploads, simulate
 from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, flat, randn
 from torch import Tensor
 from torch.testing import assert_close

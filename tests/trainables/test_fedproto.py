@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from support.by_hand import first_client
+import torch.nn.functional as F
+from support.by_hand import assert_loss, first_client, head_on, movable
 from support.helpers import DIGITS, random_federation, simulate
 from support.numbers import TIGHT, randn
 from torch.testing import assert_close
 
-from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Ragged, Task
 from fedtune.nn.prototypes import class_means
 from fedtune.trainables.fedproto import FedProto
 
@@ -20,11 +21,6 @@ SEEN = torch.tensor([True, False, True, True])
 def filled() -> Ragged:
     """Prototypes of three classes; the absent one is far off, so that reading it would show."""
     return Ragged(torch.where(SEEN[:, None], randn(4, 12, seed=9), 1e3), SEEN)
-
-
-def scores(m: Model, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    z = m.body(x).numpy()
-    return z, z @ m["head.weight"].numpy().T + m["head.bias"].numpy()
 
 
 def upload(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> dict:
@@ -47,20 +43,18 @@ def test_the_prototype_is_the_mean_over_all_rows_wherever_they_live() -> None:
 
 def test_the_loss_by_hand() -> None:
     m, x, y = first_client(simulate("fedproto", DIGITS, random_federation([9])))
-    z, logits = scores(m, x)
-    p, label = filled(), y.numpy()
-    ce = np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, label, strict=True)])
-    known, target = SEEN[y].numpy(), p.values[y].numpy()
-    pull = np.mean(((z - target) ** 2).sum(1) / 12 * known)
+    m, p = movable(m), filled()
+    z = m.body(x)
+    pull = (((z - p.values[y]) ** 2).mean(1) * SEEN[y]).mean()
     assert pull > 0 and not SEEN[y].all()
     got = FedProto(lam=3.0).loss(m, Batch(x, y, {}), {"protos": p})
-    assert_close(got.item(), float(ce + 3 * pull), **TIGHT)
+    assert_loss(got, F.cross_entropy(m.head(z), y) + 3 * pull, m)
 
 
 def test_the_prediction_is_the_nearest_prototype_or_at_first_the_head() -> None:
     m, x, _ = first_client(simulate("fedproto", DIGITS, random_federation([9])))
-    z, logits = scores(m, x)
-    p = filled()
+    p, z = filled(), m.body(x).numpy()
+    logits = head_on(m, z)
     ways = FedProto().predict(m, x, {"protos": p})
     assert list(ways) == ["nearest", "head"]
     far = np.sqrt(((z[:, None] - p.values.numpy()) ** 2).sum(2))

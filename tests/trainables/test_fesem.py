@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.helpers import DIGITS, next_task, play, random_federation, simulate
-from support.numbers import TIGHT, assert_close_numbers, copied, randn
+from support.helpers import DIGITS, next_task, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -148,22 +148,13 @@ def test_what_is_not_finite_is_left_for_the_engine_to_find(bad: float) -> None:
 
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
 def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict] = []
-    aggregate = FeSEM.aggregate
-
-    def taken(alg: FeSEM, server: dict, up: dict, task: Any) -> dict:
-        seen.append(up | {"shared": copied(up["shared"])})
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(FeSEM, "aggregate", taken)
     scenario = Scenario(model=model, features=8, participation=0.5)
     sim = simulate("fesem", scenario, random_federation([5, 9, 7, 4, 12, 6]), clusters=2, lr=0.3)
+    seen = record_uploads(sim, monkeypatch)
     centres: np.ndarray = np.zeros(0)
     cluster = np.full(6, -1)
     for t in range(1, 6):
-        row, kept = play(sim, 1)[0], len(seen)
-        assert kept == t
-        up = seen[-1]
+        row, up = play(sim, 1)[0], seen[t - 1]
         ids, n = up["ids"].numpy(), up["rows"].numpy()
         assert ids.tolist() == engine.participants(sim.setup, t).tolist()
         moving = [name for name, _ in sim.state.groups[0].net.named_parameters()]
