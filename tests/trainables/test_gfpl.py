@@ -178,15 +178,6 @@ def aggregated(up: dict, **config: Any) -> dict:
     return alg.aggregate(server, up, TASK)
 
 
-@pytest.mark.parametrize("threshold", [0.1, 3.0, 300.0])
-def test_order_of_arrival_changes_nothing(threshold: float) -> None:
-    up, order = uploads(), torch.tensor([2, 0, 1])
-    moved = {n: Ragged(r.values[order], r.present[order]) for n, r in up.items()}
-    a, b = (aggregated(u, threshold=threshold) for u in (up, moved))
-    assert torch.equal(a["mixtures"].present, b["mixtures"].present) and torch.equal(a["counted"], b["counted"])
-    assert_close(a["mixtures"].values, b["mixtures"].values, **TIGHT)  # by falling weight: the order is canonical
-
-
 def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() -> None:
     up = uploads()
     local, counts = unpack(up["mixtures"].values), up["counts"].values
