@@ -28,23 +28,12 @@ def test_an_interval_is_students():
     assert statistics.mean([1.0, 2.0, 3.0]).half == pytest.approx(4.302652729749464 / math.sqrt(3), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    [
-        ("test_acc", (0, 1)),
-        ("val_acc_worst10", (0, 1)),
-        ("test_f1", (0, 1)),
-        ("test_acc_all", (0, 1)),
-        ("val_acc_etf", (0, 1)),
-        ("test_loss", (0, LOSS_CAP)),
-        ("val_acc_std", (0, 0.5)),
-        ("comm_mb", (0, math.inf)),
-        ("val_gain", UNBOUNDED),
-        ("test_gain", UNBOUNDED),
-        ("val_acc_se", UNBOUNDED),
-        ("train_loss", UNBOUNDED),
-    ],
-)
+ENDS = dict.fromkeys(("test_acc", "val_acc_worst10", "test_f1", "test_acc_all", "val_acc_etf"), (0, 1))
+ENDS |= {"test_loss": (0, LOSS_CAP), "val_acc_std": (0, 0.5), "comm_mb": (0, math.inf)}
+ENDS |= dict.fromkeys(("val_gain", "test_gain", "val_acc_se", "train_loss"), UNBOUNDED)
+
+
+@pytest.mark.parametrize(("name", "ends"), ENDS.items())
 def test_figures_reach_no_further_than_their_metric(name: str, ends: tuple[float, float]) -> None:
     assert limits(name) == ends
     above, below = arms([0.95, 0.02, math.nan], [0.1, 0.1, math.nan], limits(name))
@@ -98,28 +87,12 @@ def made_up():
             for seed, jitter in enumerate((0.0, 0.02, 0.04)):
                 test = base + lift + jitter + noise[seed]
                 diverged = (name, configuration, seed) == ("c", "top 2", 1)
-                rows.append(
-                    {
-                        "algorithm": name,
-                        "configuration": configuration,
-                        "seed": seed,
-                        "trial": "t",
-                        "score": 0.4 if configuration == "default" else 0.9,
-                        "val_acc": val,
-                        "test_acc": math.nan if diverged else test,
-                        "test_acc_std": 0.1,
-                        "test_acc_worst10": 0.4,
-                        "comm_mb": 5.0,
-                        "rounds": 10,
-                        "rounds_to_95": 4,
-                        "mb_to_95": 2.0,
-                        "mb_per_round": 0.5,
-                        "seconds": 3.0,
-                        "reason": "",
-                        "config/lr": 0.1 if configuration == "top 2" else 0.2,
-                        "config/lam": math.nan,
-                    }
-                )
+                row = {"algorithm": name, "configuration": configuration, "seed": seed, "trial": "t", "reason": ""}
+                row |= {"score": 0.4 if configuration == "default" else 0.9, "val_acc": val}
+                row |= {"test_acc": math.nan if diverged else test, "test_acc_std": 0.1, "test_acc_worst10": 0.4}
+                row |= {"comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4, "mb_to_95": 2.0, "mb_per_round": 0.5}
+                row |= {"seconds": 3.0, "config/lr": 0.1 if configuration == "top 2" else 0.2, "config/lam": math.nan}
+                rows.append(row)
     frame = pd.DataFrame(rows)
     return frame.assign(chosen=fresh_seeds.is_tuned(frame))
 

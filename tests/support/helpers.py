@@ -36,7 +36,6 @@ from support.numbers import (  # noqa: F401 - for tests of other folders
 
 DIGITS = Scenario(model="mlp", features=12, clients=5, ways=4, ways_spread=2, shots=8, shots_spread=4)
 BATCHNORM = Scenario(model="fedgen-cnn", features=8)
-SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", alpha=0.3, floor=12)
 
 # what makes an algorithm's rare events happen within three rounds
 EARLY: dict[str, dict[str, Any]] = {name: dict(find(name).checked_with) for name in names()}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Ragged, Task
+from fedtune.experiment.algorithm import Batch, Ragged
 from fedtune.nn import architectures
 from fedtune.trainables.feddistill import FedDistill
 
@@ -31,9 +31,6 @@ def targets() -> Ragged:
 
 def clients(sim: Any) -> dict[str, Tensor]:
     return {n: t for n, t in numbers(sim.state).items() if n.startswith("client")}
-
-
-# ---------------------------------------------------------------------------------------------------- limit cases
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -59,9 +56,6 @@ def test_a_client_whose_classes_no_other_has_trains_as_local_and_the_others_do_n
     assert same == {0: False, 1: True, 2: False}
 
 
-# ------------------------------------------------------------------------------------------------------- the loss
-
-
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_loss_has_pytorchs_divergence_on_the_rows_with_a_target(temperature: float) -> None:
     m, x, y = first_client(simulate("feddistill", DIGITS, random_federation([9])))
@@ -71,9 +65,6 @@ def test_the_loss_has_pytorchs_divergence_on_the_rows_with_a_target(temperature:
     q, p = (logits[known] / temperature).log_softmax(1), (s.values[y[known]] / temperature).softmax(1)
     assert 0 < known.sum() < 9
     assert_loss(got, F.cross_entropy(logits, y) + 3 * F.kl_div(q, p, reduction="sum") / 9, m)
-
-
-# ------------------------------------------------------------------------------------------- who hears what of whom
 
 
 def mean_of_others(table: dict[int, dict[int, Tensor]], i: int, c: int, leave: bool) -> Tensor | None:
@@ -133,14 +124,3 @@ def own_net(sim: Any, k: int) -> architectures.Net:
     group = next(g for g in sim.state.groups if k in g.ids.tolist())
     net.load_state_dict({n: t[group.ids.tolist().index(k)].clone() for n, t in group.tensors.items()})
     return net.eval()
-
-
-def test_what_is_not_told_anew_stays_and_clients_count_alike() -> None:
-    alg, task = FedDistill(), Task(classes=C, features=12, clients=3, batch=4, seed=0)
-    old = Ragged(randn(3, C, C), torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0]]).bool())
-    new = Ragged(randn(2, C, C, seed=1), torch.tensor([[0, 1, 1, 0], [1, 0, 0, 0]]).bool())
-    values, present = alg.aggregate({"told": old}, {"logits": new, "ids": torch.tensor([0, 2])}, task)["told"]
-    assert present.int().tolist() == [[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0]]
-    assert torch.equal(values[0, :3], torch.stack([old.values[0, 0], new.values[0, 1], new.values[0, 2]]))
-    assert torch.equal(values[1], old.values[1])
-    assert torch.equal(values[2, :2], torch.stack([new.values[1, 0], old.values[2, 1]]))

@@ -71,15 +71,6 @@ def test_the_prediction_is_the_mean_of_the_uploaded_models(
         assert (row["val_acc_ensemble"], row["test_acc_ensemble"]) == (row["val_acc"], row["test_acc"])
 
 
-def test_logits_and_probabilities_are_different_means() -> None:
-    sims = [simulate("fedensemble", DIGITS, data(), average=a, lr=0.3) for a in ("logits", "probabilities")]
-    both = []
-    for sim in sims:
-        play(sim, 2)
-        both.append(softmax(predicted(sim, 0, randn(6, 1, 8, 8))["ensemble"].numpy()))
-    assert np.abs(both[0] - both[1]).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("share", "taking", "votes"), first([(0.5, 2, [1, 1, 2]), (0.75, 3, [1, 1, 1, 1]), (1.0, 4, [1, 1, 1, 1])], 1)
 )

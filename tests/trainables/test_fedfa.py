@@ -38,9 +38,6 @@ def model() -> tuple[Model, Tensor, Tensor]:
     return Model(sim.state.groups[0].net, sim.state.server["shared"]), x, y.clamp(max=3)
 
 
-# ------------------------------------------------------------------------------------------------- two steps a batch
-
-
 def pull(z: Tensor, y: Tensor, anchors: Tensor) -> Tensor:
     """The term of λ, class by class."""
     return sum(((z[y == c] - anchors[c]) ** 2).sum(1).mean() for c in y.unique().tolist()) / len(anchors)
@@ -122,9 +119,6 @@ def test_both_losses_by_hand() -> None:
         assert_loss(got, F.cross_entropy(m.head(a), torch.arange(C)), m)
 
 
-# ----------------------------------------------------------------------------------------------------------- anchors
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
 def test_an_anchor_moves_by_the_mean_of_what_was_met_and_stays_if_nothing_was(share: float) -> None:
     m, x, y = model()
@@ -134,14 +128,6 @@ def test_an_anchor_moves_by_the_mean_of_what_was_met_and_stays_if_nothing_was(sh
     assert torch.equal(got[[1, 4]], a[[1, 4]])
     for c in (0, 2, 3):
         assert_close(got[c], share * a[c] + (1 - share) * sums[c] / int(met[c]), **TIGHT)
-
-
-def test_the_server_weighs_models_and_anchors_by_rows() -> None:
-    a, w = randn(3, C, D), randn(3, 2, seed=1)
-    up = {"shared": {"w": w}, "anchors": a, "rows": torch.tensor([2, 5, 3]), "ids": torch.arange(3)}
-    got = FedFA().aggregate({"shared": {"w": w[0]}, "anchors": randn(C, D, seed=2)}, up, TASK)
-    assert_close(got["anchors"], 0.2 * a[0] + 0.5 * a[1] + 0.3 * a[2], **TIGHT)
-    assert_close(got["shared"]["w"], 0.2 * w[0] + 0.5 * w[1] + 0.3 * w[2], **TIGHT)
 
 
 @pytest.mark.parametrize(("classes", "features"), [(4, 12), (6, 6)])

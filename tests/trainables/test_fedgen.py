@@ -20,7 +20,6 @@ from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedgen import FedGen
 
 SMALL = EARLY["fedgen"]
-D, C = 12, 4
 
 
 def by_loops(logits: Tensor, y: Tensor) -> float:
@@ -103,19 +102,6 @@ def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch
             loss = loss + alg.eta * torch.exp(-(near * far).sum() / 64)
             step(optimizer, loss)
         assert_close_numbers(sim.state.server["nets"], as_net(whole))
-
-
-def test_the_generator_learns_what_the_heads_agree_on() -> None:
-    sim = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32, gen_lr=0.01, eta=0.0)
-    play(sim, 1)
-    noise, y = randn(40, 32), torch.arange(40) % 2
-    start = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32).state.server["nets"]
-    head = sim.state.server["shared"]
-    ce = [
-        by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y)
-        for g in (start, sim.state.server["nets"])
-    ]
-    assert ce[1] < 0.5 * ce[0]
 
 
 @pytest.mark.parametrize(

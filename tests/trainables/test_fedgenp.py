@@ -40,7 +40,7 @@ SMALL = EARLY["fedgenp"]
 Z, C, D = 5, 4, 6  # of the nets made here; runs have D = 12
 HEADS, NOISE, XI, Y = heads(3), randn(8, Z, seed=3), randn(8, D, seed=4), labels(8)
 COUNTS = torch.tensor([[3, 0, 4, 1], [1, 0, 4, 4], [4, 8, 0, 3]])  # totals 8
-ONE, TWO, PRIOR = ({"beta": 0.0, "lam_kl": 0.0}, {"beta": 1.0, "lam_kl": 0.0}, {"beta": 0.0, "lam_kl": 1.0})
+ONE, TWO = {"beta": 0.0, "lam_kl": 0.0}, {"beta": 1.0, "lam_kl": 0.0}
 
 
 def conflict(alg: FedGenP, k: int, net: dict[str, Tensor]) -> Tensor:
@@ -213,19 +213,8 @@ def test_no_gradient_reaches_a_generator_and_its_target_moves_nothing() -> None:
     "config", [{}, {"weighing": "labels", "rectify": True, "gen_optimizer": "sgd", "gen_lr": 0.01}], ids=["text", "not"]
 )
 def test_two_rounds_of_all_generators_training_by_hand(config: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate(
-        "fedgenp",
-        DIGITS,
-        two_clients(),
-        gen_steps=10,
-        gen_hidden=16,
-        gen_batch=8,
-        cap=1.0,
-        lam_kl=0.1,
-        gen_weight_decay=0.01,
-        gen_lr_decay=0.9,
-        **config,
-    )
+    work = {"gen_steps": 10, "gen_hidden": 16, "gen_batch": 8, "cap": 1.0, "lam_kl": 0.1, "gen_weight_decay": 0.01}
+    sim = simulate("fedgenp", DIGITS, two_clients(), gen_lr_decay=0.9, **work, **config)
     alg, seen = sim.setup.algorithm, record_uploads(sim, monkeypatch)
     wholes = [module(take(sim.state.server["nets"], k)) for k in range(2)]
     assert_same_numbers(as_net(wholes[0]), as_net(wholes[1]))  # one start for all

@@ -47,9 +47,6 @@ def test_the_loss_by_hand(soft: str, sharp: bool, temperature: float) -> None:
     assert_loss(got, F.cross_entropy(m.head(z), y) + 3 * apart[soft] / C + 2 * pull / 9, m)
 
 
-# ----------------------------------------------------------------------------------------------- what is told
-
-
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_what_is_told_is_the_mean_plus_sigma_times_the_clients_own_noise(
     executor: str, monkeypatch: pytest.MonkeyPatch

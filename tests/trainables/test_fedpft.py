@@ -44,16 +44,8 @@ def test_one_component_is_each_classs_gaussian(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_two_rounds_of_the_head_by_hand(executor: str) -> None:
     """Two Gaussians of unequal rows make one mixture; the second round goes on from the first one's head."""
-    sim = simulate(
-        "fedpft",
-        DIGITS,
-        random_federation([30, 14], [[0, 1], [1, 0]]),
-        executor=executor,
-        components=1,
-        head_optimizer="sgd",
-        head_lr=0.3,
-        **SMALL,
-    )
+    work = {"executor": executor, "components": 1, "head_optimizer": "sgd", "head_lr": 0.3}
+    sim = simulate("fedpft", DIGITS, random_federation([30, 14], [[0, 1], [1, 0]]), **SMALL, **work)
     layer, gaussians = nn.Linear(D, 4).double(), []
     nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
     for k in range(2):

@@ -36,9 +36,6 @@ def own_margin(vectors: dict[int, Tensor]) -> float:
     return margin_by_hand(vectors) if len(vectors) > 1 else 0.0
 
 
-# --------------------------------------------------------------------------------------------------------- anchors
-
-
 def test_raw_anchors_are_gaussian_and_embedded_ones_by_hand() -> None:
     task = TASK._replace(classes=30, features=8)
     raw, again, other = (FedSA(embed=False).init(task._replace(seed=s))["anchors"] for s in (0, 0, 1))
@@ -92,9 +89,6 @@ def test_drift_0_keeps_anchors_bit_for_bit_and_another_moves_those_that_were_see
         assert {c for c in range(C) if not torch.equal(now[c], first[c])} == moved
 
 
-# -------------------------------------------------------------------------------------------------------- the loss
-
-
 @pytest.mark.parametrize("weights", [(2.0, 0.0, 0.0), (0.0, 3.0, 0.0), (0.0, 0.0, 5.0), (2.0, 3.0, 5.0)])
 @pytest.mark.parametrize("rule", ["larger", "none"])
 def test_the_loss_by_hand(rule: str, weights: tuple[float, float, float]) -> None:
@@ -122,9 +116,6 @@ def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_sl
         loss, _ = FedSA().loss(Model(m.net, leaves), Batch(x, y, {}), {"anchors": anchors, "margin": torch.ones(())})
         for g in torch.autograd.grad(loss, list(leaves.values())):
             assert g.isfinite().all()
-
-
-# ---------------------------------------------------------------------------------- what is sent, and whose margin
 
 
 @pytest.mark.parametrize("rule", ["larger", "global", "local"])
@@ -170,9 +161,6 @@ def test_the_margin_that_was_sent_is_the_one_that_trains() -> None:
         ends.append(numbers(sim.state))
     apart = [any(not torch.equal(t, ends[1][n]) for n, t in ends[0].items() if f"client {k}/" in n) for k in range(3)]
     assert apart == [False, True, False]
-
-
-# -------------------------------------------------------------------------------------------------------- prediction
 
 
 def test_it_predicts_by_prototypes_anchors_and_head() -> None:

@@ -46,9 +46,6 @@ def test_imitation_is_pytorchs_divergence_and_moves_the_teacher_only_when_couple
     assert_close(found[1], whole[1] if coupled else torch.zeros_like(teacher), **TIGHT)
 
 
-# ---------------------------------------------------------------------------------------------- the limit case
-
-
 @pytest.mark.parametrize(
     ("rows", "weighing"), [([9, 9, 9], "clients"), ([5, 13, 7], "rows")], ids=["plain mean, equal rows", "by rows"]
 )
@@ -83,9 +80,6 @@ def test_memes_of_unequal_clients_count_alike_unless_weighed() -> None:
     up = {"shared": {"w": torch.tensor([[0.0], [6.0]])}, "rows": torch.tensor([2, 1]), "ids": torch.tensor([0, 1])}
     assert alg.aggregate({}, up, None)["shared"]["w"].item() == 3  # type: ignore[arg-type]
     assert plain.aggregate({}, up, None)["shared"]["w"].item() == 2  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------------------------ a round
 
 
 def one_batch(**config: Any) -> tuple[FML, Model, Batch, architectures.Net, architectures.Net]:
@@ -152,9 +146,6 @@ def test_a_round_by_hand_each_net_of_each_client_clipped_by_itself(
             assert_close_numbers(dict(pair(sim, k)[0].state_dict()), want[k][0])
         mean = {f"meme.{n}": sum(w[1][n] for w in want) / 3 for n in want[0][1]}
         assert_close_numbers(sim.state.server["shared"], mean)
-
-
-# ----------------------------------------------------------------------------------------- what is common, and scored
 
 
 def test_only_the_meme_is_sent_and_predicts_nothing() -> None:

@@ -149,16 +149,6 @@ def test_an_event_costs_exactly_what_the_paper_counts(threshold: float, monkeypa
         assert event["fusion_ratio"] < 1
 
 
-def test_pack_sends_weight_mean_and_deviation_and_unpack_gives_the_mixture_back() -> None:
-    mixture = Mixtures(randn(3, 2).abs(), randn(3, 2, 5, seed=1), randn(3, 2, 5, seed=2) ** 2)
-    table = pack(mixture)
-    assert table.shape == (3, 2, 11)
-    assert torch.equal(table[..., 0], mixture.weights) and torch.equal(table[..., 1:6], mixture.means)
-    assert_close(table[..., 6:] ** 2, mixture.variances, **TIGHT)
-    for got, want in zip(unpack(table), mixture, strict=True):
-        assert_close(got, want, **TIGHT)
-
-
 def uploads(clients: int = 3, seed: int = 0) -> dict:
     weights = torch.rand(clients, C, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.1
     present = torch.ones(clients, C, 2, dtype=torch.bool)
@@ -191,18 +181,6 @@ def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() ->
             assert_close(got.weights[c], torch.ones(1, dtype=torch.float64), **TIGHT)
             assert_close(got.means[c, 0], mean, **TIGHT)
             assert_close(got.variances[c, 0], w @ (v + (mu - mean) ** 2), **TIGHT)
-
-
-def test_nothing_fused_is_everybodys_components_weighted_by_the_rows_they_stand_for() -> None:
-    up = uploads()
-    server = aggregated(up, threshold=0.1)
-    assert server["mixtures"].present.sum(1).tolist() == [6, 5, 5, 0]
-    local, got = unpack(up["mixtures"].values), unpack(server["mixtures"].values)
-    w = (local.weights * up["counts"].values[..., None])[:, 0].flatten()
-    order = w.argsort(descending=True)
-    assert_close(got.weights[0], (w / w.sum())[order], **TIGHT)
-    assert_close(got.means[0], local.means[:, 0].flatten(0, 1)[order], **TIGHT)
-    assert server["counted"].tolist() == [16, 16, 16, 16]
 
 
 # ----------------------------------------------------------------------------------------- pseudo-features
