@@ -183,11 +183,11 @@ class Experiment(Workload):
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
         cls, declared = self._class(), self.hyperparameters()
-        values = self._preset(cls) | self.defaults | self.pinned | config
+        own, values = hyperparameters(cls), self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
             if name not in declared:
                 raise unknown(f"hyperparameter of {self.algorithm}", name, declared, f"fedtune list {self.algorithm}")
-        of_algorithm = {n: v for n, v in values.items() if n in hyperparameters(cls)}
+        of_algorithm = {n: v for n, v in values.items() if n in own}
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in of_algorithm})
         return cls(**of_algorithm), scenario
 
