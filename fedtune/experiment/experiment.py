@@ -84,9 +84,8 @@ class Experiment(Workload):
     def traits(self) -> Traits:
         """What the algorithm declares.
 
-        The derived space has the algorithm's hyperparameters with a range, except those with a late effect and those
-        that change the shape of the weights; and the clients' optimisation, as for every algorithm.  Choices are left
-        to a file: most are variants of the method.
+        The derived space has the algorithm's hyperparameters with a range that neither matter late only nor change the
+        shape of the weights, and the clients' optimisation.  Choices, which are variants of a method, are left out.
         """
         cls, declared = self._class(), hyperparameters(self._class())
         ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
@@ -404,9 +403,7 @@ def built_in(workload: Workload, command: str) -> Experiment:
 
 
 def _traffic(cls: type[Algorithm]) -> frozenset[str] | None:
-    """The hyperparameters that may change how many bytes plain averaging sends: shared parts and rows; None if the
-    algorithm may send anything else.
-    """
+    """The hyperparameters that may change how many bytes are sent; None if it sends more than plain averaging does."""
     as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
     if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
         return None
@@ -460,9 +457,7 @@ def _averages_alike(alg: Algorithm, forms: tuple[NetStructure, ...], scenario: S
 
 
 def fitting(scenario: Scenario) -> list[str]:
-    """The algorithms that run on a scenario's architectures, some with a --set: what they share has the same shapes in
-    all.
-    """
+    """The algorithms, some with a --set, whose shared parts have the same shapes in a scenario's architectures."""
     nets, commands = _architectures(scenario), []
     for name in registry.names():
         cls = registry.find(name)

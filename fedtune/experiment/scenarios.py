@@ -160,9 +160,7 @@ FOLLOWS = {  # fields of OWN that depend on the data (`user_scenario.defaults`),
 
 
 def find(name: str) -> Scenario:
-    """The scenario of this name, or that of the user's own data of this name; UserError with the nearest name
-    otherwise.
-    """
+    """The scenario of this name, or of the user's own data; otherwise UserError with the nearest name."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     if not _is_own(name):
