@@ -24,6 +24,7 @@ _DECLARED = "__hyperparameters__"  # where a class keeps them
 NUMBER = r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 RANGE = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})(\s+log)?\s*")  # a range as it is written
 WHOLE = re.compile(r"[+-]?\d+")
+RECORDED, LISTS = ("default", "low", "high", "log", "symbol", "help"), ("choices", "extra_values")  # in a record
 
 
 class Range(NamedTuple):
@@ -147,17 +148,14 @@ class Hyperparameter:
 
     def to_record(self) -> dict[str, Any]:
         """What a reader of a run needs of it."""
-        lists = {"choices": list(self.choices), "extra_values": list(self.extra_values)}
-        fields = {name: getattr(self, name) for name in ("default", "low", "high", "log", "symbol", "help")}
-        return fields | {name: values for name, values in lists.items() if values}
+        lists = {name: list(values) for name in LISTS if (values := getattr(self, name))}
+        return {name: getattr(self, name) for name in RECORDED} | lists
 
     @classmethod
     def from_record(cls, name: str, fields: Mapping[str, Any]) -> Hyperparameter:
         """The declaration in a record."""
-        values: dict[str, Any] = {
-            n: fields[n] for n in ("default", "low", "high", "log", "symbol", "help") if n in fields
-        }
-        values |= {n: tuple(fields.get(n) or ()) for n in ("choices", "extra_values")}
+        values: dict[str, Any] = {n: fields[n] for n in RECORDED if n in fields}
+        values |= {n: tuple(fields.get(n) or ()) for n in LISTS}
         return cls(name=name, **values)
 
     def _refuse(self, value: Any) -> UserError:

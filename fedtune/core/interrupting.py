@@ -32,8 +32,7 @@ def terminable(to_the_end: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in NUMBERS}
-    handlers = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+    handlers = {number: handler for number in NUMBERS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     if handlers and _interrupt not in handlers.values():
         _signalled.clear()
     for number in handlers:
@@ -63,21 +62,27 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def deferred() -> Iterator[None]:
     """Let Ctrl-C and its like wait for the end of the block, which would leave something half made."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     signals: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *NUMBERS)}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, lambda number, _: signals.append(number))
     try:
-        yield
+        with _restored(signal.SIGINT, *NUMBERS) as handlers:
+            for number in filter(lambda n: callable(handlers[n]), handlers):
+                signal.signal(number, lambda number, _: signals.append(number))
+            yield
+    finally:
+        if signals:
+            signal.raise_signal(signals[0])
+
+
+@contextmanager
+def _restored(*numbers: int) -> Iterator[dict[int, Any]]:
+    """The handlers of these signals, restored after the block; none but in the main thread, which receives signals."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: handler for number in numbers if is_main and (handler := signal.getsignal(number)) is not None}
+    try:
+        yield handlers
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if signals:
-            signal.raise_signal(signals[0])
 
 
 def _unheard(unraisable: Any) -> None:
@@ -101,14 +106,8 @@ def interrupt_again() -> None:
 @contextmanager
 def ctrl_c_kept() -> Iterator[None]:
     """Restore the handler of Ctrl-C after the block, because Tune leaves its own in place."""
-    if threading.current_thread() is not threading.main_thread():
+    with _restored(signal.SIGINT):
         yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def end_with_parent() -> None:

@@ -12,9 +12,8 @@ def keep_freed_memory() -> bool:
     """Tell the C library to keep freed memory for the next step instead of returning it to the system; call it once.
 
     A stacked step frees and allocates the same few buffers of 1 to 50 MB.  glibc returns them each time, and the next
-    step pays a page fault for every 4 kB: 1500 faults a step of the two-conv CNN at B = 4 (a third of its time), 6000
-    at B = 32.  Values do not change, and the loop over clients is not slower.  The process stays as large as its
-    largest step.  Returns whether it took effect: False if the C library is not glibc.
+    step pays a page fault for every 4 kB, up to a third of its time.  The process stays as large as its largest step.
+    Returns whether it took effect: False if the C library is not glibc.
     """
     if sys.platform != "linux":
         return False

@@ -209,23 +209,21 @@ def _over_clients(name: str, share: Tensor) -> dict[str, float]:
 
 
 def by_class(prefix: str, counts: Tensor) -> dict[str, float]:
-    """Balanced accuracy and macro F1, averaged over clients.  counts [k, 3, C]: rows of each class, predicted rows,
-    correct rows.
+    """Balanced accuracy and macro F1, averaged over clients.  counts [k, 3, C]: rows, predicted rows, correct rows.
 
     Per client these are scikit-learn's `balanced_accuracy_score` and `f1_score` with average="macro".
     """
     import torch
 
     rows, predicted, correct = counts.double().unbind(1)
-    denominators = torch.stack([rows, rows + predicted])  # the denominators; F1 counts correct rows twice
+    denominators = torch.stack([rows, rows + predicted])  # F1 counts correct rows twice
     ratios = torch.stack([correct, 2 * correct]) / denominators.clamp(min=1)
     recall, f1 = (ratios.sum(2) / (denominators > 0).sum(2)).mean(1).tolist()
     return {f"{prefix}_acc_balanced": recall, f"{prefix}_f1": f1}
 
 
 def on_foreign(counts: Tensor, classes_held: Tensor) -> dict[str, float]:
-    """Accuracy on rows of classes that a client does not hold, averaged over clients; empty if every client holds all
-    classes.
+    """Accuracy on rows of classes that a client does not hold, averaged over clients; empty if each holds all.
 
     counts [k, 3, C] as in `by_class`, for rows of all classes; held [k, C] bool.
     """

@@ -56,9 +56,7 @@ class Objective(NamedTuple):
         return name if name in METRICS or self.name not in METRICS else "test_acc"
 
     def reported(self, columns: Collection[str]) -> str:
-        """The column that tables of fresh-seed runs compare: the matching test metric; else test accuracy; where there
-        is neither, the metric itself.
-        """
+        """The column that tables of fresh-seed runs compare: the matching test metric, test accuracy, or itself."""
         return next((name for name in (self.tested, "test_acc") if name in columns), self.name)
 
     def sign_of(self, column: str) -> int:
@@ -113,7 +111,7 @@ def final(name: str) -> str:
 def parse(text: str, selectable: Mapping[str, str] = OBJECTIVES) -> tuple[Objective, ...]:
     """Parse one objective, or two separated by a comma; UserError if a search cannot optimise it.
 
-    known: the metrics that may select, with their directions; "" if the direction must be given.
+    selectable: the metrics that may select, with their directions; "" if the direction must be given.
     """
     objectives = tuple(_objective(part.strip(), selectable) for part in text.split(","))
     if len(objectives) > 2 or len({o.name for o in objectives}) < len(objectives):
@@ -135,9 +133,7 @@ def _objective(text: str, selectable: Mapping[str, str]) -> Objective:
 
 
 def constraints(text: str, selectable: Collection[str] = OBJECTIVES) -> tuple[Constraint, ...]:
-    """Parse constraints, separated by commas; none for an empty text.  UserError for anything else.  known: as in
-    `parse`.
-    """
+    """Parse constraints, separated by commas; none for an empty text.  UserError for anything else."""
     parsed = tuple(_constraint(part.strip(), selectable) for part in text.split(",")) if text else ()
     for name in dict.fromkeys(c.name for c in parsed):
         _require_values(name, [c for c in parsed if c.name == name])
@@ -150,8 +146,7 @@ def _require_values(name: str, bounds: Sequence[Constraint]) -> None:
     low = max([lowest, *(c.bound for c in bounds if c.rule == ">=")])
     high = min([highest, *(c.bound for c in bounds if c.rule == "<=")])
     if low > high:
-        values = f"{name} is {lowest:g} to {highest:.3g}" if highest < math.inf else f"{name} is {lowest:g} or more"
-        range = f", and {values}" if name in METRICS else ""
+        range = f", and {name} is {lowest:g} to {highest:.3g}" if name in METRICS else ""
         raise UserError(f"--subject-to must allow some value of {name}, but got {','.join(map(str, bounds))}{range}")
 
 
@@ -174,11 +169,9 @@ def _require_known(name: str, kind: str, names: Collection[str]) -> None:
         return
     if name.startswith(TEST):
         of_validation = f"val_{name.removeprefix(TEST)}"
-        advice = f"use {of_validation}" if of_validation in names else f"use one of {', '.join(names)}"
-        raise UserError(
-            f"a search must not use test data, or test figures would no longer estimate new data, but got {name}; "
-            f"{advice}"
-        )
+        advice = of_validation if of_validation in names else f"one of {', '.join(names)}"
+        rule = "a search must not use test data, or test figures would no longer estimate new data"
+        raise UserError(f"{rule}, but got {name}; use {advice}")
     raise unknown(kind, name, list(names))
 
 
@@ -240,13 +233,11 @@ class Goal(NamedTuple):
         return -self.first.sign * (WORST + broken) if broken else float(result[self.first.attribute])
 
     def of_diverged(self, chance: float | None, worst_of: Callable[[str], float | None] = worst) -> dict[str, float]:
-        """What a diverged trial reports: accuracy at chance level if that is known, and the worst value of all other
-        metrics that decide.
+        """What a diverged trial reports: accuracy at chance level if known, and the worst of all that decides.
 
         worst_of: the worst value of a metric; None if there is none.
         """
-        worst_values = {o.name: worst_of(o.name) for o in self.objectives}
-        worst = {o.name: -o.sign * WORST if (value := worst_values[o.name]) is None else value for o in self.objectives}
+        worst = {o.name: -o.sign * WORST if (w := worst_of(o.name)) is None else w for o in self.objectives}
         judged = {JUDGED: -self.first.sign * 2 * WORST} if self.constraints else {}
         return worst | judged | ({} if chance is None else {METRIC: chance})
 

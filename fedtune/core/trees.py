@@ -1,6 +1,4 @@
-"""Trees of tensors whose first axis is the clients, and two ways to run one client's function on all of them.  A tree
-is a tensor, a dict of trees, or a `Ragged`.  `K` is the client axis of a tree on the server's side.
-"""
+"""Trees of tensors (a tensor, a dict of trees, or a `Ragged`) whose first axis is the K clients."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -84,9 +84,8 @@ class Experiment(Workload):
     def traits(self) -> Traits:
         """What the algorithm declares.
 
-        The derived space has the algorithm's hyperparameters with a range, except those with a late effect and those
-        that change the shape of the weights; and the clients' optimisation, as for every algorithm.  Choices are left
-        to a file: most are variants of the method.
+        The derived space has the algorithm's hyperparameters with a range that neither matter late only nor change the
+        shape of the weights, and the clients' optimisation.  Choices, which are variants of a method, are left out.
         """
         cls, declared = self._class(), hyperparameters(self._class())
         ranges = [n for n, hp in declared.items() if hp.low is not None and not hp.late and n not in cls.structural]
@@ -120,7 +119,7 @@ class Experiment(Workload):
     def idle(self, config: dict[str, Any]) -> dict[str, str]:
         """The hyperparameters without an effect under a configuration, with reasons; UserError if it is invalid."""
         algorithm, scenario = self.resolve(config)
-        return scenario.idle() | hooks.words(algorithm, "idle", algorithm.idle(scenario))
+        return scenario.idle() | hooks.by_name(algorithm, "idle", algorithm.idle(scenario), "reasons")
 
     def first_rounds(self, config: dict[str, Any], names: Iterable[str]) -> dict[str, int]:
         """The first round whose evaluation can depend on each of these hyperparameters, under a configuration."""
@@ -178,20 +177,18 @@ class Experiment(Workload):
 
     def hyperparameters(self) -> dict[str, Hyperparameter]:
         """The hyperparameters of the algorithm and the scenario."""
-        user_files.register(self.own)
-        return hyperparameters(Scenario) | hyperparameters(registry.find(self.algorithm))
+        return hyperparameters(Scenario) | hyperparameters(self._class())
 
     def resolve(self, config: dict[str, Any]) -> tuple[Algorithm, Scenario]:
         """The algorithm and scenario under a configuration; UserError for unknown names and bad values."""
-        declared = self.hyperparameters()  # also registers its files
-        cls = registry.find(self.algorithm)
-        values = self._preset(cls) | self.defaults | self.pinned | config
+        cls, declared = self._class(), self.hyperparameters()
+        own, values = hyperparameters(cls), self._preset(cls) | self.defaults | self.pinned | config
         for name in values:
             if name not in declared:
                 raise unknown(f"hyperparameter of {self.algorithm}", name, declared, f"fedtune list {self.algorithm}")
-        of_algorithm = hyperparameters(cls)
+        of_algorithm = {n: v for n, v in values.items() if n in own}
         scenario = self.scenario.override(**{n: v for n, v in values.items() if n not in of_algorithm})
-        return cls(**{n: v for n, v in values.items() if n in of_algorithm}), scenario
+        return cls(**of_algorithm), scenario
 
     def _preset(self, cls: type[Algorithm]) -> dict[str, Any]:
         # without a preset "as_text", the defaults follow the text
@@ -208,10 +205,8 @@ class Experiment(Workload):
     def default(self) -> dict[str, Any]:
         """The default of every hyperparameter; if it leaves a choice open, its actual value (None: lr)."""
         alg, values = self.resolve({})[0], self.configuration({})
-        return {
-            n: values["lr"] if v is None else v
-            for n, v in (values | hooks.words(alg, "resolved_defaults", alg.resolved_defaults())).items()
-        }
+        values |= hooks.by_name(alg, "resolved_defaults", alg.resolved_defaults(), "values")
+        return {n: values["lr"] if v is None else v for n, v in values.items()}
 
     @property
     def own_metrics(self) -> tuple[OwnMetric, ...]:
@@ -239,9 +234,7 @@ class Experiment(Workload):
             )
         _require_what_it_computes_with(alg, self.algorithm, scenario, forms)
         if scenario.batch == 1:
-            (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
-            task = task_of(scenario, classes, shape, self.seed, dtype)
-            _require_fit(alg, task._replace(t=1), scenario.frozen, _architectures(scenario), dtype)
+            _require_fit(alg, scenario, self.seed)
         if scenario.evaluation != "personal":
             _require_global(alg, scenario, forms, self.algorithm)
         if not _averages_alike(alg, forms, scenario):
@@ -302,7 +295,7 @@ class Experiment(Workload):
         model = alg.scored_model or model
         if scenario.frozen:
             model += f", the {' and '.join(scenario.frozen)} with its initial weights"
-        if any(p in shared for p in form.with_statistics) and not form.stays:
+        if any(part_of(n) in shared for n in form.buffers) and not form.stays:
             rule = {"averaged": "averaged", "personal": "each client's own"}[scenario.batch_norm]
             model += f", BatchNorm statistics {rule}"
         if form.adapts:
@@ -322,11 +315,6 @@ class NetStructure(NamedTuple):
     stays: frozenset[str]  # tensors of shared parts that stay with each client
     unsent: frozenset[str]  # those of `stays` that the client does not send either
     adapts: bool  # whether a client trains before it is scored
-
-    @property
-    def with_statistics(self) -> frozenset[str]:
-        """The parts that have buffers."""
-        return frozenset(map(part_of, self.buffers))
 
 
 @lru_cache(maxsize=32)
@@ -356,17 +344,15 @@ def _form(alg: Algorithm, scenario: Scenario, architecture: architectures.Net) -
     with randomness.seeded(0):
         task = task_of(scenario, classes, shape, 0, dtype_of(scenario))
         net = hooks.built(alg, net, task)
-    shapes, buffers = {n: t.shape for n, t in net.state_dict().items()}, frozenset(n for n, _ in net.named_buffers())
-    unsent, adapts = frozenset(hooks.stays(alg, net)), bool(plans.adapting(alg, task))
-    stays = unsent | plans.not_given(alg, net, task)
+    unsent = frozenset(hooks.stays(alg, net))
     return NetStructure(
         parts=tuple(parts(net)),
-        shapes=shapes,
-        buffers=buffers,
+        shapes={n: t.shape for n, t in net.state_dict().items()},
+        buffers=frozenset(n for n, _ in net.named_buffers()),
         head_was=architecture.head_was,
-        stays=stays,
+        stays=unsent | plans.not_given(alg, net, task),
         unsent=unsent,
-        adapts=adapts,
+        adapts=bool(plans.adapting(alg, task)),
     )
 
 
@@ -395,18 +381,16 @@ def task_of(
     scenario: Scenario, classes: int, shape: architectures.Shape, seed: int, dtype: torch.dtype = torch.float32
 ) -> Task:
     """The Task of a scenario on data of this shape and type."""
-    width = architectures.width(scenario.model, shape, classes, scenario.features, dtype)
-    members, m = catalogue.members(scenario.model), scenario.participants
     return Task(
         classes=classes,
-        features=width,
+        features=architectures.width(scenario.model, shape, classes, scenario.features, dtype),
         clients=scenario.clients,
         batch=scenario.batch,
         seed=seed,
         shape=shape,
-        models=members,
+        models=catalogue.members(scenario.model),
         rounds=scenario.rounds,
-        taking_part=m,
+        taking_part=scenario.participants,
         averaging=scenario.averaging,
     )
 
@@ -419,9 +403,7 @@ def built_in(workload: Workload, command: str) -> Experiment:
 
 
 def _traffic(cls: type[Algorithm]) -> frozenset[str] | None:
-    """The hyperparameters that may change how many bytes plain averaging sends: shared parts and rows; None if the
-    algorithm may send anything else.
-    """
+    """The hyperparameters that may change how many bytes are sent; None if it sends more than plain averaging does."""
     as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
     if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
         return None
@@ -475,9 +457,7 @@ def _averages_alike(alg: Algorithm, forms: tuple[NetStructure, ...], scenario: S
 
 
 def fitting(scenario: Scenario) -> list[str]:
-    """The algorithms that run on a scenario's architectures, some with a --set: what they share has the same shapes in
-    all.
-    """
+    """The algorithms, some with a --set, whose shared parts have the same shapes in a scenario's architectures."""
     nets, commands = _architectures(scenario), []
     for name in registry.names():
         cls = registry.find(name)
@@ -494,23 +474,20 @@ def fitting(scenario: Scenario) -> list[str]:
     return commands
 
 
-def _require_fit(
-    alg: Algorithm, task: Task, frozen: Sequence[str], nets: Sequence[nn.Module], dtype: torch.dtype
-) -> None:
-    """UserError if this round trains on a batch of one row a part that needs two, as BatchNorm does.
-
-    nets: of the task's models.
-    """
+def _require_fit(alg: Algorithm, scenario: Scenario, seed: int) -> None:
+    """UserError if round 1 trains on a batch of one row a part that needs two, as BatchNorm does."""
+    (shape, classes), dtype = shape_of(scenario), dtype_of(scenario)
+    task = task_of(scenario, classes, shape, seed, dtype)._replace(t=1)
     plan: list[Any] = []
     with suppress(Exception):  # other errors are reported where it runs
         plan += alg.round(task)
     trained = {p for phase in plan if isinstance(phase, Phase) for p in phase.train or ("body", "head")}
-    for name, net in zip(task.models, nets, strict=False):
+    for name, net in zip(task.models, _architectures(scenario), strict=False):
         for part, module in net.named_children():
-            module.train(part in trained and part not in frozen)
+            module.train(part in trained and part not in scenario.frozen)
         try:
             with torch.no_grad(), randomness.seeded(0):
-                net(torch.zeros(1, *task.shape, dtype=dtype))
+                net(torch.zeros(1, *shape, dtype=dtype))
         except Exception as error:  # other errors are reported where the net is trained
             if rule := rule_of(error, net):
                 raise UserError(f"{rule}; {layer_of(error, net)} of {name}") from error

@@ -28,8 +28,20 @@ def wrong(alg: Algorithm, hook: str, must: str, actual: str, advice: str = "") -
     from fedtune.experiment.user_algorithms import place_of
 
     cls: Any = type(alg)
-    place = place_of(cls, _own_method(cls, hook))
-    return UserError(f"{place}: {cls.__name__}.{hook} must return {must}, but {actual}{advice and f'; {advice}'}")
+    return _error(f"{place_of(cls, _own_method(cls, hook))}: {cls.__name__}.{hook}", must, actual, advice)
+
+
+def _wrong_code(code: Any, must: str, actual: str, advice: str = "") -> UserError:
+    """The error for what a loss, or another function of a phase, returns."""
+    while hasattr(code, "func"):  # a partial
+        code = code.func
+    inner = getattr(code, "__code__", None)
+    place = f"{inner.co_filename}:{inner.co_firstlineno}: " if inner else ""
+    return _error(f"{place}{getattr(code, '__name__', type(code).__name__)}", must, actual, advice)
+
+
+def _error(who: str, must: str, actual: str, advice: str) -> UserError:
+    return UserError(f"{who} must return {must}, but {actual}{advice and f'; {advice}'}")
 
 
 @lru_cache(maxsize=256)
@@ -60,26 +72,30 @@ def text_of(value: Any) -> str:
 # any tree ----------------------------------------------------------------------------------------------------------
 
 
-def tree(alg: Algorithm, hook: str, result: Checked, contents: str, clients: int | None = None) -> dict[str, Tree]:
-    """Check a dict of trees of tensors, with a first axis of `clients` if given."""
+def by_name(
+    alg: Algorithm, hook: str, result: Checked, contents: str, holds: Callable[[Any], bool] = lambda _: True
+) -> dict[str, Any]:
+    """Check a dict by name, and that each of its values is one."""
     if not is_own(alg, hook):
         return result
-    must = f"a dict of {contents} by name"
-    if not isinstance(result, dict):
-        raise wrong(alg, hook, must, f"returns {text_of(result)}", "{} is nothing" if result is None else "")
-    if name := next((n for n in result if not isinstance(n, str)), None):
-        raise wrong(alg, hook, must, f"has the name {shown(name)}")
-    for name, leaf in named(result).items():
+    must = f"a dict of {contents} by name, {{}} for nothing"
+    if not isinstance(result, Mapping):
+        raise wrong(alg, hook, must, f"returns {text_of(result)}")
+    for name, value in result.items():
+        if not isinstance(name, str) or not holds(value):
+            raise wrong(alg, hook, must, f"{shown(name)} is {text_of(value)}")
+    return dict(result)
+
+
+def tree(alg: Algorithm, hook: str, result: Checked, contents: str, clients: int | None = None) -> dict[str, Tree]:
+    """Check a dict of trees of tensors, with a first axis of `clients` if given."""
+    by_name(alg, hook, result, contents)
+    for name, leaf in named(result).items() if is_own(alg, hook) else ():
         if not isinstance(leaf, Tensor):
             raise wrong(alg, hook, "tensors", f"{name} is {text_of(leaf)}", "torch.tensor(…) makes one of a number")
         if clients is not None and leaf.shape[:1] != (clients,):
-            raise wrong(
-                alg,
-                hook,
-                f"a first axis of the {clients} clients",
-                f"{name} is {text_of(leaf)}",
-                "to_all(tree, len(ids)) of fedtune.core.trees gives all the same",
-            )
+            advice = "to_all(tree, len(ids)) of fedtune.core.trees gives all the same"
+            raise wrong(alg, hook, f"a first axis of the {clients} clients", f"{name} is {text_of(leaf)}", advice)
     return result
 
 
@@ -89,24 +105,14 @@ def entries(alg: Algorithm, hook: str, result: Checked, server: dict[str, Tree])
         return result
     tree(alg, hook, result, "the server's entries")
     if missing := sorted(server.keys() - result.keys()):
-        raise wrong(
-            alg, hook, "all of the server's entries", f"{', '.join(missing)} is left out", "begin with server | {…}"
-        )
+        actual = f"{', '.join(missing)} is left out"
+        raise wrong(alg, hook, "all of the server's entries", actual, "begin with server | {…}")
     if "shared" in server:
-        old, new = ({n: _form(t) for n, t in named(state["shared"]).items()} for state in (server, result))
-        if differ := [n for n in (*old, *new) if old.get(n) != new.get(n)]:
-            n = differ[0]
-            raise wrong(
-                alg,
-                hook,
-                f"the shared parts as they were, {n} of {old.get(n, 'no such name')}",
-                f"{n} is {new.get(n, 'left out')}",
-            )
+        old, new = ({n: text_of(t) for n, t in named(state["shared"]).items()} for state in (server, result))
+        if n := next((n for n in (*old, *new) if old.get(n) != new.get(n)), ""):
+            must = f"the shared parts as they were, {n} as {old.get(n, 'no such name')}"
+            raise wrong(alg, hook, must, f"{n} is {new.get(n, 'left out')}")
     return result
-
-
-def _form(t: Tensor) -> str:
-    return f"{str(t.dtype)[6:]} {list(t.shape)}"
 
 
 # the model and what clients keep ------------------------------------------------------------------------------------
@@ -133,42 +139,19 @@ def stays(alg: Algorithm, net: nn.Module) -> set[str]:
     if not isinstance(result, Collection) or isinstance(result, str):
         raise wrong(alg, "stays", "a set of names of tensors", f"returns {text_of(result)}")
     if unknown := [n for n in result if n not in net.state_dict()]:
-        raise wrong(
-            alg,
-            "stays",
-            "names of the net's tensors",
-            f"there is no {shown(unknown[0])}",
-            f"there are {', '.join(list(net.state_dict())[:4])}, …",
-        )
+        known = f"there are {', '.join(list(net.state_dict())[:4])}, …"
+        raise wrong(alg, "stays", "names of the net's tensors", f"there is no {shown(unknown[0])}", known)
     return set(result)
 
 
 def reported(alg: Algorithm, result: Checked) -> dict[str, float]:
     """Additional metrics of the round."""
-    if not is_own(alg, "report"):
-        return result
-    if not isinstance(result, Mapping):
-        raise wrong(alg, "report", "a dict of numbers by name", f"returns {text_of(result)}")
-    for name, value in result.items():
-        if not isinstance(name, str) or not isinstance(value, Real) or isinstance(value, bool):
-            advice = "float(…) makes a number of it" if isinstance(value, Tensor) else ""
-            raise wrong(alg, "report", "a dict of numbers by name", f"{shown(name)} is {text_of(value)}", advice)
-    return dict(result)
-
-
-def words(alg: Algorithm, hook: str, result: Checked) -> dict[str, Any]:
-    """What `idle` or `resolved_defaults` says about hyperparameters, by name."""
-    if is_own(alg, hook) and not (isinstance(result, Mapping) and all(isinstance(n, str) for n in result)):
-        raise wrong(alg, hook, "a dict by hyperparameters' names", f"returns {text_of(result)}", "{} is nothing")
-    return dict(result)
+    return by_name(alg, "report", result, "numbers", lambda v: isinstance(v, Real) and not isinstance(v, bool))
 
 
 def noise(alg: Algorithm, result: Checked) -> dict[str, Noise]:
     """The random numbers that `upload` requests."""
-    is_users = is_own(alg, "upload_noise")
-    if is_users and not (isinstance(result, dict) and all(isinstance(n, Noise) for n in result.values())):
-        raise wrong(alg, "upload_noise", "a dict of Noise(shape) by name", f"returns {text_of(result)}")
-    return result
+    return by_name(alg, "upload_noise", result, "Noise(shape)", lambda v: isinstance(v, Noise))
 
 
 # one client's model ---------------------------------------------------------------------------------------------------
@@ -208,7 +191,7 @@ def tensors(
     """
     must, forms = "tensors of the model by their full names", forms_of(net)
     if not isinstance(result, dict):
-        raise error(must, f"returns {text_of(result)}", "{} is nothing" if result is None else "")
+        raise error(must, f"returns {text_of(result)}", "{} is nothing")
     for name, t in result.items():
         if name not in forms:
             raise error(must, f"the model has no {shown(name)}", f"it has {', '.join([*forms][:4])}, …")
@@ -226,7 +209,6 @@ def set_tensors(
     code: Callable[..., Any], result: Checked, net: nn.Module, real: torch.dtype, but: Collection[str]
 ) -> dict[str, Tensor]:
     """The tensors of one client's model that a phase's `begin` or `project` returned."""
-
     return tensors(partial(_wrong_code, code), result, net, real, but=but)
 
 
@@ -242,12 +224,6 @@ def made(code: Callable[..., Any], result: Checked) -> Checked:
     if not isinstance(result, Data) or not all(isinstance(t, Tensor) for t in result[:3]):
         raise _wrong_code(code, "Data(x, y, mask, {}) of tensors", f"returns {text_of(result)}")
     return result
-
-
-def _wrong_code(code: Any, must: str, actual: str, advice: str = "") -> UserError:
-    """The error for what a phase's function returns."""
-    name = getattr(code, "__name__", type(code).__name__)
-    return UserError(f"{_place(code)}{name} must return {must}, but {actual}{advice and f'; {advice}'}")
 
 
 def heads(alg: Algorithm, result: Checked, rows: int, classes: int) -> dict[str, Tensor]:
@@ -268,34 +244,15 @@ def heads(alg: Algorithm, result: Checked, rows: int, classes: int) -> dict[str,
 def loss(code: Callable[..., Any], result: Checked) -> Checked:
     """The loss of a batch, optionally with its tally."""
     number, *rest = result if isinstance(result, tuple) and result else (result,)
-    if isinstance(number, Tensor) and not number.dim() and number.is_floating_point():
-        if not rest or (len(rest) == 1 and isinstance(rest[0], dict) and _all_tensors(rest[0])):
-            return result
-        raise _wrong_loss(
-            code, "a loss's second value must be a dict of tensors (a tally)", ", ".join(map(text_of, rest))
-        )
-    raise _wrong_loss(code, "a loss must be one number, a tensor []", text_of(number))
+    if not isinstance(number, Tensor) or number.dim() or not number.is_floating_point():
+        raise _wrong_code(code, "one number, a tensor []", f"returns {text_of(number)}")
+    is_tally = rest and isinstance(rest[0], dict) and all(isinstance(t, Tensor) for t in leaves(rest[0]))
+    if rest and (len(rest) > 1 or not is_tally):
+        raise _wrong_code(code, "one number and a dict of tensors (a tally)", f"also {', '.join(map(text_of, rest))}")
+    return result
 
 
 def require_gradient(code: Callable[..., Any], losses: Tensor, trained: list[Tensor]) -> None:
     """UserError for a loss that does not depend on anything that is trained."""
     if trained and not losses.requires_grad:
-        raise _wrong_loss(
-            code, "a loss must depend on what its phase trains", "without a gradient", " (is it detached?)"
-        )
-
-
-def _wrong_loss(code: Callable[..., Any], rule: str, actual: str, more: str = "") -> UserError:
-    return UserError(f"{_place(code)}{rule}, but this algorithm's is {actual}{more}")
-
-
-def _place(code: Any) -> str:
-    """FILE:LINE of a function, as the beginning of a message."""
-    while hasattr(code, "func"):  # a partial
-        code = code.func
-    inner = getattr(code, "__code__", None)
-    return f"{inner.co_filename}:{inner.co_firstlineno}: " if inner else ""
-
-
-def _all_tensors(tree: Tree) -> bool:
-    return all(isinstance(t, Tensor) for t in leaves(tree))
+        raise _wrong_code(code, "a loss of what its phase trains", "it has no gradient", "is it detached?")

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedtune.core.errors import UserError, unknown
+from fedtune.core.terminal import few
 from fedtune.experiment import pretrained
 from fedtune.experiment.algorithm import part_of
 from fedtune.user_code import user_files
-from fedtune.user_code.references import whole_path
 from fedtune.user_code.user_files import UserFile
 
 PLACES = ("", "body.", "body.0.")  # prefixes of a file's names in a model
@@ -58,9 +58,7 @@ def parse(reference: str) -> tuple[str, str]:
 
 
 def take(reference: str) -> tuple[str, UserFile]:
-    """The canonical name of FILE.pt[:part], and the file with its content (workers read no disk); UserError if it is
-    invalid.
-    """
+    """The canonical name of FILE.pt[:part], and the file with its content: workers read no disk."""
     file, part = parse(reference)
     try:
         own = user_files.of_content(file)
@@ -73,12 +71,6 @@ def take(reference: str) -> tuple[str, UserFile]:
 def _no_weights(name: str, reason: object) -> UserError:
     """The error for a file without weights."""
     return UserError(f"{name} has no weights that can be loaded without running code ({reason}); save a state_dict")
-
-
-def absolute(reference: str) -> str:
-    """A reference with an absolute path."""
-    file, part = parse(reference)
-    return str(whole_path(file)) + (f":{part}" if part else "")
 
 
 def find(name: str) -> Weights:
@@ -105,7 +97,9 @@ def _read(name: str, content: bytes) -> Weights:
         raise UserError(
             f"weights must be a state_dict, or a file from fedtune run --save, but {name} holds {_kind(loaded)}"
         )
-    return Weights(name, {str(n): _finite(name, n, t) for n, t in loaded.items()}, {})
+    for n, t in loaded.items():
+        _require_plain(name, n, t)
+    return Weights(name, {str(n): t for n, t in loaded.items()}, {})
 
 
 def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
@@ -117,7 +111,7 @@ def _of_run(name: str, state: Mapping[str, Any]) -> Weights:
     }
     common = state["server"].get("shared", {})
     for n, t in [*common.items(), *(tensor for tensors in clients.values() for tensor in tensors.items())]:
-        _require_plain(name, n, t)
+        _require_plain(name, n, t, finite=False)
     return Weights(name, common, clients)
 
 
@@ -126,11 +120,11 @@ def fit(weights: Weights, target: Target, part: str = "") -> Fit:
     parts = list(dict.fromkeys(map(part_of, target.shapes)))
     if part and part not in parts:
         raise unknown("part", part, parts)
-    shapes = {n: t.shape for n, t in weights.common.items()}
     first = next(iter(weights.clients.values()), {})
-    own: dict[str, torch.Size] = {n: t.shape for k in target.ids for n, t in weights.clients.get(k, first).items()}
-    place = max(PLACES, key=lambda prefix: sum(_model_name(n, prefix, target) in target.shapes for n in shapes | own))
-    file_names = {_model_name(n, place, target): n for n in shapes | own}
+    of_clients = [weights.clients.get(k, first) for k in target.ids]
+    shapes = {n: t.shape for tensors in (weights.common, *of_clients) for n, t in tensors.items()}
+    place = max(PLACES, key=lambda prefix: sum(_model_name(n, prefix, target) in target.shapes for n in shapes))
+    file_names = {_model_name(n, place, target): n for n in shapes}
     names: dict[str, str] = {}
     drawn: list[str] = []
     misfits: list[str] = []
@@ -138,14 +132,13 @@ def fit(weights: Weights, target: Target, part: str = "") -> Fit:
         inside = [n for n in target.shapes if part_of(n) == p]
         matching = [n for n in inside if n in file_names]
         touched = matching or any(part_of(n) == p for n in file_names)
-        reasons = _misfits_of(weights, target, place, file_names, inside, shapes | own) if touched else []
-        if matching and not reasons:
+        reason = _misfit(weights, target, place, file_names, inside, shapes) if touched else ""
+        if matching and not reason:
             names |= {n: file_names[n] for n in matching}
             drawn += [n for n in inside if n not in file_names and not n.endswith(COUNTER)]
         elif touched or part:
-            text = "; ".join(reasons[:3]) + (f" and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-            misfits.append(f"{p} of {weights.name} does not fit this model: {text or 'the file has no tensor of it'}")
-    left_out = tuple(n for n in shapes | own if n not in names.values())
+            misfits.append(f"{p} of {weights.name} does not fit this model: {reason or 'the file has no tensor of it'}")
+    left_out = tuple(n for n in shapes if n not in names.values())
     return Fit(names, left_out, tuple(drawn), tuple(misfits))
 
 
@@ -156,46 +149,39 @@ def _model_name(name: str, place: str, target: Target) -> str:
     return place + name
 
 
-def _misfits_of(
+def _misfit(
     weights: Weights,
     target: Target,
     place: str,
     names: Mapping[str, str],
     inside: list[str],
     shapes: Mapping[str, torch.Size],
-) -> list[str]:
-    """The reasons why a part's tensors cannot be taken from the file, a few words each."""
-    reasons = []
-    part = part_of(inside[0])
+) -> str:
+    """The first reason why a part's tensors cannot be taken from the file; "" if they can."""
     for n in inside:
         if n not in names:
             if n.startswith(place) and not n.endswith(COUNTER):
-                reasons.append(f"{n} is missing in the file")
+                return f"{n} is missing in the file"
         elif shapes[names[n]] != target.shapes[n]:
-            reasons.append(f"{n} is {_size(shapes[names[n]])} in the file and {_size(target.shapes[n])} in the model")
+            return f"{n} is {_size(shapes[names[n]])} in the file and {_size(target.shapes[n])} in the model"
         elif names[n] not in weights.common and (reason := _not_own(weights, target, n, names[n])):
-            reasons.append(reason)
-    if not place:
-        reasons += [f"{n} is only in the file" for n in names if part_of(n) == part and n not in target.shapes]
-    return reasons
+            return reason
+    strange = [n for n in names if part_of(n) == part_of(inside[0]) and n not in target.shapes]
+    return f"{strange[0]} is only in the file" if strange and not place else ""
 
 
 def _not_own(weights: Weights, target: Target, name: str, file_name: str) -> str:
     """Why values that each client has as its own in the file cannot be taken; "" if they can."""
     if name in target.shared:
         return f"{name} is each client's own in the file and shared by all in the model"
-    lacking = [k for k in target.ids if k not in weights.clients]
-    if lacking:
-        return (
-            f"{name} is each client's own in the file, which has {len(weights.clients)} clients but no client "
-            f"{lacking[0]}"
-        )
-    differing = [
-        k
-        for k in target.ids
-        if file_name not in weights.clients[k] or weights.clients[k][file_name].shape != target.shapes[name]
-    ]
-    return f"{name} has another size at client {differing[0]} in the file" if differing else ""
+    for k in target.ids:
+        if k not in weights.clients:
+            has = f"which has {len(weights.clients)} clients but no client {k}"
+            return f"{name} is each client's own in the file, {has}"
+        own = weights.clients[k].get(file_name)
+        if own is None or own.shape != target.shapes[name]:
+            return f"{name} has another size at client {k} in the file"
+    return ""
 
 
 def _size(shape: torch.Size) -> str:
@@ -209,28 +195,21 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _finite(file: str, name: str, t: Tensor) -> Tensor:
-    _require_plain(file, name, t)
-    if t.is_floating_point() and not t.isfinite().all():
-        raise UserError(f"weights must be finite numbers, but {name} of {file} has nan or inf")
-    return t
-
-
-def _require_plain(file: str, name: str, t: Tensor) -> None:
-    """UserError for a tensor of an unsupported type."""
+def _require_plain(file: str, name: str, t: Tensor, finite: bool = True) -> None:
+    """UserError for a tensor whose numbers cannot be taken."""
     if t.layout is not torch.strided or t.is_quantized or t.is_meta:
-        raise UserError(f"weights must be plain tensors, but {name} of {file} is {_make(t)}; save it dense")
-
-
-def _make(t: Tensor) -> str:
-    return "quantized" if t.is_quantized else "on the device meta" if t.is_meta else str(t.layout)
+        raise UserError(
+            f"weights must be plain tensors, but {name} of {file} is sparse, quantized or empty; save it dense"
+        )
+    if finite and t.is_floating_point() and not t.isfinite().all():
+        raise UserError(f"weights must be finite numbers, but {name} of {file} has nan or inf")
 
 
 def require_some(weights: Weights, fits: Sequence[Fit]) -> None:
     """UserError unless at least one architecture starts from the file."""
     if any(f.names for f in fits):
         return
-    message = f"{weights.name} has no tensor of this model; it has {_first_names(tuple(weights.common))}"
+    message = f"{weights.name} has no tensor of this model; it has {few([*weights.common])}"
     raise UserError(next((m for f in fits for m in f.misfits), message))
 
 
@@ -241,15 +220,11 @@ def describe(weights: Weights, targets: Sequence[Target], part: str) -> str:
     parts = dict.fromkeys(part_of(n) for f in fits for n in f.names)
     text = f"{' and '.join(parts)} from {weights.name} ({max(len(f.names) for f in fits)} tensors)"
     if drawn := dict.fromkeys(n for f in fits for n in f.drawn):
-        text += f"; drawn at random: {_first_names(tuple(drawn))}"
+        text += f"; drawn at random: {few([*drawn])}"
     if unused := [n for n in fits[0].left_out if all(n in f.left_out for f in fits)]:
-        text += f"; not used: {_first_names(tuple(unused))}"
+        text += f"; not used: {few(unused)}"
     if misfits := dict.fromkeys(m for f in fits for m in f.misfits):
         text += f"; {next(iter(misfits))}"
     if missed := sum(not f.names for f in fits):
         text += f"; {missed} of {len(fits)} architectures use none of it"
     return text
-
-
-def _first_names(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -55,9 +55,7 @@ def rows_of_clients(data: Dataset, scenario: Scenario, seed: int) -> Partition:
 
 
 def report(data: Dataset, scenario: Scenario, seed: int) -> None:
-    """Print what is worth knowing of the user's code and data before they are trained: a model whose initial weights
-    no seed changes, rows that no client holds, a client with too few owners.
-    """
+    """Print a note of a model whose start no seed changes, of rows that no client holds, and of too few owners."""
     *shape, classes = datasets.describe(scenario.dataset, scenario.image_size, scenario.x_as)
     for name in architectures.unseeded(scenario.model, tuple(shape), classes, scenario.features):
         say(f"note: {name} {architectures.UNSEEDED}")

@@ -16,9 +16,7 @@ Loss = Callable[[Model, Batch, dict[str, Tree]], Tensor | tuple[Tensor, dict[str
 
 
 class Step(NamedTuple):
-    """A second step on every batch of a phase, with its own optimiser.  It starts from the result of the first step, or
-    of the last one if the phase repeats it.
-    """
+    """A second step on every batch of a phase, after the first (or the last repeated) one, with its own optimiser."""
 
     loss: Callable[[Model, Batch, dict[str, Tree]], Tensor]
     train: tuple[str, ...]  # names of parts that the phase trains too
@@ -28,9 +26,7 @@ class Step(NamedTuple):
 
 # returns tensors, by full names, that replace the client's; its arguments: the model and what the client received
 Setter = Callable[[Model, dict[str, Tree]], dict[str, Tensor]]
-
-
-# returns tensors, as a `Setter`; its arguments: the model, all rows of the client, and what it received
+# the same; its arguments: the model, all rows of the client, and what it received
 Reader = Callable[[Model, Data, dict[str, Tree]], dict[str, Tensor]]
 
 

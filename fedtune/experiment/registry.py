@@ -36,9 +36,7 @@ def find(name: str) -> type[Algorithm]:
         return user_algorithms.find(name)
     if name not in names():
         raise unknown("algorithm", name, names(), "fedtune list")
-    from fedtune.experiment.algorithm import (
-        Algorithm,
-    )  # imported here: it loads torch, which listing names does not need
+    from fedtune.experiment.algorithm import Algorithm  # it loads torch, which listing names does not need
 
     if offered := entry_points.find(GROUP, name, "algorithm", _built_in()):
         from fedtune.experiment import user_algorithms

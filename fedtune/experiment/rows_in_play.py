@@ -17,10 +17,7 @@ DRAWS = ("ways-shots", "fedgen")  # partitions that may leave rows out under any
 
 
 def rows_in_play(data: Dataset, scenario: Scenario) -> np.ndarray:
-    """The rows of the classes in use, from owners with enough rows, ascending.
-
-    UserError if no owner has enough.
-    """
+    """The rows of the classes in use, from owners with enough rows, ascending; UserError if no owner has enough."""
     return kept_rows(data, scenario.skip_classes, scenario.keep_classes, scenario.min_rows)
 
 
@@ -31,18 +28,14 @@ def kept_rows(data: Dataset, skip: int, keep: int, min_rows: int) -> np.ndarray:
         return rows
     size = np.bincount(data.owner[rows[rows < data.train_rows]], minlength=int(data.owner.max()) + 1)
     if size.max() < min_rows:
-        raise UserError(
-            f"min_rows {min_rows} leaves no owner, because none has more than {several(int(size.max()), 'row')}: lower "
-            "it"
-        )
+        most = several(int(size.max()), "row")
+        raise UserError(f"min_rows {min_rows} leaves no owner, because none has more than {most}: lower it")
     rows_left: np.ndarray = rows[size[data.owner[rows]] >= min_rows]
     return rows_left
 
 
 def left_out(data: Dataset, scenario: Scenario, rows: np.ndarray) -> str:
-    """A note about all other rows: how many, which owners and classes are missing entirely, and why; "" if there are
-    none.
-    """
+    """A note about all other rows: how many, which owners and classes are missing, and why; "" if there are none."""
     is_used = np.zeros(len(data.y), bool)
     is_used[rows] = True
     if is_used.all():

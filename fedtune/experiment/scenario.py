@@ -86,8 +86,7 @@ class Scenario:
     )
 
     partition: str = option(
-        "ways-shots",
-        f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}",
+        "ways-shots", f"how rows are split; one of {', '.join(PARTITIONS)}{OWN['partition'].replace('; or', ', or')}"
     )
     ways: int = option(4, "w̄, classes of a client", (2, 100_000))
     ways_spread: int = option(1, "ŵ, the most by which that number varies", (0, 100_000))
@@ -213,15 +212,11 @@ class Scenario:
                 allowed = Range(bounds[0], bounds[1], log=False, integer=isinstance(f.default, int)).text()
                 raise UserError(f"{f.name} must be in {allowed}, but got {value}")
         if self.eval_clients == 1 or self.eval_clients > self.clients:
-            raise UserError(
-                f"eval_clients must be 2 to the {self.clients} clients there are, or 0 for all, but got "
-                f"{self.eval_clients}"
-            )
+            rule = f"2 to the {self.clients} clients there are, or 0 for all"
+            raise UserError(f"eval_clients must be {rule}, but got {self.eval_clients}")
         if not (self.val_share > 0 and self.test_share > 0 and self.val_share + self.test_share < 1):
-            raise UserError(
-                f"val_share and test_share must be above 0 and leave training rows, but got {self.val_share} and "
-                f"{self.test_share}"
-            )
+            got = f"{self.val_share} and {self.test_share}"
+            raise UserError(f"val_share and test_share must be above 0 and leave training rows, but got {got}")
 
     def _check_against_data(self) -> None:
         if user_files.is_reference(self.dataset, datasets.names()) and not user_metadata.is_own(self.dataset):
@@ -232,20 +227,15 @@ class Scenario:
         if self.feature_noise and datasets.has_tokens(self.dataset, self.x_as):
             raise UserError(f"feature_noise is added to real features, but {self.dataset} holds tokens; leave it out")
         if self.rotation and len(shape) != 3:
-            raise UserError(
-                f"rotation is for images, but {self.dataset} has rows of shape {tuple(shape)}; leave it out"
-            )
+            raise UserError(f"rotation is for images, but {self.dataset} has rows of {tuple(shape)}; leave it out")
         self._check_model(tuple(shape))
         if not 0 <= self.skip_classes < classes - 1:
-            raise UserError(
-                f"skip_classes must be 0 to {classes - 2} to leave two of the {classes} classes of {self.dataset}, but "
-                f"got {self.skip_classes}"
-            )
+            rule = f"0 to {classes - 2} to leave two of the {classes} classes of {self.dataset}"
+            raise UserError(f"skip_classes must be {rule}, but got {self.skip_classes}")
         classes -= self.skip_classes
         if not (self.keep_classes == 0 or 2 <= self.keep_classes <= classes):
-            raise UserError(
-                f"keep_classes must be 2 to the {classes} classes there are, or 0 for all, but got {self.keep_classes}"
-            )
+            rule = f"2 to the {classes} classes there are, or 0 for all"
+            raise UserError(f"keep_classes must be {rule}, but got {self.keep_classes}")
         classes = self.keep_classes or classes
         if self.partition == "ways-shots" and self.ways > classes:
             names = [n for n in ("skip_classes", "keep_classes") if getattr(self, n)]
@@ -257,8 +247,8 @@ class Scenario:
         if 2 * self.swaps > classes:
             pairs = f"{classes // 2} pairs of the {classes} classes"
             raise UserError(f"swaps must be at most {pairs}, but got {self.swaps}")
-        needing = f"partition {self.partition}" if self.partition in ("natural", "domains") else ""
-        needing = needing or ("min_rows" if self.min_rows else "")
+        by_owner = self.partition in ("natural", "domains")
+        needing = f"partition {self.partition}" if by_owner else "min_rows" if self.min_rows else ""
         if needing and not datasets.has_owners(self.dataset):
             owned = ", ".join(name for name in datasets.SOURCES if datasets.has_owners(name))
             raise UserError(
@@ -272,11 +262,9 @@ class Scenario:
         fit = catalogue.taking(tokens, len(shape))
         for member in catalogue.members(self.model):
             if (base := catalogue.called(member)[0]) in catalogue.WIDTHS and base not in fit:
-                rows = f"{'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
-                fits = " or ".join(fit[:2])
-                raise UserError(
-                    f"model {member} does not take the rows of {self.dataset}, {rows}; give --model {fits}, or your own"
-                )
+                rows = f"{self.dataset}, {'tokens' if tokens else 'numbers'} of shape {'×'.join(map(str, shape))}"
+                advice = f"give --model {' or '.join(fit[:2])}, or your own"
+                raise UserError(f"model {member} does not take the rows of {rows}; {advice}")
 
     @property
     def participants(self) -> int:

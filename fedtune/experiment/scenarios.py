@@ -87,14 +87,7 @@ _FEDSA_DATA: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Scenarios where federated learning can gain much over local training: few training rows, many test rows.
 _FEW_SHOTS = _GFPL_MNIST.override(
-    dataset="fashion-mnist",
-    ways=6,
-    ways_spread=1,
-    shots=10,
-    val_shots=10,
-    test_shots=60,
-    all_classes=1000,
-    rounds=60,
+    dataset="fashion-mnist", ways=6, ways_spread=1, shots=10, val_shots=10, test_shots=60, all_classes=1000, rounds=60
 )
 # Every model starts from the same body, which was trained on classes that no client holds.  all_classes is for ten
 # classes, so this is 200 rows of each of the five.
@@ -167,9 +160,7 @@ FOLLOWS = {  # fields of OWN that depend on the data (`user_scenario.defaults`),
 
 
 def find(name: str) -> Scenario:
-    """The scenario of this name, or that of the user's own data of this name; UserError with the nearest name
-    otherwise.
-    """
+    """The scenario of this name, or of the user's own data; otherwise UserError with the nearest name."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     if not _is_own(name):

@@ -25,15 +25,10 @@ _ROWS = 2**22  # logits held at once while the server trains personal generators
 
 
 def new_net(noise: int, classes: int, hidden: int, features: int, heads: int, seed: int) -> Net:
-    """[ε, onehot(y)] -> hidden, BatchNorm, ReLU -> features (`heads` times as many), with PyTorch's default
-    initialisation.
-    """
+    """[ε, onehot(y)] -> hidden, BatchNorm, ReLU -> features (`heads` times as many), with PyTorch's default start."""
     with randomness.seeded(seed):
-        layers = {
-            "in": nn.Linear(noise + classes, hidden),
-            "norm": nn.BatchNorm1d(hidden),
-            "out": nn.Linear(hidden, heads * features),
-        }
+        first, norm = nn.Linear(noise + classes, hidden), nn.BatchNorm1d(hidden)
+        layers = {"in": first, "norm": norm, "out": nn.Linear(hidden, heads * features)}
     tensors = {f"{part}.{n}": t.detach() for part, layer in layers.items() for n, t in layer.state_dict().items()}
     return {n: t for n, t in tensors.items() if t.is_floating_point()}  # without BatchNorm's counter, which is not used
 
@@ -89,9 +84,7 @@ def intra_inter_distance(h: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moving(net: Net) -> list[str]:
-    """The names of trained tensors.  The bias before BatchNorm is not trained: it cancels, and Adam would amplify its
-    rounding.
-    """
+    """The names of trained tensors.  The bias before BatchNorm cancels, and Adam would amplify its rounding."""
     return [n for n in net if "running" not in n and n != "in.bias"]
 
 

@@ -13,11 +13,9 @@ from fedtune.nn.layers import cross_entropy
 
 
 def pooled_moments(means: Tensor, covariances: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [C, D] and covariance [C, D, D] of each class, pooled from the clients' own.  Zero if there are too few
-    rows.
+    """Mean [C, D] and covariance [C, D, D] of each class, pooled from the clients' own.  Zero of too few rows.
 
-    means [m, C, D], covariances [m, C, D, D] with divisor n - 1, counts [m, C].  Values of a client without rows of a
-    class are not used.
+    means [m, C, D], covariances [m, C, D, D] with divisor n - 1, counts [m, C]; those of 0 rows are not used.
     """
     n = counts.to(means)
     total = n.sum(0)
@@ -90,9 +88,8 @@ def descend(
     move = _AdamW(lr) if optimizer == "adamw" else partial(_sgd, lr=lr)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=stream).to(x.device).split(batch):
-            slope = (F.linear(x[rows], weight, bias).softmax(1) - targets[rows]) / len(
-                rows
-            )  # [B, C], gradient of the logits
+            # [B, C], gradient of the logits
+            slope = (F.linear(x[rows], weight, bias).softmax(1) - targets[rows]) / len(rows)
             move([weight, bias], [slope.T @ x[rows], slope.sum(0)])
     return weight, bias
 

@@ -70,9 +70,7 @@ def transform(transformer: Net, p: Tensor) -> Tensor:
 
 
 def centres(transformer: Net, p: Tensor, y: Tensor, last: Ragged) -> Ragged:
-    """The mean latents [C, W] of every class's prototypes, p [n, C] of classes y [n]; a class without any keeps its old
-    ones.
-    """
+    """The mean latents [C, W] of every class's prototypes, p [n, C] of classes y [n]; without any the old ones."""
     means, counts = class_means(transform(transformer, p), y, torch.ones_like(y, dtype=torch.bool), len(last.present))
     return Ragged(torch.where(counts[:, None] > 0, means, last.values), last.present | (counts > 0))
 

@@ -8,15 +8,8 @@ Convolutions need no change: vmap turns K of them into one grouped convolution, 
     pooling keeps that order                          `max_pool2x2`, else PyTorch's rule folds K into B and copies
     freed buffers are kept                            `core.memory`, else every step has page faults again
 
-Measured on one thread (EPYC 9004, torch 2.13, K = 20, SGD with momentum; speed-up over one eager client at a time):
-
-    two-conv CNN              B = 4        B = 10       B = 32
-    plain vmap                1.6          1.1          0.8          with either one alone 1.7, 1.1, 0.9
-    + layout + pooling        2.5 - 3.2    2.2 - 2.4    1.2 - 1.7    the span is page faults: up to 6000 a step
-    + memory kept             2.8 - 3.3    2.0 - 2.4    1.7 - 1.9
-
-These figures are for steps run by vmap and autograd.  Most steps are now replayed from recordings, whose figures are in
-docs/background/engine.md, with what was tried and dropped.
+So a step of the two-conv CNN for 20 clients takes a third of the time of one client at a time, with plain vmap two
+thirds (B = 4).  Figures, and what was tried and dropped: docs/background/engine.md.
 """
 
 from typing import Any
@@ -55,8 +48,7 @@ class _StackedMaxPool(torch.autograd.Function):
 
 
 def max_pool2x2(x: Tensor) -> Tensor:
-    """`F.max_pool2d(x, 2)` with the same ties and odd sizes; under vmap the client axis is merged into channels, not
-    the batch.
+    """`F.max_pool2d(x, 2)` with the same ties and odd sizes; under vmap the client axis is merged into channels.
 
     x   [B, C, H, W] or [C, H, W]; returns [..., C, H // 2, W // 2].
     """
@@ -148,11 +140,9 @@ class _StackedLinear(torch.autograd.Function):
 class Linear(nn.Linear):
     """`nn.Linear`; a large weight with the client axis gets a gradient that need not be copied.
 
-    PyTorch's vmap rule returns the gradient of W transposed, and autograd copies all K of them into W's order.
-    Speed-up over the loop without and with this: 784-128-10 at B = 4 1.1 -> 1.7, at B = 32 1.0 -> 1.35; McMahan's CNN
-    (a weight of 512 x 1024) at B = 4 0.8 -> 1.2, at B = 10 1.0 -> 1.25.  A small weight costs less to copy than a
-    backward in Python costs to call.  Writing (W xᵀ)ᵀ would also avoid the copy, and is faster where x needs no
-    gradient, but then MKL's batched product for the gradient of x is up to 18 times slower.
+    PyTorch's vmap rule returns the gradient of W transposed, and autograd copies all K of them into W's order: a third
+    of a step of 784-128-10 at B = 4.  A small weight costs less to copy than a backward in Python costs to call.
+    Writing (W xᵀ)ᵀ would also avoid the copy, but MKL's product for the gradient of x is then up to 18 times slower.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,8 +163,7 @@ def stacked_layout(x: Tensor) -> Tensor:
     """The same values and shape, in the memory order that the stacked convolution reads.
 
     x   [K, B, C, H, W]; on a CPU it is stored as [B, H, W, K, C] afterwards.  Anything but an image batch on a CPU is
-    returned unchanged.  Only for nets with convolutions, which become 1.7 to 2 times faster for one copy of the batch.
-    A net that flattens its input has to undo it (784-128-10 trains 1.2 and predicts 1.6 times slower with it).
+    returned unchanged.  Only for nets with convolutions: one that flattens its input has to undo it.
     """
     if x.ndim != 5 or x.device.type != "cpu":
         return x

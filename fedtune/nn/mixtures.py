@@ -61,16 +61,10 @@ class _Fit(torch.autograd.Function):
         rows = z.flatten(0, -3) if lead else z[None]  # [K, N, D]
         member, noise = member.reshape(-1, member.shape[-1]), noise.reshape(-1, noise.shape[-1]).double()  # [J, .]
         counts = member.sum(1)
-        fitted = Mixtures(
-            torch.zeros_like(noise),
-            *(
-                fill(*noise.shape, z.shape[-1], dtype=noise.dtype, device=z.device)
-                for fill in (torch.zeros, torch.ones)
-            ),
-        )
-        todo = counts.argsort(descending=True, stable=True)[
-            : int((counts > 0).sum())
-        ]  # similar sizes need little padding
+        zeros = noise.new_zeros(*noise.shape, z.shape[-1])
+        fitted = Mixtures(torch.zeros_like(noise), zeros, torch.ones_like(zeros))
+        todo = counts.argsort(descending=True, stable=True)  # similar sizes need little padding
+        todo = todo[: int((counts > 0).sum())]
         while len(todo):
             width = int(counts[todo[0]])
             group = max(1, _NUMBERS // (width * z.shape[-1]))

@@ -37,20 +37,14 @@ def rows_in_words(shape: Shape, dtype: torch.dtype = torch.float32) -> str:
     return f"images of {'×'.join(map(str, shape))}"
 
 
+_ONE_VALUE = "Expected more than 1 value per channel when training"
 # PyTorch's message and the layer it comes from -> the rule in words, and what would do
-_RULES = {
-    (
-        "Expected more than 1 value per channel when training",
-        nn.GroupNorm,
-    ): "GroupNorm needs more than one value in a group; give it fewer groups",
-    (
-        "Expected more than 1 value per channel when training",
-        nn.Module,
-    ): "BatchNorm needs two rows in a training batch, or more than one position in each; give --batch 2 or more",
-    (
-        "Expected more than 1 spatial element when training",
-        nn.Module,
-    ): "InstanceNorm needs more than one position in its input for training; put it before the pooling",
+_RULES: dict[tuple[str, type[nn.Module]], str] = {
+    (_ONE_VALUE, nn.GroupNorm): "GroupNorm needs more than one value in a group; give it fewer groups",
+    (_ONE_VALUE, nn.Module): "BatchNorm needs two rows in a training batch, or more than one position in each; give "
+    "--batch 2 or more",
+    ("Expected more than 1 spatial element", nn.Module): "InstanceNorm needs more than one position in its input for "
+    "training; put it before the pooling",
     ("device-side assert", nn.Module): "an index is out of range on the GPU; --device cpu shows which",
 }
 

@@ -15,7 +15,6 @@ from ray import tune
 from support.outcomes import outcome_of
 from support.searches import QUICK, configuration, searched
 
-from fedtune.core import metrics
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import METRIC
@@ -167,17 +166,6 @@ def test_nothing_counts_as_used_before_a_trial_may_be_judged(unit: str, want: di
     early = {"round": 3, "comm_mb": 1.0}
     assert budget.spent(early, 3.0) == ({} if unit == "rounds" else {"spent": 0.0})
     assert not budget.reached(early, 3.0)
-
-
-def test_over_seeds_in_closed_form() -> None:
-    rows = [
-        {"round": 2, "val_acc": v, "test_acc": v / 2, "seconds": 1.0, "comm_mb": 3, "odd": None}
-        for v in (0.2, 0.4, 0.9)
-    ]
-    got = metrics.over_seeds(rows)
-    assert got["round"] == 2 and got["val_acc"] == pytest.approx(0.5) and got["seconds"] == 3 and got["comm_mb"] == 3
-    assert got["val_acc_se"] == pytest.approx((0.13 / 3) ** 0.5) and "odd" not in got  # variance .13, three of them
-    assert metrics.over_seeds(rows[:1]) is rows[0]
 
 
 def test_checkpoints_hold_every_seed(tmp_path: Path) -> None:

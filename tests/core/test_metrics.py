@@ -38,14 +38,8 @@ def test_a_metric_that_is_declared_reaches_tables_frames_and_axes() -> None:
 
 def test_searches_select_by_validation_accuracy_and_optimise_what_has_a_goal() -> None:
     assert METRIC == "val_acc" and OBJECTIVES[METRIC] == "max"
-    assert {n for n, mode in OBJECTIVES.items() if mode == "min"} == {
-        "val_loss",
-        "val_acc_std",
-        "comm_mb",
-        "up_bytes",
-        "down_bytes",
-        "seconds",
-    }
+    least = {"val_loss", "val_acc_std", "comm_mb", "up_bytes", "down_bytes", "seconds"}
+    assert {n for n, mode in OBJECTIVES.items() if mode == "min"} == least
     assert not any(name.startswith("test") for name in OBJECTIVES)
     assert all(name.endswith("seconds") == metric.summed for name, metric in METRICS.items())
 
@@ -91,20 +85,9 @@ def test_a_round_of_several_seeds_has_means_and_errors_by_hand() -> None:
         return {"round": 7, "val_acc": val_acc, "seconds": seconds, "eval_seconds": 0.5, **more}
 
     rows = [row(0.5, 1.0, test_acc=0.25, own=2), row(0.75, 2.0, test_acc=0.5, own=None), row(1.0, 4.0, test_acc=0.75)]
-    found = metrics.over_seeds(rows)
-    assert found == pytest.approx(
-        {
-            "round": 7,
-            "val_acc": 0.75,
-            "test_acc": 0.5,
-            "own": 2.0,
-            "seconds": 7.0,
-            "eval_seconds": 1.5,
-            "val_acc_se": 0.25 / 3**0.5,
-            "test_acc_se": 0.25 / 3**0.5,
-        },
-        rel=1e-12,
-    )
+    errors = {"val_acc_se": 0.25 / 3**0.5, "test_acc_se": 0.25 / 3**0.5}
+    want = {"round": 7, "val_acc": 0.75, "test_acc": 0.5, "own": 2.0, "seconds": 7.0, "eval_seconds": 1.5} | errors
+    assert metrics.over_seeds(rows) == pytest.approx(want, rel=1e-12)
     assert metrics.over_seeds(rows[:1]) is rows[0]
     untested = metrics.over_seeds([row(0.5, 1.0), row(0.75, 1.0)])
     assert untested["val_acc_se"] == pytest.approx(0.125) and "test_acc_se" not in untested

@@ -1,6 +1,5 @@
 """Runs of one process give what they give alone: in threads, within each other, and whatever modes somebody has set."""
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable
@@ -100,15 +99,6 @@ def test_a_study_of_several_jobs_has_the_values_of_one(net: str) -> None:
         study.optimize(objective, n_trials=4, n_jobs=jobs)
         values |= {trial.value for trial in study.trials}
     assert len(values) == 1
-
-
-def test_a_run_in_an_event_loop_and_in_its_threads() -> None:
-    async def main() -> list[pd.DataFrame]:
-        return [played("fedprox"), *await asyncio.gather(*(asyncio.to_thread(played, "fedprox") for _ in range(3)))]
-
-    first, *others = asyncio.run(main())
-    for rows in others:
-        pd.testing.assert_frame_equal(rows, first, check_exact=True)
 
 
 def test_a_round_waits_for_the_turn_of_another_thread() -> None:

@@ -28,33 +28,17 @@ def test_an_interval_is_students():
     assert statistics.mean([1.0, 2.0, 3.0]).half == pytest.approx(4.302652729749464 / math.sqrt(3), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "ends"),
-    [
-        ("test_acc", (0, 1)),
-        ("val_acc_worst10", (0, 1)),
-        ("test_f1", (0, 1)),
-        ("test_acc_all", (0, 1)),
-        ("val_acc_etf", (0, 1)),
-        ("test_loss", (0, LOSS_CAP)),
-        ("val_acc_std", (0, 0.5)),
-        ("comm_mb", (0, math.inf)),
-        ("val_gain", UNBOUNDED),
-        ("test_gain", UNBOUNDED),
-        ("val_acc_se", UNBOUNDED),
-        ("train_loss", UNBOUNDED),
-    ],
-)
+ENDS = dict.fromkeys(("test_acc", "val_acc_worst10", "test_f1", "test_acc_all", "val_acc_etf"), (0, 1))
+ENDS |= {"test_loss": (0, LOSS_CAP), "val_acc_std": (0, 0.5), "comm_mb": (0, math.inf)}
+ENDS |= dict.fromkeys(("val_gain", "test_gain", "val_acc_se", "train_loss"), UNBOUNDED)
+
+
+@pytest.mark.parametrize(("name", "ends"), ENDS.items())
 def test_figures_reach_no_further_than_their_metric(name: str, ends: tuple[float, float]) -> None:
     assert limits(name) == ends
     above, below = arms([0.95, 0.02, math.nan], [0.1, 0.1, math.nan], limits(name))
     high = min(0.1, ends[1] - 0.95) if ends[1] < 0.95 + 0.1 else 0.1
     assert above[0] == pytest.approx(max(0, high)) and below[1] == pytest.approx(0.1 if ends[0] < 0 else 0.02)
-
-
-def test_an_interval_holds_the_true_mean_in_95_of_100_samples():
-    means = [statistics.mean(RNG.normal(3, 2, size=5)) for _ in range(4000)]
-    assert np.mean([abs(m.mean - 3) <= m.half for m in means]) == pytest.approx(0.95, abs=0.012)
 
 
 def test_statistics_are_nan_without_enough_values():
@@ -98,28 +82,12 @@ def made_up():
             for seed, jitter in enumerate((0.0, 0.02, 0.04)):
                 test = base + lift + jitter + noise[seed]
                 diverged = (name, configuration, seed) == ("c", "top 2", 1)
-                rows.append(
-                    {
-                        "algorithm": name,
-                        "configuration": configuration,
-                        "seed": seed,
-                        "trial": "t",
-                        "score": 0.4 if configuration == "default" else 0.9,
-                        "val_acc": val,
-                        "test_acc": math.nan if diverged else test,
-                        "test_acc_std": 0.1,
-                        "test_acc_worst10": 0.4,
-                        "comm_mb": 5.0,
-                        "rounds": 10,
-                        "rounds_to_95": 4,
-                        "mb_to_95": 2.0,
-                        "mb_per_round": 0.5,
-                        "seconds": 3.0,
-                        "reason": "",
-                        "config/lr": 0.1 if configuration == "top 2" else 0.2,
-                        "config/lam": math.nan,
-                    }
-                )
+                row = {"algorithm": name, "configuration": configuration, "seed": seed, "trial": "t", "reason": ""}
+                row |= {"score": 0.4 if configuration == "default" else 0.9, "val_acc": val}
+                row |= {"test_acc": math.nan if diverged else test, "test_acc_std": 0.1, "test_acc_worst10": 0.4}
+                row |= {"comm_mb": 5.0, "rounds": 10, "rounds_to_95": 4, "mb_to_95": 2.0, "mb_per_round": 0.5}
+                row |= {"seconds": 3.0, "config/lr": 0.1 if configuration == "top 2" else 0.2, "config/lam": math.nan}
+                rows.append(row)
     frame = pd.DataFrame(rows)
     return frame.assign(chosen=fresh_seeds.is_tuned(frame))
 
@@ -188,16 +156,6 @@ def test_the_expected_best_is_the_mean_over_all_subsets():
     many = statistics.expected_best(n)  # of n of the numbers 1 … B the largest is n (B + 1) / (n + 1) in the mean
     np.testing.assert_allclose(many, n * 1001 / (n + 1), rtol=1e-11)
     assert statistics.expected_best([]).size == 0
-
-
-def test_the_expected_best_is_not_biased_as_draws_with_replacement_are():
-    """Uniform draws, whose expected largest of n is n / (n + 1)."""
-    draws, n = np.random.default_rng(1).uniform(size=(4000, 8)), 6
-    ours = np.array([statistics.expected_best(of)[n - 1] for of in draws])
-    share = (np.arange(9) / 8) ** n
-    theirs = np.sort(draws, axis=1) @ np.diff(share)  # Dodge et al.: Σ v_(i) ((i/B)^n − ((i−1)/B)^n)
-    error = ours.std() / math.sqrt(len(draws))
-    assert abs(ours.mean() - n / (n + 1)) < 4 * error and theirs.mean() < n / (n + 1) - 10 * error
 
 
 def test_a_draw_without_a_value_is_the_worst_and_where_all_may_be_such_there_is_no_mean():

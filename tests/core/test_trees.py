@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.helpers import TIGHT, assert_same_numbers, copied, flat, randn
+from support.numbers import TIGHT, assert_same_numbers, copied, flat, randn
 from torch.testing import assert_close
 
 from fedtune.core.trees import (

@@ -40,10 +40,8 @@ def of_record(**content):
 
 
 def test_recorded_defaults_win_over_presets_and_lose_to_pinned_values(changed):
-    whole = Experiment(algorithm="fedproto", scenario=SMALL, preset="as_published").configuration({}) | {
-        "lam": 3.0,
-        "weighting": "rows",
-    }
+    published = Experiment(algorithm="fedproto", scenario=SMALL, preset="as_published").configuration({})
+    whole = published | {"lam": 3.0, "weighting": "rows"}
     for preset in ("", "as_text", "as_published"):
         assert of_record(preset=preset, defaults=whole).configuration({}) == whole
     pinned = replace(of_record(defaults=whole), pinned={"lam": 9.0})
@@ -85,13 +83,7 @@ def test_a_run_s_file_is_named_by_every_value_that_it_was_trained_with(changed):
         return ray_tasks.outcome_file(Path(), ray_tasks.RunTask("run", experiment, config))
 
     now = Experiment(algorithm="fedproto", scenario=SMALL)
-    others = [
-        replace(now, defaults={"lam": 1.0}),
-        replace(now, preset="as_text"),
-        replace(now, seed=1),
-        replace(now, scenario=replace(SMALL, swaps=1)),
-        replace(now, test_every=2),
-        replace(now, start="own"),
-        replace(now, pinned={"lr": 0.5}),
-    ]
+    changes = [{"defaults": {"lam": 1.0}}, {"preset": "as_text"}, {"seed": 1}, {"test_every": 2}, {"start": "own"}]
+    changes += [{"scenario": replace(SMALL, swaps=1)}, {"pinned": {"lr": 0.5}}]
+    others = [replace(now, **change) for change in changes]
     assert len({name(e) for e in [now, *others]} | {name(now, lam=1.0)}) == len(others) + 2

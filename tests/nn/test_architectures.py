@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch import nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close
@@ -14,14 +14,8 @@ from fedtune.experiment.algorithm import Model
 from fedtune.nn import architectures, catalogue
 
 SMALL = (1, 8, 8)
-FITTING = {
-    "mlp": SMALL,
-    "cnn8": SMALL,
-    "fedgen-cnn": SMALL,
-    "fedgenp-cnn": SMALL,
-    "celeba-cnn": (3, 84, 84),
-    "resnet18": (3, 32, 32),
-}
+FITTING: dict[str, tuple[int, ...]] = dict.fromkeys(("mlp", "cnn8", "fedgen-cnn", "fedgenp-cnn"), SMALL)
+FITTING |= {"celeba-cnn": (3, 84, 84), "resnet18": (3, 32, 32)}
 
 
 def parameters(name: str, shape: architectures.Shape, classes: int = 10, features: int = 0) -> int:
@@ -56,19 +50,11 @@ def test_as_many_parameters_as_the_papers_count(name: str, shape: architectures.
     assert parameters(name, shape) == number
 
 
-@pytest.mark.parametrize(
-    ("name", "width"),
-    [
-        ("mlp", 64),
-        ("cnn8", 64),
-        ("fedproto-cnn", 50),
-        ("fedgen-cnn", 32),
-        ("fedgenp-cnn", 32),
-        ("celeba-cnn", 32),
-        ("mcmahan-cnn", 512),
-        ("resnet18", 128),
-    ],
-)
+D = {"mlp": 64, "cnn8": 64, "fedproto-cnn": 50, "mcmahan-cnn": 512, "resnet18": 128}  # the papers'
+D |= dict.fromkeys(("fedgen-cnn", "fedgenp-cnn", "celeba-cnn"), 32)
+
+
+@pytest.mark.parametrize(("name", "width"), D.items())
 def test_body_gives_features_and_head_logits_and_the_width_can_be_chosen(name: str, width: int) -> None:
     shape = FITTING.get(name, (1, 28, 28))
     assert architectures.width(name, shape, 5) == width and architectures.width(name, shape, 5, 7) == 7

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.generators import C, D, H, Z, as_net, cross_entropies, fresh, heads, inputs, labels, module
-from support.helpers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.testing import assert_close
@@ -88,15 +88,6 @@ def test_the_bias_before_batch_norm_never_matters_in_training() -> None:
 # ------------------------------------------------------------------------------------------------------- labels
 
 
-@pytest.mark.parametrize("scale", [1, 0.1, 1000 / 7])
-def test_labels_come_as_often_as_the_law_says(scale: float) -> None:
-    law = np.array([0, 3, 0, 1, 6, 0])
-    u = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-    got = draw_labels(torch.as_tensor(law * scale), u)
-    assert np.bincount(got.numpy(), minlength=6).tolist() == (100 * law).tolist()
-    assert (got.diff() >= 0).all() and got.dtype == torch.int64
-
-
 def test_a_label_is_the_inverse_of_the_distribution_function() -> None:
     for seed in range(20):
         law = randn(7, seed=seed).abs() * (randn(7, seed=100 + seed) > 0)
@@ -145,75 +136,12 @@ def test_all_heads_at_once_are_cross_entropy_of_each() -> None:
     assert_close(got.numpy(), cross_entropies(shared, h, y), **TIGHT)
 
 
-def value(term: Term, h: Tensor) -> float:
-    return term(h, 0)[0].item()
-
-
-@pytest.mark.parametrize("weighing", ["labels", "mean"])
-def test_fidelity_is_the_weighted_double_sum(weighing: str) -> None:
-    counts = np.array([[3, 0, 1, 0], [1, 0, 2, 5], [4, 0, 2, 2]])
-    share = counts / np.maximum(counts.sum(0), 1)
-    assert share.sum(0).round(12).tolist() == [1, 0, 1, 1]
-    shared, h, y, want = heads(3), randn(8, D, seed=3), labels(8), 0.0
-    losses = cross_entropies(shared, h, y)
-    for k in range(3):
-        mean = sum(share[k, c] for c in y.tolist()) / 8
-        for b, c in enumerate(y.tolist()):
-            want += (share[k, c] if weighing == "labels" else mean) * losses[k, b].item() / 8
-    assert_close(value(fidelity(1.0, shared, torch.as_tensor(share), y[None], weighing), h), want, **TIGHT)
-
-
-def test_weighing_by_the_mean_is_what_a_row_times_a_column_becomes() -> None:
-    shared, h, share, y = heads(3), randn(8, D, seed=3), torch.rand(3, C).double(), labels(8)
-    losses = torch.as_tensor(cross_entropies(shared, h, y))
-    want = sum((losses[k] * share[k][y][:, None]).mean() for k in range(3))  # [B] · [B, 1] -> [B, B]
-    assert_close(value(fidelity(1.0, shared, share, y[None], "mean"), h), want.item(), **TIGHT)
-
-
-@pytest.mark.parametrize("pairs", ["same", "other", "all"])
-def test_diversity_by_loops(pairs: str) -> None:
-    h, noise, y = randn(9, D, seed=1), randn(9, Z, seed=2), labels(9)
-    total, kept = 0.0, 0
-    for p in range(9):
-        for q in range(9):
-            alike = y[p] == y[q]
-            if (pairs == "same" and (p == q or not alike)) or (pairs == "other" and alike):
-                continue
-            kept += 1
-            near = np.mean([abs(a - b) for a, b in zip(h[p].tolist(), h[q].tolist(), strict=True)])
-            far = np.mean([(a - b) ** 2 for a, b in zip(noise[p].tolist(), noise[q].tolist(), strict=True)])
-            total += near * far
-    assert kept > 5
-    want = math.exp(-total / (kept if pairs == "same" else 81))
-    assert_close(value(diversity(1.0, noise[None], y[None], pairs, D), h), want, **TIGHT)
-
-
 def test_diversity_is_one_when_no_pair_is_kept() -> None:
     h, noise = randn(4, D, seed=1), randn(1, 4, Z, seed=2)
     for pairs, y in (("same", torch.arange(4)), ("other", torch.zeros(4, dtype=torch.long))):
         found, slope = diversity(1.0, noise, y[None], pairs, D)(h, 0)
         assert found.item() == 1.0
         assert (slope == 0).all()
-
-
-@pytest.mark.parametrize(("pairs", "apart"), [("same", (True, False)), ("other", (False, True)), ("all", (True, True))])
-def test_a_step_down_diversity_pushes_the_kept_pairs_apart(pairs: str, apart: tuple[bool, bool]) -> None:
-    """Two rows alike, or two unlike; whoever is not kept feels nothing."""
-    noise, h = randn(1, 2, Z, seed=2), randn(2, D, seed=1)
-    for y, pushed in zip(([1, 1], [1, 2]), apart, strict=True):
-        _, slope = diversity(1.0, noise, torch.tensor([y]), pairs, D)(h, 0)
-        moved = h - 1e-3 * slope
-        far, before = (moved[0] - moved[1]).abs().sum(), (h[0] - h[1]).abs().sum()
-        assert (far > before) if pushed else (slope == 0).all()
-
-
-@pytest.mark.parametrize("how", ["l2", "mse"])
-def test_remoteness_is_the_mean_distance_up_to_its_cap(how: str) -> None:
-    h, y, protos, seen = randn(8, D, seed=3), labels(8), randn(C, D, seed=4), torch.tensor([True, False, True, True])
-    size = np.linalg.norm if how == "l2" else lambda v: np.mean(v**2)
-    want = sum(size((h[b] - protos[c]).numpy()) for b, c in enumerate(y.tolist()) if seen[c]) / 8
-    assert_close(value(remoteness(1.0, protos, seen, y[None], how, math.inf), h), want, **TIGHT)
-    assert value(remoteness(1.0, protos, seen, y[None], how, 0.1), h) == 0.1
 
 
 def terms(w: float, shared: dict, share: Tensor, protos: Tensor, seen: Tensor) -> dict[str, tuple[Term, Any]]:
@@ -310,14 +238,6 @@ def test_descent_is_that_of_torch_optim_over_two_calls(name: str, weight_decay: 
     assert last["step"] == (9 if name == "adam" else 0)
     assert_same_numbers(net, kept), assert_same_numbers(memory, before)  # nothing given is changed
     assert not any(t.requires_grad for t in two.values())
-
-
-def test_adams_moments_matter() -> None:
-    net = fresh()
-    start = {n: t.double() for n, t in start_memory(net).items()}
-    one, memory = descend(net, start, objective(), 4, 0.02)
-    carried, forgotten = (descend(one, m, objective(4), 5, 0.02)[0]["out.weight"] for m in (memory, start))
-    assert (carried - forgotten).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch import nn
 from torch.func import vmap
 from torch.testing import assert_close

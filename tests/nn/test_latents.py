@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch.testing import assert_close
 
 from fedtune.core import randomness

@@ -80,14 +80,6 @@ def test_pooling_passes_gradcheck():
     assert torch.autograd.gradgradcheck(vmap(max_pool2x2), x)
 
 
-def test_linear_passes_gradcheck(rule):
-    x, w, b = (torch.randn(K, *s).double().requires_grad_() for s in ((B, 3), (2, 3), (2,)))
-    layer = Linear(3, 2).double()
-    assert torch.autograd.gradcheck(
-        lambda x, w, b: vmap(lambda x, w, b: functional_call(layer, {"weight": w, "bias": b}, (x,)))(x, w, b), (x, w, b)
-    )
-
-
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
 def test_weights_or_rows_may_be_common_to_all_clients(rule, axes):
     layer = Linear(6, 5).double()

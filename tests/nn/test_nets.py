@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.testing import assert_close

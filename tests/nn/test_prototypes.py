@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch.func import vmap
 from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.nn.divergences import kl
-from fedtune.nn.prototypes import class_means, class_sums, etf, mean_by_count, mean_distance, row_distance
+from fedtune.nn.prototypes import class_means, etf, mean_by_count, mean_distance, row_distance
 
 
 def rows(n: int = 60, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -69,15 +69,6 @@ def test_too_few_dimensions_hold_no_frame() -> None:
     rule = r"10 classes needs at least 9 dimensions, but got 8; .*--features 10.*projection=10"
     with pytest.raises(UserError, match=rule):
         etf(10, 8, randomness.stream(0))
-
-
-def test_class_sums_are_sums_of_the_real_rows() -> None:
-    z, y, mask = rows()
-    sums, counts = class_sums(z, y, mask, 4)
-    for c in range(4):
-        want = sum((z[i].numpy() for i in range(60) if mask[i] and y[i] == c), np.zeros(5))
-        assert_close(sums[c].numpy(), want, **TIGHT)
-        assert counts[c] == sum(bool(mask[i]) and int(y[i]) == c for i in range(60))
 
 
 @pytest.mark.parametrize("how", ["l2", "mse"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from support.helpers import TIGHT, randn
+from support.numbers import TIGHT, randn
 from torch.testing import assert_close
 
 from fedtune.nn.simplex import least_mixtures, least_on_simplex

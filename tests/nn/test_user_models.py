@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.algorithms import every
-from support.helpers import DIGITS, EARLY, assert_same_numbers, numbers, play, random_federation, simulate
+from support.helpers import DIGITS, EARLY, play, random_federation, simulate
+from support.numbers import assert_same_numbers, numbers
 from torch import nn
 
 from fedtune.core.errors import UserError

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.testing import assert_close
 
 from fedtune.experiment.algorithm import Model
-from support.helpers import assert_close_numbers, client_draws, client_net, copied, own_rows, play
+from support.helpers import client_draws, client_net, own_rows, play
+from support.numbers import TIGHT, assert_close_numbers, copied
 
 
 def sgd_step(loss: Tensor, moving: nn.Module | Iterable[Tensor], lr: float) -> None:
@@ -70,6 +72,45 @@ def assert_means_of_steps(
         assert_close_numbers(sim.state.server["shared"], received.state_dict())
 
 
+def assert_one_step(sim: Any, loss: Callable[[int, nn.Module, Tensor, Tensor, dict[str, Tensor]], Tensor]) -> None:
+    """In the next round each client takes one step of SGD on loss(client, net, x, y, noise); means are by rows."""
+    f, ends, losses = sim.setup.federation, [], []
+    for k in range(sim.setup.task.clients):
+        steps, net = client_draws(sim, sim.state.round + 1, k), client_net(sim, k)
+        assert steps.steps == [1]
+        rows = steps.rows[0, 0]
+        at = loss(k, net, f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
+        losses.append(at.item())
+        sgd_step(at, net, sim.setup.scenario.lr)
+        ends.append(copied(net.state_dict()))
+    row = play(sim, 1)[0]
+    assert_close_numbers(sim.state.server["shared"], mean_of(ends, f.train.counts.tolist()))
+    assert_close(row["train_loss"], sum(losses) / len(losses), **TIGHT)
+
+
+def assert_own(sim: Any, states: Sequence[Mapping[str, Tensor]]) -> None:
+    """All tensors that a client holds itself are those of its state here."""
+    for group in sim.state.groups:
+        assert group.tensors
+        for row, k in enumerate(group.ids.tolist()):
+            for n, t in group.tensors.items():
+                assert_close(t[row], states[k][n].detach(), **TIGHT, msg=lambda m, n=n: f"{n}: {m}")
+
+
+def movable(m: Model) -> Model:
+    """The model, by all of whose tensors a loss has a slope."""
+    return Model(m.net, {n: t.clone().requires_grad_() for n, t in m.tensors.items()})
+
+
+def assert_loss(got: Tensor, want: Tensor, m: Model) -> None:
+    """Two losses of a movable model have one value, and one slope."""
+    assert_close(got, want, **TIGHT)
+    leaves, how = list(m.tensors.values()), {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    slopes = (torch.autograd.grad(loss, leaves, **how) for loss in (got, want))
+    for n, a, b in zip(m.tensors, *slopes, strict=True):
+        assert_close(a, b, **TIGHT, msg=lambda msg, n=n: f"slope by {n}: {msg}")
+
+
 def slope(
     net: nn.Module, at: Mapping[str, Tensor], x: Tensor, y: Tensor, create_graph: bool = False
 ) -> dict[str, Tensor]:
@@ -77,6 +118,17 @@ def slope(
     at = dict(at) if create_graph else {n: t.detach().requires_grad_() for n, t in at.items()}
     loss = nn.functional.cross_entropy(functional_call(net, at, (x,)), y)
     return dict(zip(at, torch.autograd.grad(loss, list(at.values()), create_graph=create_graph), strict=True))
+
+
+def head_on(m: Model | nn.Module, z: np.ndarray) -> np.ndarray:
+    """The head's logits of features."""
+    weight, bias = (m[n] if isinstance(m, Model) else m.get_parameter(n) for n in ("head.weight", "head.bias"))
+    return z @ weight.detach().numpy().T + bias.detach().numpy()
+
+
+def cross_entropy(logits: np.ndarray, y: Iterable[int]) -> float:
+    """The mean over rows, one by one."""
+    return float(np.mean([np.log(np.exp(r).sum()) - r[int(c)] for r, c in zip(logits, y, strict=True)]))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.testing import assert_close
 
+from fedtune.core.trees import take
 from fedtune.data.federation import Federation
+from fedtune.experiment.algorithm import Batch, Model
 from fedtune.nn.generators import new_net
-from support.helpers import randn, random_federation
+from support.helpers import DIGITS, EARLY, client_draws, client_net, next_task, play, random_federation, simulate
+from support.numbers import randn
 
 Z, C, H, D = 5, 4, 7, 6
 SHIFTS = {"in": 0, "norm": 1, "out": 3}  # a generator's layers, as positions in a Sequential
@@ -67,3 +75,56 @@ def cross_entropies(shared: dict[str, Tensor], h: Tensor, y: Tensor) -> np.ndarr
             logits = w @ row + b
             out[k, i] = np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[c]
     return out
+
+
+def told_by(law: Tensor, u: Tensor) -> Tensor:
+    """Labels of uniform numbers, by a law over classes of any scale."""
+    mass = np.cumsum(law.numpy())
+    return torch.as_tensor(np.searchsorted(mass, u.numpy() * mass[-1], side="right"))
+
+
+def variational(net: dict[str, Tensor], noise: Tensor, xi: Tensor, y: Tensor, training: bool = True) -> tuple:
+    """h, μ and ln σ² with PyTorch's own layers, and these."""
+    whole = module(net).train(training)
+    out = whole(inputs(noise, y))
+    width = out.shape[1] // 2
+    mu, logvar = out[:, :width], out[:, width:].clamp(-8, 4)
+    return mu + torch.exp(logvar / 2) * xi, mu, logvar, whole
+
+
+def features(net: dict[str, Tensor], eps: dict, which: str, y: Tensor) -> Tensor:
+    """What a generator makes of a batch's noise, with PyTorch's own layers; FedGenP's are variational."""
+    if "xi" in eps:
+        return variational(net, eps[which], eps[{"noise": "xi", "latent": "latent_xi"}[which]], y, False)[0]
+    return module(net).eval()(inputs(eps[which], y))
+
+
+def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:
+    """A client's loss beside a generator with PyTorch's own layers; law over classes."""
+    logits, told = net.head(net.body(x)), told_by(law, eps["label"])
+    with torch.no_grad():
+        made = features(generator, eps, "noise", told)
+        target = net.head(features(generator, eps, "latent", y)).softmax(1)  # a constant: nothing flows into it
+    divergence = (target * (target.log() - logits.log_softmax(1))).sum(1).mean()
+    return F.cross_entropy(logits, y) + a * F.cross_entropy(net.head(made), told) + b * divergence
+
+
+def at_work(name: str, **config: Any) -> tuple[Any, Model, Batch, dict, nn.Module]:
+    """Client 1 of two with what it received in round 2 and one batch, and its net."""
+    sim = simulate(name, DIGITS, two_clients(), **EARLY[name], **config)
+    play(sim, 1)
+    alg, steps, f = sim.setup.algorithm, client_draws(sim, 2, 1), sim.setup.federation
+    rows = steps.rows[0, 0]
+    batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
+    down = take(alg.broadcast(sim.state.server, torch.tensor([1]), next_task(sim)), 0)
+    return alg, Model(sim.state.groups[0].net, sim.state.server["shared"]), batch, down, client_net(sim, 1)
+
+
+def assert_far(row: dict, made: Sequence[Tensor], y: Tensor) -> None:
+    """The columns of quality: mean distances of generated features of the same class, and of others."""
+    alike, found = (y[:, None] == y).numpy(), []
+    for h in made:
+        far = np.linalg.norm(h[:, None].numpy() - h.numpy(), axis=2)
+        found.append([far[alike & ~np.eye(len(y), dtype=bool)].mean(), far[~alike].mean()])
+    want = np.mean(found, axis=0).tolist()  # cdist multiplies matrices, hence the tolerance
+    assert_close([row["generated_intra"], row["generated_inter"]], want, rtol=0, atol=1e-7)

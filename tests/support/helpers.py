@@ -1,4 +1,4 @@
-"""What the tests share: tiny federations made by hand, runs in float64, and states as flat dictionaries of numbers."""
+"""What the tests share: tiny federations made by hand, runs in float64, and what their clients draw and hold."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.testing import assert_close
 
 from fedtune.conformance.cases import random_federation as random_federation
 from fedtune.conformance.subject import CLOCK as CLOCK
-from fedtune.conformance.subject import copied as copied
-from fedtune.conformance.subject import numbers as numbers
 from fedtune.core import randomness
-from fedtune.core.trees import named as flat  # noqa: F401
 from fedtune.data.federation import Federation
 from fedtune.engine import engine
 from fedtune.engine.batches import BatchPlan, Pool, plan
@@ -27,11 +23,19 @@ from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.registry import find, names
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
+from support.numbers import (  # noqa: F401 - for tests of other folders
+    TIGHT,
+    assert_close_numbers,
+    assert_close_rows,
+    assert_same_numbers,
+    copied,
+    flat,
+    numbers,
+    randn,
+)
 
-TIGHT = {"rtol": 0, "atol": 1e-12}
 DIGITS = Scenario(model="mlp", features=12, clients=5, ways=4, ways_spread=2, shots=8, shots_spread=4)
 BATCHNORM = Scenario(model="fedgen-cnn", features=8)
-SKEWED = Scenario(model="mlp", features=12, clients=5, partition="dirichlet", alpha=0.3, floor=12)
 
 # what makes an algorithm's rare events happen within three rounds
 EARLY: dict[str, dict[str, Any]] = {name: dict(find(name).checked_with) for name in names()}
@@ -76,26 +80,6 @@ def play(sim: Simulation, rounds: int) -> list[dict[str, Any]]:
     return [{k: v for k, v in sim.step().items() if k not in CLOCK} for _ in range(rounds)]
 
 
-def assert_close_numbers(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    assert got.keys() == want.keys()
-    for name, t in want.items():
-        assert_close(got[name], t, **TIGHT, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def assert_same_numbers(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    assert got.keys() == want.keys()
-    apart = [name for name, t in want.items() if not torch.equal(got[name], t)]
-    assert not apart, f"not bit for bit the same: {apart}"
-
-
-def assert_close_rows(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
-    assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            assert a[name] == b[name] or abs(a[name] - b[name]) <= 1e-12, (name, a[name], b[name])
-
-
 def client_net(sim: Simulation, k: int) -> architectures.Net:
     """Client k's model as an ordinary float64 module, without what an algorithm added to it."""
     net = architectures.build(
@@ -116,10 +100,6 @@ def own_rows(sim: Simulation, k: int, split: str = "train") -> tuple[Tensor, Ten
     table = getattr(f, split)
     rows = table.rows[k, : int(table.counts[k])]
     return f.x[rows], f.y[rows]
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def next_task(sim: Any) -> Task:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.engine.simulation import Simulation
-from support.helpers import BATCHNORM, DIGITS, copied, numbers, play, random_federation, simulate
+from support.helpers import BATCHNORM, DIGITS, play, random_federation, simulate
+from support.numbers import copied, numbers
 
 SCENARIOS = {name: s.override(participation=0.7) for name, s in (("few rows", DIGITS), ("batch norm", BATCHNORM))}
 SENDS = ("up_", "down_", "comm_mb")

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.by_hand import common_model
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.by_hand import assert_own, common_model
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import assert_close_numbers
 from torch import nn
 from torch.func import functional_call
-from torch.testing import assert_close
 
 
 @pytest.mark.parametrize("mixed", ["weights", "logits"])
@@ -58,13 +50,8 @@ def test_three_rounds_by_hand(executor: str, adaptive: bool, mixed: str) -> None
             ends.append(w)
         common = {n: (ends[0][n] + ends[1][n]) / 2 for n in common}
         play(sim, 1)
-        for n, t in common_model(sim).items():
-            assert_close(t, common[n], **TIGHT)
-        for k in range(2):
-            for n, t in own[k].items():
-                assert_close(sim.state.groups[0].tensors[n][k], t, **TIGHT)
-            if adaptive:
-                assert_close(sim.state.groups[0].tensors["alpha.own"][k], alphas[k], **TIGHT)
+        assert_close_numbers(common_model(sim), common)
+        assert_own(sim, [own[k] | {"alpha.own": alphas[k]} for k in range(2)])
     if adaptive:
         assert 0 < alphas[0] != alphas[1] < 1
     assert any("alpha" in n for n in sim.state.groups[0].tensors) == adaptive

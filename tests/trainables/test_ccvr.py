@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import mean_accuracy
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied
 from torch.testing import assert_close
 
 from fedtune.core import randomness

@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    copied,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied, randn
 from torch.testing import assert_close
 
 from fedtune.data.federation import Federation

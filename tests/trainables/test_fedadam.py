@@ -1,4 +1,4 @@
-"""FedAdam: the server's rules by numpy; where moves are small beside τ, it is FedAvg."""
+"""FedAdam and FedAvgM: the server's rules by numpy."""
 
 from __future__ import annotations
 
@@ -6,35 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    copied,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied
 from torch.testing import assert_close
 
+from fedtune.core.hyper import hyperparameters
 from fedtune.experiment.experiment import Experiment
+from fedtune.trainables.fedavgm import FedAvgM
 from fedtune.tuning import space
 
 B1, B2, TAU, LR = 0.8, 0.95, 1e-2, 0.05
-
-
-@pytest.mark.parametrize(("rule", "scale"), [("adam", 1 + 0.99**0.5), ("yogi", 2.0), ("adagrad", 2.0)])
-def test_where_moves_are_small_beside_tau_a_step_over_the_divisor_is_fedavgs(rule: str, scale: float) -> None:
-    data, tau = random_federation([5, 9, 7]), 0.1
-    small = {"lr": 1e-5, "momentum": 0.0}
-    sim = simulate("fedadam", DIGITS, data, rule=rule, beta1=0.0, tau=tau, server_lr=scale * tau, **small)
-    avg = simulate("fedavg", DIGITS, data, **small)
-    start = copied(sim.state.server["shared"])
-    play(sim, 1), play(avg, 1)
-    for name, t in avg.state.server["shared"].items():
-        assert_close(sim.state.server["shared"][name], t, rtol=0, atol=1e-10)
-    assert max((t - start[n]).abs().max() for n, t in avg.state.server["shared"].items()) > 1e-6
 
 
 def by_hand(rule: str, v: np.ndarray, square: np.ndarray) -> np.ndarray:
@@ -45,11 +26,10 @@ def by_hand(rule: str, v: np.ndarray, square: np.ndarray) -> np.ndarray:
     return B2 * v + (1 - B2) * square
 
 
-@pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "sgd"])
+@pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "sgd", "fedavgm"])
 def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate(
-        "fedadam", BATCHNORM, random_federation([3, 17]), rule=rule, beta1=B1, beta2=B2, tau=TAU, server_lr=LR, lr=0.1
-    )
+    name, how = ("fedavgm", {}) if rule == "fedavgm" else ("fedadam", {"rule": rule, "beta2": B2, "tau": TAU})
+    sim = simulate(name, BATCHNORM, random_federation([3, 17]), beta1=B1, server_lr=LR, lr=0.1, **how)
     seen, w = record_uploads(sim, monkeypatch), {n: t.numpy() for n, t in copied(sim.state.server["shared"]).items()}
     m: dict[str, Any] = {n: 0.0 for n in w}
     v: dict[str, Any] = {n: np.full(t.shape, TAU**2) for n, t in w.items()}
@@ -64,7 +44,7 @@ def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.Monk
                 w[name] = mean
                 continue
             move = mean - w[name]
-            if rule == "sgd":
+            if rule in ("sgd", "fedavgm"):
                 m[name] = B1 * m[name] + move
                 w[name] = w[name] + LR * m[name]
             else:
@@ -73,6 +53,13 @@ def test_three_rounds_of_the_server_by_numpy(rule: str, monkeypatch: pytest.Monk
                 w[name] = w[name] + LR * m[name] / (np.sqrt(v[name]) + TAU)
         for name, want in w.items():
             assert_close(sim.state.server["shared"][name].double().numpy(), np.asarray(want, float), **TIGHT)
+
+
+def test_fedavgm_has_a_rate_and_a_momentum_and_the_papers_defaults() -> None:
+    assert list(hyperparameters(FedAvgM)) == ["server_lr", "beta1"]
+    ours, text = (Experiment(algorithm="fedavgm", scenario=DIGITS, preset=p).configuration({}) for p in ("", "as_text"))
+    assert (ours["server_lr"], ours["beta1"]) == (1.0, 0.9)
+    assert text == ours | {"momentum": 0.0} and ours["momentum"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.by_hand import slope
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.by_hand import assert_own, slope
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import assert_close_numbers
 from torch import Tensor
-from torch.testing import assert_close
 
 from fedtune.trainables.fedala import FedALA
 
@@ -55,14 +47,9 @@ def test_three_rounds_by_hand(executor: str, layers: int) -> None:
             own[k] = {n: start[n] - lr * g[n] for n in start}
         server = {n: (own[0][n] + own[1][n]) / 2 for n in server}
         play(sim, 1)
-        for n, mean in server.items():
-            assert_close(sim.state.server["shared"][n], mean, **TIGHT)
-        for k in range(2):
-            for n in higher:
-                assert_close(sim.state.groups[0].tensors[n][k], own[k][n], **TIGHT)
-                assert_close(
-                    sim.state.groups[0].tensors[f"weights.{sorted(higher).index(n)}"][k], weights[k][n], **TIGHT
-                )
+        assert_close_numbers(sim.state.server["shared"], server)
+        learnt = [{f"weights.{i}": weights[k][n] for i, n in enumerate(sorted(higher))} for k in range(2)]
+        assert_own(sim, [own[k] | learnt[k] for k in range(2)])
         assert sim.state.groups[0].kept["settled"].tolist() == [float(t > 1)] * 2
     assert all(((w >= 0) & (w <= 1)).all() for of in weights for w in of.values())
     assert any((w < 1).any() for of in weights for w in of.values())

@@ -6,17 +6,9 @@ import math
 
 import pytest
 import torch
-from support.by_hand import distance, sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.by_hand import assert_own, distance, sgd_step
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, randn
 from torch import nn
 from torch.testing import assert_close
 
@@ -66,23 +58,17 @@ def test_three_rounds_by_hand(executor: str) -> None:
         flat = torch.stack([torch.cat([p.flatten() for p in of.values()]) for of in models])
         weights = FedAMP(cloud_step=alpha, sigma=sigma).weights(flat, torch.tensor([True] * 3))
         for k, net in enumerate(nets):
-            cloud, (x, y) = (
-                {n: sum(weights[k, j] * models[j][n] for j in range(3)) for n in models[0]},
-                own_rows(sim, k),
-            )
+            cloud = {n: sum(weights[k, j] * models[j][n] for j in range(3)) for n in models[0]}
+            x, y = own_rows(sim, k)
             for _ in range(2):
                 pull = lam / alpha / 2 * distance(net, cloud) if t > 1 else 0
                 sgd_step(nn.functional.cross_entropy(net(x), y) + pull, net, lr)
         row = play(sim, 1)[0]
-        for k, net in enumerate(nets):
-            for n, p in net.named_parameters():
-                assert_close(sim.state.groups[0].tensors[n][k], p.detach(), **TIGHT)
-                assert_close(sim.state.server["models"][n][k], p.detach(), **TIGHT)
+        assert_own(sim, [net.state_dict() for net in nets])
+        assert_same_numbers(sim.state.server["models"], sim.state.groups[0].tensors)
         numbers_of_a_model = sum(p.numel() for p in nets[0].parameters())
-        assert (
-            row["down_floats"] == (3 * numbers_of_a_model if t > 1 else 0)
-            and row["up_floats"] == 3 * numbers_of_a_model
-        )
+        assert row["down_floats"] == (3 * numbers_of_a_model if t > 1 else 0)
+        assert row["up_floats"] == 3 * numbers_of_a_model
 
 
 def test_planning_makes_no_models_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_close_rows,
-    numbers,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_close_rows, numbers
 from torch.testing import assert_close
 
 from fedtune.engine import seed_stack

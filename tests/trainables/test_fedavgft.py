@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    client_net,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, play, random_federation, simulate
 from support.tuned import tuned_scores
 
 from fedtune.engine import evaluation
@@ -22,17 +16,8 @@ from fedtune.experiment.scenario import Scenario
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_scores_are_those_of_models_tuned_by_hand(executor: str, model: str, tune: str) -> None:
     """With B = n each epoch is one step on all rows."""
-    sim = simulate(
-        "fedavgft",
-        Scenario(model=model, features=8),
-        random_federation([8, 8]),
-        executor=executor,
-        batch=8,
-        tune_epochs=3,
-        tune=tune,
-        tune_lr=0.2,
-        momentum=0.5,
-    )
+    work = {"executor": executor, "batch": 8, "tune_epochs": 3, "tune": tune, "tune_lr": 0.2, "momentum": 0.5}
+    sim = simulate("fedavgft", Scenario(model=model, features=8), random_federation([8, 8]), **work)
     row = play(sim, 2)[-1]
     nets = [client_net(sim, k) for k in range(2)]
     for split in ("val", "test"):

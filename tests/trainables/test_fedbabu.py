@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from support.by_hand import step
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied
 from support.tuned import tuned_scores
 from torch import nn, optim
 from torch.testing import assert_close
@@ -24,17 +14,8 @@ from fedtune.experiment.experiment import Experiment
 
 def test_two_rounds_by_hand() -> None:
     """The body's steps under a head that never moves, the mean by rows, and the scores of tuned models."""
-    sim = simulate(
-        "fedbabu",
-        DIGITS,
-        random_federation([8, 8]),
-        batch=8,
-        local_steps=2,
-        lr=0.2,
-        momentum=0.0,
-        tune_epochs=3,
-        tune_lr=0.05,
-    )
+    work = {"batch": 8, "local_steps": 2, "lr": 0.2, "momentum": 0.0, "tune_epochs": 3, "tune_lr": 0.05}
+    sim = simulate("fedbabu", DIGITS, random_federation([8, 8]), **work)
     heads = {n: t.clone() for n, t in sim.state.groups[0].tensors.items()}
     nets = [client_net(sim, k) for k in range(2)]
     for _ in range(2):

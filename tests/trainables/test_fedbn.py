@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.by_hand import step
-from support.helpers import (
-    BATCHNORM,
-    TIGHT,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.by_hand import assert_own, step
+from support.helpers import BATCHNORM, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import nn, optim
 from torch.testing import assert_close
 
@@ -38,12 +29,9 @@ def test_two_rounds_by_hand() -> None:
         for net in nets:
             net.load_state_dict(net.state_dict() | mean)
         play(sim, 1)
-        assert sim.state.server["shared"].keys() == mean.keys()
-        for name, t in mean.items():
-            assert_close(sim.state.server["shared"][name], t, **TIGHT)
-        for k, net in enumerate(nets):
-            for name in TENSORS:
-                assert_close(sim.state.groups[0].tensors[name][k], net.state_dict()[name], **TIGHT)
+        assert_close_numbers(sim.state.server["shared"], mean)
+        assert_own(sim, [net.state_dict() for net in nets])
+        assert sim.state.groups[0].tensors.keys() == TENSORS
     assert (nets[0].body[1].weight != nets[1].body[1].weight).all()
 
 

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 import torch
 from support.by_hand import mean_accuracy
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    next_task,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, next_task, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import assert_means_of_steps
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, random_federation, simulate
+from support.numbers import TIGHT, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 

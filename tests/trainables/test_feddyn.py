@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import mean_accuracy
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    client_draws,
-    client_net,
-    copied,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_draws, client_net, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from support.rest import slope_at_rest
 from torch import nn
 from torch.testing import assert_close

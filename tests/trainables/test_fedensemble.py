@@ -8,19 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import mean_accuracy, softmax
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    copied,
-    flat,
-    next_task,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, next_task, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied, flat, randn
 from support.rows import first
 from torch import Tensor
 from torch.testing import assert_close
@@ -80,15 +69,6 @@ def test_the_prediction_is_the_mean_of_the_uploaded_models(
 
         assert_close(row["val_acc"], mean_accuracy(sim, "val", voted), **TIGHT)
         assert (row["val_acc_ensemble"], row["test_acc_ensemble"]) == (row["val_acc"], row["test_acc"])
-
-
-def test_logits_and_probabilities_are_different_means() -> None:
-    sims = [simulate("fedensemble", DIGITS, data(), average=a, lr=0.3) for a in ("logits", "probabilities")]
-    both = []
-    for sim in sims:
-        play(sim, 2)
-        both.append(softmax(predicted(sim, 0, randn(6, 1, 8, 8))["ensemble"].numpy()))
-    assert np.abs(both[0] - both[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize(

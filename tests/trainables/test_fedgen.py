@@ -1,54 +1,25 @@
-"""FedGen: the client's loss, the generator's training and what is sent, by hand.
-
-At the end: the presets of every algorithm.
-"""
+"""FedGen: the client's loss and the generator's training by hand."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import step
-from support.generators import as_net, inputs, module, two_clients
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_draws,
-    client_net,
-    copied,
-    next_task,
-    numbers,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
-from support.rows import first
+from support.generators import as_net, at_work, inputs, loss_by_hand, module, two_clients
+from support.helpers import DIGITS, EARLY, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.core.errors import UserError
-from fedtune.core.hyper import hyperparameters
 from fedtune.engine import engine
-from fedtune.engine.simulation import Simulation
-from fedtune.experiment.algorithm import Batch, Model
-from fedtune.experiment.experiment import Experiment
-from fedtune.experiment.registry import find, names
-from fedtune.experiment.scenario import Scenario
+from fedtune.experiment.algorithm import Model
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedgen import FedGen
-from fedtune.tuning.options.options import ExperimentOptions
 
 SMALL = EARLY["fedgen"]
-D, C = 12, 4
 
 
 def by_loops(logits: Tensor, y: Tensor) -> float:
@@ -56,71 +27,9 @@ def by_loops(logits: Tensor, y: Tensor) -> float:
     return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in rows]))
 
 
-def loss_by_hand(net: Any, generator: dict, x: Tensor, y: Tensor, eps: dict, law: Tensor, a: float, b: float) -> Tensor:
-    """The client's loss with PyTorch's own layers; law over classes."""
-    g = module(generator).eval()
-    z = net.body(x)
-    logits = net.head(z)
-    mass = np.cumsum(law.numpy())
-    told = torch.as_tensor(np.searchsorted(mass, eps["label"].numpy() * mass[-1], side="right"))
-    with torch.no_grad():
-        made, paired = g(inputs(eps["noise"], told)), g(inputs(eps["latent"], y))
-        target = net.head(paired).softmax(1)  # a constant: nothing flows into it
-    divergence = (target * (target.log() - logits.log_softmax(1))).sum(1).mean()
-    return F.cross_entropy(logits, y) + a * F.cross_entropy(net.head(made), told) + b * divergence
-
-
-def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
-    sim = simulate(
-        "fedgen",
-        DIGITS,
-        two_clients(),
-        **SMALL,
-        local_steps=1,
-        batch=8,
-        lr=0.1,
-        momentum=0.0,
-        gen_weight=3.0,
-        kl_weight=2.0,
-        gen_decay=0.9,
-        kl_decay=0.95,
-    )
-    play(sim, 1)
-    server = sim.state.server
-    law = server["counts"].sum(0).double()
-    assert law.tolist() == [8, 8, 2, 2]
-    f, trained = sim.setup.federation, []
-    for k in range(2):
-        steps, net = client_draws(sim, 2, k), client_net(sim, k)
-        assert steps.steps == [1] and set(steps.eps) == {"noise", "label", "latent"}
-        rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
-        loss = loss_by_hand(net, server["nets"], f.x[rows], f.y[rows], eps, law, 3 * 0.9, 2 * 0.95)
-        grads = torch.autograd.grad(loss, list(net.parameters()))
-        values = zip(net.named_parameters(), grads, strict=True)
-        trained.append({n: (p - 0.1 * g).detach() for (n, p), g in values} | {"loss": loss.detach()})
-    row = play(sim, 1)[0]
-    for n, t in sim.state.server["shared"].items():
-        assert_close(t, (8 * trained[0][n] + 12 * trained[1][n]) / 20, **TIGHT)
-    assert_close(row["train_loss"], float((trained[0]["loss"] + trained[1]["loss"]) / 2), **TIGHT)
-
-
-def at_work(**config: Any) -> tuple[FedGen, Model, Batch, dict, Any]:
-    """A client with what it received in round 2 and one batch."""
-    sim = simulate("fedgen", DIGITS, two_clients(), **SMALL, **config)
-    play(sim, 1)
-    alg, server, steps = sim.setup.algorithm, sim.state.server, client_draws(sim, 2, 1)
-    f, rows = sim.setup.federation, steps.rows[0, 0]
-    batch = Batch(f.x[rows], f.y[rows], {n: e[0, 0] for n, e in steps.eps.items()})
-    down = {
-        n: {k: t[0] for k, t in v.items()} if isinstance(v, dict) else v[0]
-        for n, v in alg.broadcast(server, torch.tensor([1]), next_task(sim)).items()
-    }
-    return alg, Model(sim.state.groups[0].net, server["shared"]), batch, down, client_net(sim, 1)
-
-
 @pytest.mark.parametrize("t", [0, 1, 100])
 def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
-    alg, m, batch, down, net = at_work(gen_weight=3.0, kl_weight=2.0, gen_decay=0.98, kl_decay=0.93)
+    alg, m, batch, down, net = at_work("fedgen", gen_weight=3.0, kl_weight=2.0, gen_decay=0.98, kl_decay=0.93)
     law = down["labels"]
     part = [
         loss_by_hand(net, down["generator"], batch.x, batch.y, batch.eps, law, *w).item()
@@ -134,7 +43,7 @@ def test_the_weights_decay_by_the_round_and_round_zero_has_none(t: int) -> None:
 
 def test_generated_rows_move_the_head_alone_and_the_divergences_target_moves_nothing() -> None:
     for weights in ({"gen_weight": 3.0, "kl_weight": 0.0}, {"gen_weight": 0.0, "kl_weight": 2.0}):
-        alg, m, batch, down, net = at_work(**weights)
+        alg, m, batch, down, net = at_work("fedgen", **weights)
         batch = batch._replace(eps={"latent": randn(4, 32)} | batch.eps)
         leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
         mine = Model(m.net, leaves)
@@ -149,21 +58,6 @@ def test_generated_rows_move_the_head_alone_and_the_divergences_target_moves_not
         for (n, _), g in zip(net.named_parameters(), want, strict=True):
             assert_close(grads[n], g, **TIGHT)
         assert (grads["body.1.weight"] == 0).all() == (weights["kl_weight"] == 0)
-
-
-def test_clients_leave_the_generator_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedgen", DIGITS, two_clients(), **SMALL)
-    play(sim, 1)
-    kept, seen, aggregate = copied(sim.state.server["nets"]), [], FedGen.aggregate
-
-    def taken(alg: FedGen, server: dict, up: dict, task: Any) -> dict:
-        seen.append(copied(server["nets"]))
-        assert not any(t.requires_grad for t in server["nets"].values())
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(FedGen, "aggregate", taken)
-    play(sim, 1)
-    assert_same_numbers(seen[0], kept)
 
 
 @pytest.mark.parametrize(
@@ -210,19 +104,6 @@ def test_two_rounds_of_the_generators_training_by_hand(config: dict, monkeypatch
         assert_close_numbers(sim.state.server["nets"], as_net(whole))
 
 
-def test_the_generator_learns_what_the_heads_agree_on() -> None:
-    sim = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32, gen_lr=0.01, eta=0.0)
-    play(sim, 1)
-    noise, y = randn(40, 32), torch.arange(40) % 2
-    start = simulate("fedgen", DIGITS, two_clients(), gen_steps=100, gen_hidden=32).state.server["nets"]
-    head = sim.state.server["shared"]
-    ce = [
-        by_loops(module(g).eval()(inputs(noise, y)) @ head["head.weight"].T + head["head.bias"], y)
-        for g in (start, sim.state.server["nets"])
-    ]
-    assert ce[1] < 0.5 * ce[0]
-
-
 @pytest.mark.parametrize(
     ("law", "want"), [("histogram", [5, 0, 7, 1]), ("present", [1, 0, 1, 1]), ("uniform", [1, 1, 1, 1])]
 )
@@ -240,89 +121,3 @@ def test_counts_are_the_latest_that_each_client_told() -> None:
         here = engine.participants(sim.setup, t).tolist()
         told[here] = held[here]
         assert sim.state.server["counts"].tolist() == told.tolist()
-
-
-def test_what_is_sent_the_model_first_then_the_generator_and_the_law_too() -> None:
-    sim, avg = simulate("fedgen", DIGITS, two_clients(), **SMALL), simulate("fedavg", DIGITS, two_clients())
-    rows, plain = play(sim, 3), play(avg, 3)
-    net = sum(t.numel() for t in sim.state.server["nets"].values())
-    assert net == (32 + C) * 16 + 16 + 4 * 16 + 16 * D + D  # with running statistics
-    for t in range(3):
-        assert rows[t]["down_floats"] - plain[t]["down_floats"] == 2 * (net + C) * (t > 0)
-        assert rows[t]["up_floats"] == plain[t]["up_floats"] and rows[t]["up_ints"] - plain[t]["up_ints"] == 2 * C
-
-
-def test_quality_tells_distances_of_generated_features() -> None:
-    sim = simulate("fedgen", DIGITS, two_clients(), quality=True, **SMALL)
-    row = play(sim, 1)[0]
-    noise = torch.randn(80, 32, generator=randomness.stream("quality"), dtype=torch.float64)
-    y = torch.arange(4).repeat_interleave(20)
-    h = module(sim.state.server["nets"]).eval()(inputs(noise, y)).detach().numpy()
-    apart = np.linalg.norm(h[:, None] - h, axis=2)
-    alike = (y[:, None] == y).numpy()
-    assert_close(row["generated_intra"], float(apart[alike & ~np.eye(80, dtype=bool)].mean()), rtol=0, atol=1e-7)
-    assert_close(row["generated_inter"], float(apart[~alike].mean()), rtol=0, atol=1e-7)  # cdist multiplies matrices
-    plain = simulate("fedgen", DIGITS, two_clients(), **SMALL)
-    assert row.keys() - play(plain, 1)[0].keys() == {"generated_intra", "generated_inter"}
-
-
-# ------------------------------------------------------------------------------------------------------ presets
-
-PRESETS = [(name, preset) for name in names() for preset in find(name).presets]
-
-
-def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
-    assert {n for n, _ in PRESETS} >= {"fedavg", "fedensemble", "fedgen", "fedgenp", "fedhkd", "fedpa"}
-
-
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
-def test_a_preset_names_hyperparameters_and_gives_them_valid_values(name: str, preset: str) -> None:
-    known = Experiment(algorithm=name, scenario=DIGITS).hyperparameters()
-    for hp, value in find(name).presets[preset].items():
-        checked = known[hp].check(value)
-        assert checked == value and type(checked) is type(value)
-
-
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
-def test_a_preset_takes_effect_and_set_and_search_win_over_it(name: str, preset: str) -> None:
-    values = find(name).presets[preset]
-    plain, other = (Experiment(algorithm=name, scenario=DIGITS, preset=p).configuration({}) for p in ("", preset))
-    text = dict(find(name).presets.get("as_text", {}))  # without one the defaults are the text
-    assert other == plain | values and plain | text == Experiment(
-        algorithm=name, scenario=DIGITS, preset="as_text"
-    ).configuration({})
-    pinned = Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={"lr": 0.07, "momentum": 0.3})
-    assert pinned.configuration({}) == plain | values | {"lr": 0.07, "momentum": 0.3}
-    assert pinned.configuration({"lr": 0.02}) == plain | values | {"lr": 0.02, "momentum": 0.3}
-    own = [n for n in values if n in hyperparameters(find(name))]
-    for n in own:
-        old = plain[n]
-        assert Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned={n: old}).configuration(
-            {}
-        ) == plain | values | {n: old}
-
-
-@pytest.mark.parametrize(("name", "preset"), first(PRESETS, 6))
-def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
-    scenario, data = Scenario(model="fedgen-cnn", features=8, clients=2), two_clients()
-    small = {n: v for n, v in EARLY.get(name, {}).items() if n not in find(name).presets[preset]}
-    sim = Simulation(Experiment(algorithm=name, scenario=scenario, preset=preset), small, data, torch.float64)
-    want = simulate(name, scenario, data, **small, **find(name).presets[preset])
-    assert play(sim, 1) == play(want, 1)  # what acts later is among the values that the test before this one compares
-    assert_same_numbers(numbers(sim.state), numbers(want.state))
-
-
-def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
-    options = ExperimentOptions(
-        algo="fedavg", fields={"lr": 0.3, "batch_norm": "averaged"}, set={"momentum": 0.4}, preset="as_published"
-    )
-    found = options.experiment().configuration({})
-    assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
-    assert found["lr_decay"] == find("fedavg").presets["as_published"]["lr_decay"] != 1
-
-
-def test_an_unknown_preset_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UserError, match="unknown preset of fedgen 'as_publish': did you mean 'as_published'.*as_text"):
-        Experiment(algorithm="fedgen", scenario=DIGITS, preset="as_publish").resolve({})
-    with pytest.raises(UserError, match="unknown preset of local 'as_published'"):
-        Experiment(algorithm="local", scenario=DIGITS, preset="as_published").resolve({})

@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.by_hand import mean_accuracy
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, copied
 from torch.testing import assert_close
 
 

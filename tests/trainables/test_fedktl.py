@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.by_hand import assert_own, sgd_step
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT
 from support.user_algorithms import own_net
 from torch.testing import assert_close
 
@@ -45,9 +37,8 @@ def net_of(sim: Any, k: int) -> tuple[Any, torch.nn.Linear, torch.Tensor]:
 
 def test_the_frame_has_unit_directions_at_equal_angles() -> None:
     _, _, z = net_of(simulate("fedktl", DIGITS, random_federation([6]), **FEW), 0)
-    assert_close(
-        z.T @ z, (4 * torch.eye(4, dtype=torch.float64) - 1) / 3, rtol=0, atol=1e-6
-    )  # kept in single precision
+    want = (4 * torch.eye(4, dtype=torch.float64) - 1) / 3  # kept in single precision
+    assert_close(z.T @ z, want, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -70,13 +61,10 @@ def test_rounds_by_hand(mu: float, executor: str) -> None:
                     loss = loss + mu * ((projection(net.body(pictures)) - vectors) ** 2).mean()
                 sgd_step(loss, moving, LR)
         play(sim, 1)
-        for k, (net, projection, _) in enumerate(nets):
-            got = {n: v[k] for n, v in sim.state.groups[0].tensors.items()}
-            for n, v in {
-                **net.state_dict(),
-                **{f"projection.{n}": v for n, v in projection.state_dict().items()},
-            }.items():
-                assert_close(got[n], v, **TIGHT)
+        named = ({f"projection.{n}": v for n, v in p.state_dict().items()} for _, p, _ in nets)
+        assert_own(
+            sim, [n.state_dict() | own | {"frame.columns": z} for (n, _, z), own in zip(nets, named, strict=True)]
+        )
 
 
 def test_latents_are_class_means_of_the_transformed_and_pictures_what_the_generator_makes_of_them(

@@ -8,33 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import sgd_step, step
-from support.generators import as_net, cross_entropies, inputs, module
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_draws,
-    client_net,
-    copied,
-    flat,
-    next_task,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.by_hand import assert_one_step, step
+from support.generators import as_net, cross_entropies, inputs, module, told_by
+from support.helpers import DIGITS, EARLY, next_task, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, flat, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.engine import engine
 from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
-from fedtune.experiment.scenario import Scenario
 from fedtune.nn.generators import Net, generate
 from fedtune.trainables.fedavg import FedAvg
 from fedtune.trainables.fedpa import FedPA
@@ -166,107 +148,22 @@ def test_the_pull_by_hand_masks_a_class_without_a_prototype(distance: str, t: in
 
 
 def test_two_clients_take_one_step_on_the_loss_by_hand() -> None:
-    sim = simulate(
-        "fedpa",
-        DIGITS,
-        two(),
-        **SMALL,
-        local_steps=1,
-        batch=8,
-        lr=0.1,
-        momentum=0.0,
-        lam_ge=3.0,
-        ge_decay=0.9,
-        distance="l2",
-        lam_po=2.0,
-        po_decay=0.9,
-    )
+    work = {"local_steps": 1, "batch": 8, "lr": 0.1, "momentum": 0.0}
+    config = {"lam_ge": 3.0, "ge_decay": 0.9, "distance": "l2", "lam_po": 2.0, "po_decay": 0.9}
+    sim = simulate("fedpa", DIGITS, two(), **SMALL, **work, **config)
     play(sim, 1)
-    server, f, trained = sim.state.server, sim.setup.federation, []
-    g, mass = module(server["nets"]).eval(), np.cumsum([8, 8, 4, 0])
-    for k in range(2):
-        steps, net = client_draws(sim, 2, k), client_net(sim, k)
-        rows, eps = steps.rows[0, 0], {n: e[0, 0] for n, e in steps.eps.items()}
-        x, y = f.x[rows], f.y[rows]
-        told = torch.as_tensor(np.searchsorted(mass, eps["label"].numpy() * 20, side="right"))
-        z = net.body(x)
+    server, law = sim.state.server, torch.tensor([8, 8, 4, 0])
+
+    def loss(_: int, net: Any, x: Tensor, y: Tensor, eps: dict) -> Tensor:
+        told, z = told_by(law, eps["label"]), net.body(x)
         pull = torch.stack([(row - server["protos"].values[c]).norm() for row, c in zip(z, y, strict=True)]).mean()
-        made = net.head(g(inputs(eps["noise"], told)).detach())
-        loss = F.cross_entropy(net.head(z), y) + 2.7 * F.cross_entropy(made, told) + 1.8 * pull
-        grads = torch.autograd.grad(loss, list(net.parameters()))
-        trained.append({n: (p - 0.1 * d).detach() for (n, p), d in zip(net.named_parameters(), grads, strict=True)})
-    play(sim, 1)
-    for n, t in sim.state.server["shared"].items():
-        assert_close(t, (8 * trained[0][n] + 12 * trained[1][n]) / 20, **TIGHT)
+        made = net.head(module(server["nets"]).eval()(inputs(eps["noise"], told)).detach())
+        return F.cross_entropy(net.head(z), y) + 2.7 * F.cross_entropy(made, told) + 1.8 * pull
+
+    assert_one_step(sim, loss)
 
 
 # --------------------------------------------------------------------------------------------------- prototypes
-
-
-def test_prototypes_are_means_over_all_rows_of_the_trained_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulate("fedpa", Scenario(model="fedgen-cnn", features=D), two(), **SMALL)
-    seen = record_uploads(sim, monkeypatch)
-    play(sim, 2)
-    z, y = [], []
-    for k in range(2):
-        net, (x, label) = client_net(sim, k).eval(), own_rows(sim, k)
-        net.load_state_dict({n: t[k] for n, t in seen[1]["shared"].items()})
-        z.append(net.body(x).detach()), y.append(label)
-    z, y, got = torch.cat(z), torch.cat(y), sim.state.server["protos"]
-    assert got.present.tolist() == [True, True, True, False]
-    for c in range(3):
-        assert_close(got.values[c], z[y == c].mean(0), **TIGHT)
-    assert seen[1]["counts"].tolist() == [[2, 2, 4, 0], [6, 6, 0, 0]]
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_running_prototypes_are_means_over_the_batches_drawn(steps: int) -> None:
-    sim = simulate(
-        "fedpa",
-        DIGITS,
-        random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]]),
-        prototypes="running",
-        lam_ge=0.0,
-        local_steps=steps,
-        batch=3,
-        lr=0.1,
-        momentum=0.0,
-        **{"gen_hidden": 16},
-    )
-    f, rows = sim.setup.federation, np.array([[2, 2, 4, 0], [4, 8, 0, 0]])
-    means, weights = np.zeros((2, C, D)), np.zeros((2, C))
-    for k in range(2):
-        net, z, y = client_net(sim, k), [], []
-        for s in client_draws(sim, 1, k).rows[0]:
-            features = net.body(f.x[s])
-            z.append(features.detach().numpy()), y.append(f.y[s].numpy())
-            sgd_step(F.cross_entropy(net.head(features), f.y[s]), net, 0.1)
-        z, y = np.concatenate(z), np.concatenate(y)
-        assert len(y) == 3 * steps
-        for c in set(y.tolist()):
-            means[k, c], weights[k, c] = z[y == c].mean(0), rows[k, c]  # weighed by the client's rows, as in the code
-    play(sim, 1)
-    got = sim.state.server["protos"]
-    assert got.present.tolist() == (weights.sum(0) > 0).tolist()
-    for c in np.flatnonzero(weights.sum(0)):
-        assert_close(got.values[c].numpy(), np.average(means[:, c], axis=0, weights=weights[:, c]), **TIGHT)
-
-
-@pytest.mark.parametrize("prototypes", ["final", "running"])
-def test_a_class_that_nobody_saw_keeps_its_prototype(prototypes: str) -> None:
-    data = random_federation([8, 6, 7, 5], [[0, 1], [1, 2], [2], [3]])
-    sim = simulate("fedpa", DIGITS.override(participation=0.5), data, prototypes=prototypes, **SMALL)
-    known: set[int] = set()
-    for t in range(1, 6):
-        before = sim.state.server["protos"]
-        play(sim, 1)
-        held = [{0: {0, 1}, 1: {1, 2}, 2: {2}, 3: {3}}[k] for k in engine.participants(sim.setup, t).tolist()]
-        here, after = set().union(*held), sim.state.server["protos"]
-        for c in range(4):
-            assert torch.equal(after.values[c], before.values[c]) == (c not in here)
-        known |= here
-        assert {c for c in range(4) if after.present[c]} == known
-    assert known == {0, 1, 2, 3}
 
 
 # ------------------------------------------------------------------------------------------------ the generator
@@ -420,13 +317,13 @@ def test_a_round_of_the_generators_training_by_hand(monkeypatch: pytest.MonkeyPa
     whole, seen = module(sim.state.server["nets"]), record_uploads(sim, monkeypatch)
     play(sim, 1)
     up, protos = seen[0]["shared"], sim.state.server["protos"]
-    share, mass = np.array([[0.25, 0.25, 1, 0], [0.75, 0.75, 0, 0]]), np.cumsum([8, 8, 4, 0])
+    share = np.array([[0.25, 0.25, 1, 0], [0.75, 0.75, 0, 0]])
     stream = randomness.stream(0, "generator", 1)
     noise = torch.randn(12, 8, 32, generator=stream, dtype=torch.float64)
     u = torch.rand(12, 8, generator=stream, dtype=torch.float64)
     optimizer = torch.optim.Adam([p for p in whole.parameters() if p.requires_grad], lr=3e-4)
     for s in range(12):
-        y = torch.as_tensor(np.searchsorted(mass, u[s].numpy() * 20, side="right"))
+        y = told_by(torch.tensor([8, 8, 4, 0]), u[s])
         h, fid = whole(inputs(noise[s], y)), torch.zeros((), dtype=torch.float64)
         for k in range(2):
             ce = F.cross_entropy(h @ up["head.weight"][k].T + up["head.bias"][k], y, reduction="none")

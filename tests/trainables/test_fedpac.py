@@ -7,15 +7,8 @@ import copy
 import pytest
 import torch
 from support.by_hand import mean_accuracy
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT
 from torch import nn, optim
 from torch.testing import assert_close
 

@@ -7,19 +7,8 @@ import math
 import pytest
 import torch
 from support.by_hand import sgd_step
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    client_net,
-    copied,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from support.by_hand import assert_means_of_steps, distance
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    own_rows,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, random_federation, simulate
+from support.numbers import TIGHT, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 

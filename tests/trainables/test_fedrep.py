@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import assert_close_numbers, assert_same_numbers, copied, numbers
 from torch import Tensor, nn
 
 from fedtune.experiment.algorithm import Phase
@@ -33,17 +23,8 @@ def steps(net: nn.Module, part: nn.Module, x: Tensor, y: Tensor, number: int, lr
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 def test_a_round_is_tau_epochs_of_the_head_and_then_the_local_work_of_the_body(executor: str) -> None:
-    sim = simulate(
-        "fedrep",
-        DIGITS,
-        random_federation([8]),
-        executor=executor,
-        head_epochs=3,
-        local_epochs=2,
-        batch=8,
-        lr=0.1,
-        momentum=0.5,
-    )
+    work = {"executor": executor, "head_epochs": 3, "local_epochs": 2, "batch": 8, "lr": 0.1, "momentum": 0.5}
+    sim = simulate("fedrep", DIGITS, random_federation([8]), **work)
     net, (x, y) = client_net(sim, 0), own_rows(sim, 0)
     for _ in range(2):  # with B = n each epoch is one step on all rows
         steps(net, net.head, x, y, 3, 0.1, 0.5)

@@ -6,16 +6,8 @@ import copy
 
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, numbers
 from torch import Tensor, nn, optim
 from torch.testing import assert_close
 

@@ -8,28 +8,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from support.by_hand import first_client, sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_draws,
-    client_net,
-    next_task,
-    numbers,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.by_hand import assert_loss, first_client, head_on, movable
+from support.helpers import DIGITS, client_net, next_task, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
 from fedtune.engine import engine
-from fedtune.experiment.algorithm import Batch, Data, Model, Ragged, Task
-from fedtune.trainables.fedavg import FedAvg
+from fedtune.experiment.algorithm import Batch, Model, Ragged, Task
 from fedtune.trainables.fedsa import FedSA, embedded, mar
 
 C, D = 4, 12
@@ -37,14 +24,6 @@ TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
 SEEN = torch.tensor([True, False, True, True])
 HELD = [[0, 1], [1, 2], [2], [0, 2, 3], [1, 3]]  # client 2 has one class
 ROWS = [8, 6, 5, 9, 7]
-
-
-def scores(m: Model, z: np.ndarray) -> np.ndarray:
-    return z @ m["head.weight"].numpy().T + m["head.bias"].numpy()
-
-
-def cross_entropy(logits: np.ndarray, y: list[int]) -> float:
-    return float(np.mean([np.log(np.exp(r).sum()) - r[c] for r, c in zip(logits, y, strict=True)]))
 
 
 def margin_by_hand(vectors: dict[int, Tensor]) -> float:
@@ -55,9 +34,6 @@ def margin_by_hand(vectors: dict[int, Tensor]) -> float:
 
 def own_margin(vectors: dict[int, Tensor]) -> float:
     return margin_by_hand(vectors) if len(vectors) > 1 else 0.0
-
-
-# --------------------------------------------------------------------------------------------------------- anchors
 
 
 def test_raw_anchors_are_gaussian_and_embedded_ones_by_hand() -> None:
@@ -113,61 +89,23 @@ def test_drift_0_keeps_anchors_bit_for_bit_and_another_moves_those_that_were_see
         assert {c for c in range(C) if not torch.equal(now[c], first[c])} == moved
 
 
-def test_prototypes_weigh_by_rows_or_clients_and_unseen_ones_are_kept() -> None:
-    p, counts = randn(3, C, D), torch.tensor([[9, 1, 0, 0], [1, 0, 2, 0], [5, 0, 1, 0]])
-    p = torch.where((counts > 0)[:, :, None], p, 7.0)  # what is absent must not be read
-    up = {"protos": Ragged(p, counts > 0), "counts": Ragged(counts, counts > 0), "ids": torch.arange(3)}
-    old = Ragged(randn(C, D, seed=5), torch.tensor([False, True, False, True]))
-    server = {"anchors": randn(C, D, seed=6), "protos": old, "local": torch.zeros(3).double()}
-    want = {
-        "rows": [(9 * p[0, 0] + p[1, 0] + 5 * p[2, 0]) / 15, p[0, 1], (2 * p[1, 2] + p[2, 2]) / 3],
-        "clients": [p[:, 0].mean(0), p[0, 1], (p[1, 2] + p[2, 2]) / 2],
-    }
-    for weighting, means in want.items():
-        got = FedSA(weighting=weighting).aggregate(server, up, TASK)["protos"]
-        assert_close(got.values[:3], torch.stack(means), **TIGHT)
-        assert torch.equal(got.values[3], old.values[3]) and got.present.all()
-    never = Ragged(old.values, torch.zeros(C, dtype=torch.bool))
-    assert FedSA().aggregate(server | {"protos": never}, up, TASK)["protos"].present.tolist() == [True] * 3 + [False]
-
-
-# -------------------------------------------------------------------------------------------------------- the loss
-
-
-@pytest.mark.parametrize("weights", [(2, 0, 0), (0, 3, 0), (0, 0, 5), (2, 3, 5)])
+@pytest.mark.parametrize("weights", [(2.0, 0.0, 0.0), (0.0, 3.0, 0.0), (0.0, 0.0, 5.0), (2.0, 3.0, 5.0)])
 @pytest.mark.parametrize("rule", ["larger", "none"])
 def test_the_loss_by_hand(rule: str, weights: tuple[float, float, float]) -> None:
-    m, x, y = first_client(simulate("fedsa", DIGITS, random_federation([9])))
-    y = torch.tensor([0, 1, 1, 3, 0, 3, 1, 0, 1])
-    a, delta = randn(C, D, seed=3), 1.7
-    z, label = m.body(x).numpy(), y.tolist()
-    pull = np.mean([((row - a[c].numpy()) ** 2).sum() / D for row, c in zip(z, label, strict=True)])
-    far = np.array([[np.linalg.norm(row - anchor) for anchor in a.numpy()] for row in z])
-    if rule != "none":
-        far[np.arange(9), label] += delta
-    contrast, head = cross_entropy(-far, label), cross_entropy(scores(m, a.numpy()), [0, 1, 2, 3])
-    want = cross_entropy(scores(m, z), label) + np.dot(weights, [pull, contrast, head])
-    lam_r, lam_m, lam_cc = map(float, weights)
-    alg = FedSA(lam_r=lam_r, lam_m=lam_m, lam_cc=lam_cc, margin=rule)
-    down = {"anchors": a} | ({"margin": torch.tensor(delta, dtype=torch.float64)} if alg.has_margin() else {})
-    loss, tally = alg.loss(m, Batch(x, y, {}), down)
-    assert_close(loss.item(), float(want), **TIGHT)
+    """The term on the head's scores of the anchors moves the head alone, the other two the body alone."""
+    m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
+    m, y, a = movable(m), torch.tensor([0, 1, 1, 3, 0, 3, 1, 0, 1]), randn(C, D, seed=3)
+    delta, z = torch.tensor(1.7, dtype=torch.float64), m.body(x)
+    alg = FedSA(**dict(zip(("lam_r", "lam_m", "lam_cc"), weights, strict=True)), margin=rule)
+    loss, tally = alg.loss(m, Batch(x, y, {}), {"anchors": a} | ({"margin": delta} if alg.has_margin() else {}))
+    far = torch.stack([torch.stack([(row - anchor).norm() for anchor in a]) for row in z])
+    far = far + delta * F.one_hot(y, C) * (rule != "none")
+    terms = F.mse_loss(z, a[y]), F.cross_entropy(-far, y), F.cross_entropy(m.head(a), torch.arange(C))
+    want = F.cross_entropy(m.head(z), y) + sum(w * term for w, term in zip(weights, terms, strict=True))
+    assert_loss(loss, want, m)
     assert tally["counts"].tolist() == [3, 4, 0, 2]
     for c in (0, 1, 3):
-        assert_close(tally["sums"][c].numpy(), z[y.numpy() == c].sum(0), **TIGHT)
-
-
-def test_calibration_moves_the_head_alone_and_the_other_two_the_body_alone() -> None:
-    m, x, y = first_client(simulate("fedsa", DIGITS, random_federation([9])))
-    leaves = {n: t.clone().requires_grad_() for n, t in m.tensors.items()}
-    mine, batch = Model(m.net, leaves), Batch(x, y, {})
-    down = {"anchors": randn(C, D, seed=3), "margin": torch.tensor(1.0).double()}
-    for on in ("lam_r", "lam_m", "lam_cc"):
-        alg = FedSA(**({"lam_r": 0.0, "lam_m": 0.0, "lam_cc": 0.0} | {on: 1.0}), prototypes="final")
-        extra = alg.loss(mine, batch, down) - FedAvg().loss(mine, batch, {})
-        grads = dict(zip(leaves, torch.autograd.grad(extra, list(leaves.values()), retain_graph=True), strict=True))
-        still = {n for n, g in grads.items() if g.abs().max() < 1e-15}
-        assert still == {n for n in leaves if n.startswith("body" if on == "lam_cc" else "head")}
+        assert_close(tally["sums"][c], z[y == c].sum(0), **TIGHT)
 
 
 def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_slope() -> None:
@@ -178,64 +116,6 @@ def test_a_feature_that_lies_on_its_anchor_or_between_equal_ones_has_a_finite_sl
         loss, _ = FedSA().loss(Model(m.net, leaves), Batch(x, y, {}), {"anchors": anchors, "margin": torch.ones(())})
         for g in torch.autograd.grad(loss, list(leaves.values())):
             assert g.isfinite().all()
-
-
-# ---------------------------------------------------------------------------------- what is sent, and whose margin
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("kind", ["running", "final"])
-def test_a_client_tells_means_of_what_it_met_or_of_its_trained_model(
-    kind: str, executor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = random_federation([8, 12], [[0, 1, 2, 2], [0, 1, 1]])
-    sim = simulate(
-        "fedsa",
-        DIGITS,
-        data,
-        executor=executor,
-        prototypes=kind,
-        local_steps=2,
-        batch=1,
-        lr=0.1,
-        momentum=0.0,
-        lam_m=0.0,
-        lam_cc=0.0,
-        lam_r=2.0,
-    )
-    seen, f, short = record_uploads(sim, monkeypatch), sim.setup.federation, 0
-    nets, anchors = [client_net(sim, k) for k in range(2)], sim.state.server["anchors"]
-    play(sim, 1)
-    for k, net in enumerate(nets):
-        found, met = [], []
-        for s in client_draws(sim, 1, k).rows[0]:
-            z = net.body(f.x[s])
-            found.append(z.detach()), met.append(f.y[s])
-            loss = F.cross_entropy(net.head(z), f.y[s]) + 2 * (z - anchors[f.y[s]]).square().mean()
-            sgd_step(loss, net, 0.1)
-        x, y = own_rows(sim, k)
-        rows, label = (torch.cat(found), torch.cat(met)) if kind == "running" else (net.body(x).detach(), y)
-        (values, present), (counts, counted) = ((t[k] for t in seen[0][n]) for n in ("protos", "counts"))
-        there = label.unique().tolist()
-        assert present.nonzero()[:, 0].tolist() == counted.nonzero()[:, 0].tolist() == there
-        short += len(y.unique()) - len(there)
-        for c in there:
-            assert_close(values[c], rows[label == c].mean(0), **TIGHT)
-            assert counts[c] == (y == c).sum()  # all its rows, not those met
-    assert (short > 0) == (kind == "running")
-
-
-def test_the_upload_leaves_padding_out() -> None:
-    m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
-    y, mask = torch.tensor([0, 0, 1, 2, 1, 1, 3, 3, 0]), torch.arange(9) < 6
-    z = m.body(x)
-    met = {"sums": randn(C, D, seed=2), "counts": torch.tensor([2, 5, 1, 0])}
-    for kind in ("final", "running"):
-        up = FedSA(prototypes=kind).upload(m, Data(x, y, mask, {}, met), {"anchors": randn(C, D)})
-        assert up["counts"].values.tolist() == [2, 3, 1, 0] and up["protos"].present.tolist() == [True] * 3 + [False]
-        for c, rows in enumerate([[0, 1], [2, 4, 5], [3]]):
-            want = z[rows].mean(0) if kind == "final" else met["sums"][c] / met["counts"][c]
-            assert_close(up["protos"].values[c], want, **TIGHT)
 
 
 @pytest.mark.parametrize("rule", ["larger", "global", "local"])
@@ -283,9 +163,6 @@ def test_the_margin_that_was_sent_is_the_one_that_trains() -> None:
     assert apart == [False, True, False]
 
 
-# -------------------------------------------------------------------------------------------------------- prediction
-
-
 def test_it_predicts_by_prototypes_anchors_and_head() -> None:
     m, x, _ = first_client(simulate("fedsa", DIGITS, random_federation([9])))
     z = m.body(x).numpy()
@@ -296,7 +173,7 @@ def test_it_predicts_by_prototypes_anchors_and_head() -> None:
         far = [[np.linalg.norm(row - table[c].numpy()) for c in classes] for row in z]
         assert_close(-ways[name][:, classes].numpy(), np.array(far), **TIGHT)
     assert (ways["nearest"][:, 1] == -torch.inf).all()
-    assert_close(ways["head"].numpy(), scores(m, z), **TIGHT)
+    assert_close(ways["head"].numpy(), head_on(m, z), **TIGHT)
     for first in ("nearest", "anchor", "head"):
         got = FedSA(predictor=first).predict(m, x, {"protos": Ragged(p, SEEN), "anchors": a})
         assert next(iter(got)) == first and set(got) == set(ways)

@@ -7,17 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -32,9 +23,6 @@ HELD = [[0, 1], [1, 2], [0, 2, 1]]  # nobody has class 3
 SMALL = {"server_epochs": 3, "server_lr": 0.05}
 
 
-# ------------------------------------------------------------------------------------------------------- the margin
-
-
 @pytest.mark.parametrize(("tau", "want"), [(100.0, 96.2), (50.0, 50.0), (3.5, 3.5), (0.0, 96.2), (1000.0, 96.2)])
 def test_the_margin_is_the_widest_gap_between_neighbours_and_bounded(tau: float, want: float) -> None:
     q = torch.tensor([[0.0, 0], [3, 0], [3, 4], [3, 100.2]], dtype=torch.float64)  # nearest other: 3, 3, 4, 96.2
@@ -46,9 +34,6 @@ def test_the_margin_is_of_the_classes_that_came_in_and_0_for_a_single_one() -> N
     q = torch.tensor([[0.0, 0], [3, 0], [3, 4], [9e3, 9e3]], dtype=torch.float64)
     for seen, want in (([1, 1, 1, 0], 4), ([1, 0, 1, 0], 5), ([1, 1, 0, 0], 3), ([0, 1, 0, 0], 0)):
         assert_close(FedTGP().gap(q, torch.tensor(seen).bool()).item(), float(want), **TIGHT)
-
-
-# -------------------------------------------------------------------------------------------- the server's training
 
 
 class Twin(nn.Module):
@@ -113,23 +98,6 @@ def test_a_prototype_that_lies_on_its_target_has_a_finite_slope() -> None:
     for p in (prototypes(net), prototypes(net)[:1].expand(C, D)):
         got = FedTGP(**SMALL).trained(net, p, torch.arange(C), one, 3, randomness.stream("anything"))
         assert all(t.isfinite().all() and not torch.equal(t, net[n]) for n, t in got.items())
-
-
-def test_a_class_that_nobody_has_is_pushed_away_and_the_seed_tells_the_start() -> None:
-    data, found = random_federation([8, 6, 7], HELD), []
-    for seed in (0, 1):
-        sim = simulate("fedtgp", DIGITS, data, seed=seed, lam=0.0, server_epochs=30)
-        first = prototypes({n: t.double() for n, t in FedTGP().init(TASK._replace(seed=seed))["net"].items()})
-        assert torch.equal(prototypes(sim.state.server["net"]), first)
-        play(sim, 2)
-        found.append((first, sim.state.server["protos"].values))
-        z = torch.cat([client_net(sim, k).eval().body(own_rows(sim, k)[0]).detach() for k in range(3)]).mean(0)
-        before, after = ((z - table[3]).norm() for table in found[-1])
-        assert after > before
-    assert not torch.equal(found[0][0], found[1][0])
-
-
-# --------------------------------------------------------------------------------- what is sent, and what it pulls to
 
 
 @pytest.mark.parametrize("weighting", ["clients", "rows"])

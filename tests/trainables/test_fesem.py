@@ -8,22 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    copied,
-    next_task,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, next_task, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_close_numbers, randn
 from torch import Tensor
 from torch.testing import assert_close
 
 from fedtune.core import randomness
-from fedtune.engine import engine, evaluation
+from fedtune.engine import engine
 from fedtune.experiment.algorithm import Task
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fesem import FeSEM, seeds, squared_distance_to_centres, weights
@@ -42,9 +33,6 @@ def told(points: dict[str, Tensor], rows: list[int], ids: list[int]) -> dict:
 def server_with(centres: dict[str, Tensor]) -> dict:
     start = {n: t.new_full(t.shape[1:], 77) for n, t in centres.items()}
     return FeSEM().init(TASK) | {"shared": start, "centres": centres}
-
-
-# ----------------------------------------------------------------------------------------------- E and M by hand
 
 
 def test_an_e_and_an_m_step_on_three_points() -> None:
@@ -95,9 +83,6 @@ def test_a_client_gets_its_clusters_centre_and_before_it_has_one_the_mean() -> N
     assert alg.broadcast(start, ids, TASK)["shared"]["w"].tolist() == [[5.0]] * 3
     later = start | {"centres": {"w": torch.tensor([[1.0], [2.0]])}, "cluster": torch.tensor([1, 0, -1, 0, 1, -1])}
     assert alg.broadcast(later, ids, TASK)["shared"]["w"].tolist() == [[2.0], [5.0], [1.0]]
-
-
-# ----------------------------------------------------------------------------------------------- the first centres
 
 
 def test_first_centres_are_drawn_by_the_squared_distance_to_those_before() -> None:
@@ -152,27 +137,15 @@ def test_what_is_not_finite_is_left_for_the_engine_to_find(bad: float) -> None:
     assert not after["shared"]["w"].isfinite().all()
 
 
-# -------------------------------------------------------------------------------------------------- whole rounds
-
-
 @pytest.mark.parametrize("model", ["mlp", "fedgen-cnn"])
 def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict] = []
-    aggregate = FeSEM.aggregate
-
-    def taken(alg: FeSEM, server: dict, up: dict, task: Any) -> dict:
-        seen.append(up | {"shared": copied(up["shared"])})
-        return aggregate(alg, server, up, task)
-
-    monkeypatch.setattr(FeSEM, "aggregate", taken)
     scenario = Scenario(model=model, features=8, participation=0.5)
     sim = simulate("fesem", scenario, random_federation([5, 9, 7, 4, 12, 6]), clusters=2, lr=0.3)
+    seen = record_uploads(sim, monkeypatch)
     centres: np.ndarray = np.zeros(0)
     cluster = np.full(6, -1)
     for t in range(1, 6):
-        row, kept = play(sim, 1)[0], len(seen)
-        assert kept == t
-        up = seen[-1]
+        row, up = play(sim, 1)[0], seen[t - 1]
         ids, n = up["ids"].numpy(), up["rows"].numpy()
         assert ids.tolist() == engine.participants(sim.setup, t).tolist()
         moving = [name for name, _ in sim.state.groups[0].net.named_parameters()]
@@ -197,28 +170,6 @@ def test_rounds_with_some_of_the_clients_by_hand(model: str, monkeypatch: pytest
         own = np.concatenate([received[name].numpy().reshape(6, -1) for name in moving], 1)
         assert_close(own, np.stack([mean if c < 0 else centres[c] for c in cluster]), **TIGHT)
     assert (cluster >= 0).any()
-
-
-def test_clients_start_from_their_centre_and_are_scored_with_it() -> None:
-    sim = simulate("fesem", DIGITS, random_federation([6, 6, 6, 6]), clusters=2, lr=1e-5, momentum=0.0)
-    play(sim, 1)
-    server = sim.state.server
-    apart = {n: torch.stack([t[0], -t[0]]) for n, t in server["centres"].items()}
-    sim.state = sim.state._replace(server=server | {"centres": apart, "cluster": torch.tensor([0, 1, 0, 1])})
-    scores = evaluation.score(sim.setup, sim.state).row
-    hits = []
-    for k in range(4):
-        f, own = sim.setup.federation, {n: t[k % 2] for n, t in apart.items()}
-        rows = f.test.rows[k, : int(f.test.counts[k])]
-        x = f.x[rows].flatten(1)
-        for i in (1, 3):
-            x = (x @ own[f"body.{i}.weight"].T + own[f"body.{i}.bias"]).relu()
-        hits.append(((x @ own["head.weight"].T + own["head.bias"]).argmax(1) == f.y[rows]).double().mean().item())
-    assert_close(scores["test_acc"], float(np.mean(hits)), **TIGHT)
-    play(sim, 1)  # with hardly any step they stay near where they started, and in their clusters
-    assert sim.state.server["cluster"].tolist() == [0, 1, 0, 1]
-    near = {n: t for n, t in sim.state.server["centres"].items()}
-    assert all((near[n] - apart[n]).abs().max() < 1e-3 for n in near)
 
 
 def two_kinds() -> Any:

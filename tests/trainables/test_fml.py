@@ -9,18 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.distillation import MIXED, WHOLE, cut, divergence, grads_of, part_of, stepped
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    copied,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied, randn
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -54,9 +44,6 @@ def test_imitation_is_pytorchs_divergence_and_moves_the_teacher_only_when_couple
     assert_close(found[0], whole[0], **TIGHT)
     assert whole[1].abs().min() > 0
     assert_close(found[1], whole[1] if coupled else torch.zeros_like(teacher), **TIGHT)
-
-
-# ---------------------------------------------------------------------------------------------- the limit case
 
 
 @pytest.mark.parametrize(
@@ -93,9 +80,6 @@ def test_memes_of_unequal_clients_count_alike_unless_weighed() -> None:
     up = {"shared": {"w": torch.tensor([[0.0], [6.0]])}, "rows": torch.tensor([2, 1]), "ids": torch.tensor([0, 1])}
     assert alg.aggregate({}, up, None)["shared"]["w"].item() == 3  # type: ignore[arg-type]
     assert plain.aggregate({}, up, None)["shared"]["w"].item() == 2  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------------------------ a round
 
 
 def one_batch(**config: Any) -> tuple[FML, Model, Batch, architectures.Net, architectures.Net]:
@@ -162,18 +146,6 @@ def test_a_round_by_hand_each_net_of_each_client_clipped_by_itself(
             assert_close_numbers(dict(pair(sim, k)[0].state_dict()), want[k][0])
         mean = {f"meme.{n}": sum(w[1][n] for w in want) / 3 for n in want[0][1]}
         assert_close_numbers(sim.state.server["shared"], mean)
-
-
-def test_uncoupled_a_net_does_not_feel_the_others_loss() -> None:
-    for coupled in (False, True):
-        grads = []
-        for b in (0.2, 0.9):
-            alg, m, batch, *_ = one_batch(labels_own=0.4, labels_meme=b, coupled=coupled)
-            grads.append(torch.autograd.grad(alg.loss(m, batch, {}), m["head.weight"])[0])
-        assert torch.equal(*grads) != coupled
-
-
-# ----------------------------------------------------------------------------------------- what is common, and scored
 
 
 def test_only_the_meme_is_sent_and_predicts_nothing() -> None:

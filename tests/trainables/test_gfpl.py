@@ -8,21 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    EARLY,
-    TIGHT,
-    assert_same_numbers,
-    client_net,
-    copied,
-    numbers,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    record_uploads,
-    simulate,
-)
+from support.helpers import DIGITS, EARLY, own_rows, play, random_federation, record_uploads, simulate
+from support.numbers import TIGHT, assert_same_numbers, copied, numbers, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -30,7 +17,6 @@ from fedtune.core.errors import UserError
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import DOWN, UP, Batch, Model, Phase, Ragged, Task
 from fedtune.experiment.scenario import Scenario
-from fedtune.nn.fusion import bhattacharyya
 from fedtune.nn.mixtures import Mixtures
 from fedtune.trainables.gfpl import GFPL, pack, unpack
 
@@ -163,34 +149,6 @@ def test_an_event_costs_exactly_what_the_paper_counts(threshold: float, monkeypa
         assert event["fusion_ratio"] < 1
 
 
-def test_pack_sends_weight_mean_and_deviation_and_unpack_gives_the_mixture_back() -> None:
-    mixture = Mixtures(randn(3, 2).abs(), randn(3, 2, 5, seed=1), randn(3, 2, 5, seed=2) ** 2)
-    table = pack(mixture)
-    assert table.shape == (3, 2, 11)
-    assert torch.equal(table[..., 0], mixture.weights) and torch.equal(table[..., 1:6], mixture.means)
-    assert_close(table[..., 6:] ** 2, mixture.variances, **TIGHT)
-    for got, want in zip(unpack(table), mixture, strict=True):
-        assert_close(got, want, **TIGHT)
-
-
-def test_one_component_uploads_each_classs_mean_and_variance_of_the_trained_features(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sim = simulate("gfpl", DIGITS, data(), **(EVENTFUL | {"components": 1, "variance_floor": 1e-6}))
-    seen = record_uploads(sim, monkeypatch)
-    play(sim, 2)
-    local = unpack(seen[0]["mixtures"].values)
-    for k, own in enumerate(HELD):
-        x, y = own_rows(sim, k)
-        z = client_net(sim, k).body(x).detach()  # the retraining after it left the body alone
-        for c in own:
-            f = z[y == c]
-            lowest = max(1e-6, 1e-6 * f.var(0, correction=0).mean().item())
-            assert_close(local.weights[k, c, 0].item(), 1.0, **TIGHT)
-            assert_close(local.means[k, c, 0], f.mean(0), **TIGHT)
-            assert_close(local.variances[k, c, 0], f.var(0, correction=0).clamp(min=lowest), **TIGHT)
-
-
 def uploads(clients: int = 3, seed: int = 0) -> dict:
     weights = torch.rand(clients, C, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 0.1
     present = torch.ones(clients, C, 2, dtype=torch.bool)
@@ -210,15 +168,6 @@ def aggregated(up: dict, **config: Any) -> dict:
     return alg.aggregate(server, up, TASK)
 
 
-@pytest.mark.parametrize("threshold", [0.1, 3.0, 300.0])
-def test_order_of_arrival_changes_nothing(threshold: float) -> None:
-    up, order = uploads(), torch.tensor([2, 0, 1])
-    moved = {n: Ragged(r.values[order], r.present[order]) for n, r in up.items()}
-    a, b = (aggregated(u, threshold=threshold) for u in (up, moved))
-    assert torch.equal(a["mixtures"].present, b["mixtures"].present) and torch.equal(a["counted"], b["counted"])
-    assert_close(a["mixtures"].values, b["mixtures"].values, **TIGHT)  # by falling weight: the order is canonical
-
-
 def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() -> None:
     up = uploads()
     local, counts = unpack(up["mixtures"].values), up["counts"].values
@@ -232,30 +181,6 @@ def test_all_fused_is_the_moments_of_the_pooled_rows_and_weights_add_to_one() ->
             assert_close(got.weights[c], torch.ones(1, dtype=torch.float64), **TIGHT)
             assert_close(got.means[c, 0], mean, **TIGHT)
             assert_close(got.variances[c, 0], w @ (v + (mu - mean) ** 2), **TIGHT)
-
-
-def test_nothing_fused_is_everybodys_components_weighted_by_the_rows_they_stand_for() -> None:
-    up = uploads()
-    server = aggregated(up, threshold=0.1)
-    assert server["mixtures"].present.sum(1).tolist() == [6, 5, 5, 0]
-    local, got = unpack(up["mixtures"].values), unpack(server["mixtures"].values)
-    w = (local.weights * up["counts"].values[..., None])[:, 0].flatten()
-    order = w.argsort(descending=True)
-    assert_close(got.weights[0], (w / w.sum())[order], **TIGHT)
-    assert_close(got.means[0], local.means[:, 0].flatten(0, 1)[order], **TIGHT)
-    assert server["counted"].tolist() == [16, 16, 16, 16]
-
-
-def test_under_complete_linkage_a_cluster_is_within_the_threshold() -> None:
-    up = uploads(clients=6)
-    local, threshold = unpack(up["mixtures"].values), 3.0
-    server = aggregated(up, threshold=threshold)
-    for c in range(3):
-        here = up["mixtures"].present[:, c].flatten()
-        mu, v = (t[:, c].flatten(0, 1)[here] for t in (local.means, local.variances))
-        near = bhattacharyya(mu[:, None], v[:, None], mu, v) < threshold
-        assert not near.all() and near.sum() > len(mu)  # some pairs fuse, some must not
-        assert 1 < server["mixtures"].present[c].sum() < len(mu)
 
 
 # ----------------------------------------------------------------------------------------- pseudo-features

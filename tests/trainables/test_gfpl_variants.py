@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.helpers import DIGITS, TIGHT, assert_same_numbers, numbers, play, randn, random_federation, simulate
+from support.helpers import DIGITS, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, numbers, randn
 from torch.testing import assert_close
 
 from fedtune.core.trees import Ragged
@@ -77,9 +78,6 @@ def test_retraining_on_nothing_is_the_ablation_without_pfg_but_for_what_is_sent(
     assert [r["test_acc"] for r in rows] == [r["test_acc"] for r in quiet]
 
 
-# ----------------------------------------------------------------------------------------------- interleaved
-
-
 @pytest.mark.parametrize("config", [{}, {"retrain_on": "own"}, {"retrain_on": "none"}, {"dcs": False}])
 def test_the_interleaved_order_has_one_phase_with_a_second_step(config: dict) -> None:
     alg = GFPL(order="interleaved", start=2, every=2, retrain_lr=0.02, **config)
@@ -141,9 +139,6 @@ def test_the_second_step_is_plain_sgd_of_the_heads_on_draws_of_the_last_p_g(
     for n, after in ((n, t[2]) for n, t in sim.state.groups[0].tensors.items()):
         want = before[n] - (lr or 0.02) * slopes[n] if n in slopes else before[n]
         assert_close(after, want, **TIGHT)
-
-
-# -------------------------------------------------------------------------------------------- when, and who
 
 
 @pytest.mark.parametrize(("first", "every", "rounds"), [(3, 4, [3, 7, 11]), (1, 1, list(range(1, 13))), (9, 5, [9])])

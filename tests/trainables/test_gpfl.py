@@ -9,14 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.by_hand import mean_accuracy, sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_draws,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_draws, play, random_federation, simulate
+from support.numbers import TIGHT
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -7,16 +7,8 @@ import math
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    randn,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, randn
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -1,4 +1,4 @@
-"""LG-FedAvg: the head is everybody's, the body one's own."""
+"""FedPer, LG-FedAvg and Local: what is everybody's, and what stays one's own."""
 
 from __future__ import annotations
 
@@ -6,37 +6,17 @@ import numpy as np
 import pytest
 import torch
 from support.by_hand import sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, numbers
 from torch import nn
 from torch.testing import assert_close
 
 from fedtune.core import randomness
+from fedtune.experiment.algorithm import Phase
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
 
 MIXED = Scenario(model="htmini3", features=12)
-
-
-def test_in_its_first_round_it_trains_as_fedavg_and_averages_the_head_alone() -> None:
-    data = random_federation([5, 9, 6])
-    lg, avg = (simulate(name, DIGITS, data) for name in ("lgfedavg", "fedavg"))
-    play(lg, 1), play(avg, 1)
-    whole = avg.state.server["shared"]
-    assert set(lg.state.server["shared"]) == {"head.weight", "head.bias"}
-    assert_same_numbers(lg.state.server["shared"], {n: t for n, t in whole.items() if n.startswith("head")})
-    # FedAvg's body is the mean, by rows, of the bodies that the clients kept
-    for name, bodies in lg.state.groups[0].tensors.items():
-        assert name.startswith("body") and (bodies[0] != bodies[1]).any()
-        assert_close(whole[name], torch.as_tensor(np.average(bodies.numpy(), axis=0, weights=[5, 9, 6])), **TIGHT)
 
 
 @pytest.mark.parametrize("scenario", [DIGITS, MIXED], ids=["one", "three architectures"])
@@ -66,6 +46,37 @@ def test_two_rounds_by_hand_whatever_the_architectures(scenario: Scenario) -> No
             assert_close_numbers(own, {n: t for n, t in nets[k].state_dict().items() if n.startswith("body")})
 
 
-def test_only_the_head_is_sent() -> None:
-    row = play(simulate("lgfedavg", DIGITS, random_federation([5, 9, 6])), 1)[0]
-    assert row["up_floats"] == row["down_floats"] == 3 * (12 + 1) * 4 and row["up_ints"] == 3
+@pytest.mark.parametrize(("name", "shared"), [("fedper", "body"), ("lgfedavg", "head")])
+def test_in_its_first_round_it_trains_as_fedavg_and_sends_one_part_alone(name: str, shared: str) -> None:
+    data = random_federation([5, 9, 6])
+    own, avg = (simulate(of, DIGITS, data) for of in (name, "fedavg"))
+    row, _ = play(own, 1)[0], play(avg, 1)
+    whole = avg.state.server["shared"]
+    common = {n: t for n, t in whole.items() if n.startswith(shared)}
+    assert_same_numbers(own.state.server["shared"], common)
+    # FedAvg's other part is the mean, by rows, of what the clients kept
+    for n, each in own.state.groups[0].tensors.items():
+        assert n not in common and (each[0] != each[1]).any()
+        assert_close(whole[n], torch.as_tensor(np.average(each.numpy(), axis=0, weights=[5, 9, 6])), **TIGHT)
+    assert row["up_floats"] == row["down_floats"] == 3 * sum(t.numel() for t in common.values())
+    assert row["up_ints"] == 3
+
+
+def test_nothing_is_sent() -> None:
+    sim = simulate("local")
+    for row in play(sim, 2):
+        assert {row[n] for n in row if n.startswith(("up_", "down_"))} == {0} and row["comm_mb"] == 0
+    assert sim.state.server == {}
+    actions = sim.setup.algorithm.round(sim.setup.task_in(1))
+    assert len(actions) == 1 and isinstance(actions[0], Phase)
+
+
+def test_other_clients_data_change_nothing() -> None:
+    one, other = random_federation([7, 9, 5]), random_federation([7, 9, 5])
+    for k in (1, 2):
+        other.x[other.train.rows[k]] *= -3
+    a, b = (simulate("local", DIGITS, data, executor="loop") for data in (one, other))
+    play(a, 3), play(b, 3)
+    mine = [{n: t for n, t in numbers(s.state).items() if n.startswith("client 0")} for s in (a, b)]
+    assert_same_numbers(*mine)
+    assert not torch.equal(numbers(a.state)["client 1/head.weight"], numbers(b.state)["client 1/head.weight"])

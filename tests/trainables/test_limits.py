@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.helpers import BATCHNORM, DIGITS, EARLY, numbers, play, random_federation, simulate
+from support.helpers import BATCHNORM, DIGITS, EARLY, play, random_federation, simulate
 from support.limits import SCORES, SENDS, Limit
+from support.numbers import numbers
 
 from fedtune.engine.simulation import Simulation
 from fedtune.experiment.scenario import Scenario
@@ -248,8 +249,7 @@ def ways(limit: Limit, number: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "scenario", "executor"),
-    [way for number, limit in enumerate(LIMITS) for way in ways(limit, number)],
+    ("limit", "scenario", "executor"), [way for number, limit in enumerate(LIMITS) for way in ways(limit, number)]
 )
 def test_at_its_limit_it_is_the_other_algorithm(limit: Limit, scenario: str, executor: str) -> None:
     limit.check(scenario, executor)

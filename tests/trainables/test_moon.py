@@ -1,31 +1,20 @@
-"""MOON: the loss by numpy; three rounds by hand."""
+"""MOON: three rounds by hand."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.by_hand import step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    copied,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, own_rows, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, copied
 from torch import nn
 from torch.testing import assert_close
 
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment.algorithm import Batch, Client, Model
 from fedtune.experiment.scenario import Scenario
-from fedtune.trainables.moon import MOON
 
 
 def whole_net(sim: Simulation, k: int) -> nn.Module:
@@ -82,31 +71,6 @@ def test_three_rounds_by_hand(model: str, projection: bool) -> None:
         for k in range(2):
             kept = {n: t[k] for n, t in sim.state.groups[0].kept["last"].items()}
             assert_close_numbers(kept, {n: t for n, t in before_head(nets[k]).items() if "num_batches" not in n})
-
-
-def test_the_contrast_by_numpy() -> None:
-    sim = simulate("moon", DIGITS, random_federation([6]))
-    net, shared, (x, y) = sim.state.groups[0].net, sim.state.server["shared"], own_rows(sim, 0)
-    models = [
-        {
-            n: t + 0.2 * torch.randn(t.shape, generator=torch.Generator().manual_seed(i), dtype=t.dtype)
-            for n, t in shared.items()
-        }
-        for i in range(3)
-    ]
-    now, received, last = models
-    client = Client({"last": {n: t for n, t in last.items() if not n.startswith("head")}, "seen": torch.ones(())})
-    got = MOON(mu=3.0, temperature=0.4).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
-    plain = MOON(mu=0.0).loss(Model(net, now), Batch(x, y, {}, client), {"shared": received})
-    z, zr, zl = (MOON().features(Model(net, m), x).detach().numpy() for m in models)
-    assert (z < 0).any() and z.shape == (6, 12)  # beyond a ReLU: cosines of -1 to 1
-
-    def cos(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-
-    near, far = np.exp(cos(z, zr) / 0.4), np.exp(cos(z, zl) / 0.4)
-    want = 3.0 * -np.log(near / (near + far)).mean()
-    assert_close((got - plain).item(), want, **TIGHT)
 
 
 def test_who_sits_out_keeps_its_last_model() -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.by_hand import slope
-from support.helpers import (
-    DIGITS,
-    client_draws,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import DIGITS, client_draws, client_net, own_rows, play, random_federation, simulate
 from support.tuned import tuned_scores
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -92,17 +84,3 @@ def test_scores_are_those_of_models_adapted_by_hand(tune_epochs: int) -> None:
         assert abs(row[f"{split}_acc"] - accuracy) < 1e-12
         if split == "val":
             assert abs(row["val_loss"] - loss) < 1e-12
-
-
-def test_models_are_averaged_by_rows_or_plainly() -> None:
-    data = random_federation([4, 12])
-    by_rows, plain = (simulate("perfedavg", DIGITS, data, averaging=how) for how in ("rows", "clients"))
-    alone = [simulate("perfedavg", DIGITS, data, averaging=how) for how in ("rows", "clients")]
-    play(by_rows, 1), play(plain, 1)
-    assert (
-        by_rows.state.bytes
-        == plain.state.bytes
-        == 2 * 2 * sum(t.numel() * 8 for t in alone[0].state.server["shared"].values()) + 2 * 8
-    )
-    far = [n for n, t in plain.state.server["shared"].items() if not torch.equal(t, by_rows.state.server["shared"][n])]
-    assert far

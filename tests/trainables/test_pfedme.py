@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.by_hand import common_model, distance, sgd_step
-from support.helpers import (
-    DIGITS,
-    TIGHT,
-    client_net,
-    own_rows,
-    play,
-    random_federation,
-    simulate,
-)
+from support.by_hand import assert_own, common_model, distance, sgd_step
+from support.helpers import DIGITS, client_net, own_rows, play, random_federation, simulate
+from support.numbers import assert_close_numbers
 from torch import nn
-from torch.testing import assert_close
 
 
 @pytest.mark.parametrize("averaging", ["rows", "clients"])
@@ -52,8 +44,5 @@ def test_two_rounds_by_hand(executor: str, averaging: str) -> None:
         mean = {n: share[0] * ends[0][n] + share[1] * ends[1][n] for n in common}
         common = {n: (1 - beta) * t + beta * mean[n] for n, t in common.items()}
         play(sim, 1)
-        for n, t in common_model(sim).items():
-            assert_close(t, common[n], **TIGHT)
-        for k, net in enumerate(thetas):
-            for n, p in net.named_parameters():
-                assert_close(sim.state.groups[0].tensors[n][k], p.detach(), **TIGHT)
+        assert_close_numbers(common_model(sim), common)
+        assert_own(sim, [net.state_dict() for net in thetas])

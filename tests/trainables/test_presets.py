@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
 import torch
-from support.helpers import DIGITS, TIGHT, client_net, play, randn, random_federation, simulate
+from support.generators import two_clients
+from support.helpers import DIGITS, EARLY, client_net, play, random_federation, simulate
+from support.numbers import TIGHT, assert_same_numbers, numbers, randn
+from support.rows import first
 from torch.testing import assert_close
 
 from fedtune.analysis.reproduction import plan as reproduction_plan
 from fedtune.analysis.reproduction.paper_tables import GRIDS
+from fedtune.core.errors import UserError
+from fedtune.core.hyper import hyperparameters
+from fedtune.engine.simulation import Simulation
 from fedtune.experiment import registry, scenarios
 from fedtune.experiment.algorithm import Task
 from fedtune.experiment.experiment import Experiment
@@ -19,6 +25,7 @@ from fedtune.nn.generator_losses import diversity
 from fedtune.trainables.fedgenp import FedGenP
 from fedtune.trainables.fedhkd import FedHKD
 from fedtune.trainables.fedproto import FedProto
+from fedtune.tuning.options.options import ExperimentOptions
 
 C, D = 4, 6
 TASK = Task(classes=C, features=D, clients=3, batch=4, seed=0)
@@ -28,13 +35,59 @@ def configuration(name: str, preset: str, scenario: Scenario = DIGITS) -> dict:
     return Experiment(algorithm=name, scenario=scenario, preset=preset).configuration({})
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_every_preset_is_one_of_five_and_differs_from_the_defaults(name: str) -> None:
-    cls = registry.find(name)
-    assert set(cls.presets) <= {"as_text", "as_published", "pfllib", "htfllib", "flbench"}
-    plain = configuration(name, "")
-    for preset, values in cls.presets.items():
-        assert values and configuration(name, preset) == plain | dict(values)
+PRESETS = [(name, preset) for name in registry.names() for preset in registry.find(name).presets]
+
+
+def test_every_algorithm_with_published_code_of_its_own_has_a_preset() -> None:
+    assert {n for n, _ in PRESETS} >= {"fedavg", "fedensemble", "fedgen", "fedgenp", "fedhkd", "fedpa"}
+    assert {p for _, p in PRESETS} <= {"as_text", "as_published", "pfllib", "htfllib", "flbench"}
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_a_preset_has_valid_values_and_takes_effect_and_set_and_search_win_over_it(name: str, preset: str) -> None:
+    def of(preset: str, searched: dict | None = None, **pinned: Any) -> dict:
+        experiment = Experiment(algorithm=name, scenario=DIGITS, preset=preset, pinned=pinned)
+        return experiment.configuration(searched or {})
+
+    values = dict(registry.find(name).presets[preset])
+    plain, known = of(""), Experiment(algorithm=name, scenario=DIGITS).hyperparameters()
+    for n, value in values.items():
+        checked = known[n].check(value)
+        assert checked == value and type(checked) is type(value)
+    assert values and of(preset) == plain | values
+    assert of("as_text") == plain | dict(registry.find(name).presets.get("as_text", {}))  # without one: the defaults
+    assert of(preset, lr=0.07, momentum=0.3) == plain | values | {"lr": 0.07, "momentum": 0.3}
+    assert of(preset, {"lr": 0.02}, lr=0.07, momentum=0.3) == plain | values | {"lr": 0.02, "momentum": 0.3}
+    for n in values.keys() & hyperparameters(registry.find(name)).keys():
+        assert of(preset, **{n: plain[n]}) == plain | values | {n: plain[n]}
+
+
+@pytest.mark.parametrize(("name", "preset"), first(PRESETS, 6))
+def test_a_run_under_a_preset_is_the_run_with_its_values(name: str, preset: str) -> None:
+    values, data = dict(registry.find(name).presets[preset]), two_clients()
+    scenario = Scenario(model="fedgen-cnn", features=8, clients=2)
+    small = {n: v for n, v in EARLY.get(name, {}).items() if n not in values}
+    sim = Simulation(Experiment(algorithm=name, scenario=scenario, preset=preset), small, data, torch.float64)
+    want = simulate(name, scenario, data, **small, **values)
+    assert play(sim, 1) == play(want, 1)  # what acts later is among the values that the test before this one compares
+    assert_same_numbers(numbers(sim.state), numbers(want.state))
+
+
+def test_a_scenario_field_that_was_given_wins_over_a_preset() -> None:
+    fields = {"lr": 0.3, "batch_norm": "averaged"}
+    options = ExperimentOptions(algo="fedavg", fields=fields, set={"momentum": 0.4}, preset="as_published")
+    found = options.experiment().configuration({})
+    assert (found["lr"], found["batch_norm"], found["momentum"]) == (0.3, "averaged", 0.4)
+    assert found["lr_decay"] == registry.find("fedavg").presets["as_published"]["lr_decay"] != 1
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "words"),
+    [("fedgen", "as_publish", "did you mean 'as_published'"), ("local", "as_published", "")],
+)
+def test_an_unknown_preset_is_refused_with_the_nearest_name(name: str, preset: str, words: str) -> None:
+    with pytest.raises(UserError, match=f"unknown preset of {name} '{preset}': {words}.*as_text"):
+        Experiment(algorithm=name, scenario=DIGITS, preset=preset).resolve({})
 
 
 def test_fedpas_weight_belongs_to_its_loss() -> None:
@@ -52,24 +105,15 @@ def test_diversity_over_the_batch_is_eq_7() -> None:
     """exp(-1/B² Σ over pairs of one class), where ours divides by the number of these pairs."""
     rows, y = randn(1, 8, 3), torch.tensor([[0, 0, 1, 1, 1, 2, 3, 3]])
     h = randn(8, D)
-    total, pairs = 0.0, 0
-    for p in range(8):
-        for q in range(8):
-            if p != q and y[0, p] == y[0, q]:
-                pairs += 1
-                total += float((h[p] - h[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean())
-    assert pairs == 2 + 6 + 2
-    for over_batch, count in ((False, pairs), (True, 64)):
+    pairs = [(p, q) for p in range(8) for q in range(8) if p != q and y[0, p] == y[0, q]]
+    assert len(pairs) == 2 + 6 + 2
+    for over_batch, count in ((False, len(pairs)), (True, 64)):
         value, slope = diversity(2.0, rows, y, "same", D, over_batch)(h, 0)
-        assert_close(value.item(), 2 * math.exp(-total / count), **TIGHT)
         x = h.clone().requires_grad_()
-        apart = sum(
-            (x[p] - x[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean()
-            for p in range(8)
-            for q in range(8)
-            if p != q and y[0, p] == y[0, q]
-        )
-        assert_close(slope, torch.autograd.grad(2 * (-apart / count).exp(), x)[0], **TIGHT)
+        apart = sum((x[p] - x[q]).abs().mean() * (rows[0, p] - rows[0, q]).square().mean() for p, q in pairs)
+        want = 2 * (-apart / count).exp()
+        assert_close(value, want.detach(), **TIGHT)
+        assert_close(slope, torch.autograd.grad(want, x)[0], **TIGHT)
 
 
 def test_the_sum_over_the_others_is_m_minus_1_of_their_means() -> None:
@@ -176,28 +220,21 @@ def test_fedsa_has_one_value_of_each_weight_in_all_tables() -> None:
     )
 
 
-def test_as_text_says_what_it_cannot_set() -> None:
-    for name in ("ccvr", "feddyn", "fedpft", "moon", "fedsa", "fedproto"):
-        left = registry.find(name).unlike_text
-        assert (
-            f"note: not as in the text: {left}"
-            in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
-        )
-        assert not any(
-            "not as in the text" in line for line in Experiment(algorithm=name, scenario=Scenario()).describe()
-        )
+def notes(name: str, preset: str) -> list[str]:
+    return [
+        line for line in Experiment(algorithm=name, scenario=Scenario(), preset=preset).describe() if "text" in line
+    ]
+
+
+@pytest.mark.parametrize("name", ["ccvr", "feddyn", "fedpft", "moon", "fedsa", "fedproto"])
+def test_as_text_says_what_it_cannot_set(name: str) -> None:
+    assert notes(name, "as_text") == [f"note: not as in the text: {registry.find(name).unlike_text}"]
+    assert not notes(name, "")
 
 
 def test_an_algorithm_whose_paper_was_not_at_hand_says_so() -> None:
-    """Before, as_text of these was taken for the defaults without a word; FedTGP's file extends FedProto's."""
+    """FedTGP's file extends FedProto's."""
     for name in ("fedgh", "fedtgp", "fedala"):
-        (note,) = (
-            line
-            for line in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
-            if "as_text" in line
-        )
-        assert note == "note: no preset as_text, because its paper was not at hand: the defaults stay as they are"
-    for name in ("fedavg", "local", "apfl"):
-        assert not any(
-            "text" in line for line in Experiment(algorithm=name, scenario=Scenario(), preset="as_text").describe()
-        )
+        why = "no preset as_text, because its paper was not at hand: the defaults stay as they are"
+        assert notes(name, "as_text") == [f"note: {why}"]
+    assert not any(notes(name, "as_text") for name in ("fedavg", "local", "apfl"))

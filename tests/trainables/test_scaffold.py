@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.helpers import (
-    BATCHNORM,
-    DIGITS,
-    TIGHT,
-    assert_close_numbers,
-    assert_same_numbers,
-    client_draws,
-    client_net,
-    copied,
-    play,
-    random_federation,
-    simulate,
-)
+from support.helpers import BATCHNORM, DIGITS, client_draws, client_net, play, random_federation, simulate
+from support.numbers import TIGHT, assert_close_numbers, assert_same_numbers, copied
 from support.rest import slope_at_rest
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -38,16 +27,8 @@ def test_rounds_by_hand(beta: float, pace: float) -> None:
     A control variate is the mean of a round's gradients, each weighted by how far it carried the model.
     """
     eta, cool, eta_g, rows = 0.2, 0.9, 0.7, [4, 11, 6, 8]
-    sim = simulate(
-        "scaffold",
-        DIGITS.override(participation=0.75),
-        random_federation(rows),
-        lr=eta,
-        lr_decay=cool,
-        momentum=beta,
-        body_lr_scale=pace,
-        server_lr=eta_g,
-    )
+    work = {"lr": eta, "lr_decay": cool, "momentum": beta, "body_lr_scale": pace, "server_lr": eta_g}
+    sim = simulate("scaffold", DIGITS.override(participation=0.75), random_federation(rows), **work)
     f, net = sim.setup.federation, client_net(sim, 0)
     w: dict[str, Tensor] = copied(sim.state.server["shared"])
     c = {n: torch.zeros_like(t) for n, t in w.items()}
