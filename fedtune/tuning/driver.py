@@ -31,7 +31,6 @@ from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
 from fedtune.tuning.space_types import Config
 from fedtune.tuning.trainable import FederatedTrainable, key
-from fedtune.tuning.unkeepable import Unkeepable
 from fedtune.user_code.user_files import plain_name
 
 Row = dict[str, Any]  # what a trial reported
@@ -214,7 +213,6 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
             storage_path=str(p.storage),
             callbacks=[],
             verbose=0,
-            stop=Unkeepable(p) if p.goal.constraints else None,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
