@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from fedtune.commands import run
 from fedtune.commands.search import parser
 from fedtune.core.errors import UserError
 from fedtune.experiment.scenario import FLAGS, Scenario
@@ -156,8 +155,3 @@ def test_choices_may_be_written_with_blanks_as_they_are_shown() -> None:
     experiment = SearchOptions(algo="fedavg").experiment()
     space = spaces.varied(spaces.load("default", experiment), ("optimizer=sgd | adam",), experiment)
     assert space.domains["optimizer"].categories == ["sgd", "adam"]
-
-
-def test_the_next_command_keeps_the_fields_of_the_scenario_that_were_set() -> None:
-    given = {"algo": "fedavg", "set": {"rotation": "30", "lr": "0.1"}, "fields": {"rounds": "3"}}
-    assert run._next(None, given).endswith("search --algo fedavg --set rotation=30 --rounds 3")

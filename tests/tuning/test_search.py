@@ -92,8 +92,7 @@ def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, 
     last = json.loads(rows.read_text().splitlines()[-1])
     chosen = tables.best_trial(gfpl.trials)
     assert (last["val_acc"], last["test_acc"]) == (chosen["last_val_acc"], chosen["last_test_acc"])
-    out = capsys.readouterr().out
-    assert "val_acc" in out and f" report {gfpl.folder}\n" in out, "the page of the search that found it"
+    assert "val_acc" in capsys.readouterr().out
 
 
 def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
