@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,17 +154,6 @@ def test_tpe_goes_where_constraints_are_kept() -> None:
         return float(np.mean([lam <= 4 for lam in found[20:]]))
 
     assert kept(BY_ACCURACY) <= 0.1 and kept(Goal(constraints=constraints("comm_mb<=4"))) >= 0.4
-
-
-def test_a_searcher_that_was_saved_before_there_were_constraints_goes_on(tmp_path: Path) -> None:
-    old, new = searcher(Goal(parse("val_acc,comm_mb"))), searcher(BY_ACCURACY)
-    tell(old, "a", val_acc=0.5, comm_mb=3.0, complete=True)
-    state = {n: v for n, v in vars(old).items() if n not in ("log", "constraints", "_worst", "_most")}
-    (tmp_path / "state").write_bytes(pickle.dumps(state))
-    del new.constraints
-    new.restore(str(tmp_path / "state"))
-    tell(new, "b", val_acc=0.6, comm_mb=2.0, complete=True)
-    assert [t.values for t in new.study.trials] == [[0.5, 3.0], [0.6, 2.0]]
 
 
 # ---- tables and words

@@ -31,6 +31,7 @@ from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.runs import logs
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.promotion import Promotion, Rungs, RunningLimit
+from fedtune.tuning.space_types import Space
 
 Curve = Callable[[int, int], float]  # trial, round -> value
 
@@ -244,9 +245,8 @@ def test_a_search_that_goes_on_from_one_that_is_over_knows_its_rungs() -> None:
 
 
 def test_what_is_less_can_be_better_and_time_need_not_be_whole() -> None:
-    rungs = Rungs(0.5, 10, 4)
+    rungs = Rungs(0.5, 10, 4, "min")
     assert [r.milestone for r in rungs.rungs] == [0.5, 2, 8]
-    rungs.sign = -1
     for i, value in enumerate((3.0, 1.0, 1.0, 2.0)):
         rungs.record(str(i), 0.51, value)
     assert rungs.promotable("0123") == "1" and rungs.promotable("023") is None and rungs.furthest("023") == "2"
@@ -281,15 +281,6 @@ def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
     controller.scheduler.on_trial_add(controller, trial)
     assert trial.status == Trial.PENDING
     assert [next(playing) for _ in range(3)] == [(0, 2), (0, 3), (1, 1)]
-
-
-def test_what_is_compared_is_said_once() -> None:
-    scheduler = Promotion(time_attr="spent", max_t=9, grace_period=1, reduction_factor=3)
-    assert scheduler.set_search_properties("loss", "min") and scheduler.metric == "loss" and scheduler.rungs.sign == -1
-    assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
-    trial: Any = SimpleNamespace(trial_id="a")
-    assert scheduler.on_trial_result(None, trial, {"loss": 1.0}) == TrialScheduler.CONTINUE
-    assert scheduler.debug_string() == "1: 0 reached, 0 promoted; 3: 0 reached, 0 promoted"
 
 
 class Walk(tune.Trainable):
@@ -350,9 +341,8 @@ class Log(tune.Callback):
 
 def walks() -> OptunaSearcher:
     """Where walks begin; always the same ones in the same order."""
-    return OptunaSearcher(
-        domains={"x": tune.uniform(0.01, 0.99)}, conditions={}, sampler=optuna.samplers.RandomSampler(seed=3), study="s"
-    )
+    space = Space({"x": tune.uniform(0.01, 0.99)}, [])
+    return OptunaSearcher(space=space, sampler=optuna.samplers.RandomSampler(seed=3), study="s")
 
 
 def searched(folder: Path, trials: int, slots: int = 1) -> SimpleNamespace:

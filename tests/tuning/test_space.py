@@ -170,14 +170,14 @@ def suggested(kind, found, first):
         return found.points or [{n: v} for n, d in found.domains.items() if domains.size(d) for v in domains.values(d)]
     if kind == "pbt":
         rng = random.Random(0)
-        clamp, config = schedulers.Clamp(found), dict(first)
+        config = dict(first)
         moved = []
         for _ in range(40):
             copies = {
                 n: rng.choice(d.categories) if hasattr(d, "categories") else config[n] * rng.choice([0.8, 1.2])
                 for n, d in found.domains.items()
             }
-            moved.append(config := clamp(copies))
+            moved.append(config := schedulers.clamped(found, copies))
         return moved
     searcher, got = searchers.searcher(kind, found, [first], [], seed=1, study="s"), []
     for i in range(12):
