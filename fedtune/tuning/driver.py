@@ -29,8 +29,9 @@ from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
 from fedtune.tuning.plan import SearchPlan, StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
+from fedtune.tuning.space_facts import key
 from fedtune.tuning.space_types import Config
-from fedtune.tuning.trainable import FederatedTrainable, key
+from fedtune.tuning.trainable import FederatedTrainable
 from fedtune.user_code.user_files import plain_name
 
 Row = dict[str, Any]  # what a trial reported
@@ -108,14 +109,13 @@ def fit(
     watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
     also: Sequence[tune.Callback] = (),
-    trainable: Any = None,
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.
+    tools: experiment trackers.  also: further callbacks.
     """
     p = s.plan
-    trainable = _trainable(s) if trainable is None else trainable
+    trainable = _trainable(s)
     with ray_start.settings(), ray_internals.searching():
         before: dict[str, list[Row]] = {}
         if resumed and saved_state.require_state(p.folder):
@@ -186,7 +186,7 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
     if kind.remember:
         earlier_results = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, earlier_results)
-    else:
+    elif p.scheduler != "none":
         say(f"note: Ray does not save the state of {p.scheduler}; it judges trials by results from now on")
     return tuner
 
@@ -194,7 +194,11 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
 def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
     p = s.plan
     population, name = schedulers.find(p.scheduler).moves_hyperparameters, plain_name(p.workload.name)
-    searcher, scheduler = _replaying(p) if p.replayed else _searching(s)
+    if p.replayed:
+        searcher: Any = ReplaySearcher([t.config for t in p.replayed], p.goal)
+        scheduler: Any = StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
+    else:
+        searcher, scheduler = _searching(s)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
@@ -262,12 +266,6 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
             judged = earlier[JUDGED] if p.goal.constraints else pareto.with_totals(earlier)[p.goal.first.name]
             kind.remember(scheduler, p.budget, zip(earlier["trial"], used, judged, strict=True))
     return searcher, scheduler
-
-
-def _replaying(p: SearchPlan) -> tuple[Any, Any]:
-    """The searcher and scheduler that run another search's trials once more."""
-    searcher = ReplaySearcher([t.config for t in p.replayed], p.goal)
-    return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
 
 
 class ReplaySearcher(Searcher):

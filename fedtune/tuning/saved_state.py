@@ -21,16 +21,14 @@ from ray.tune import ResultGrid
 
 from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, say
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import SNAPSHOTS
 
 ENDED = ("TERMINATED", "ERROR")  # in Ray's words
 PART = ".part"  # suffix of a file that will replace the one without it
-STATE = re.compile(
-    r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)"
-)  # states of trials, searcher, concurrency limit and callbacks
+STATE = re.compile(r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)")  # of trials, searcher, limit and callbacks
 
 
 class StateCopies:
@@ -69,14 +67,14 @@ class StateCopies:
 def commit_states(run: Path) -> None:
     """Finish replacing states that a driver had completely written before it died.  Only for the folder's driver."""
     listed = RunFiles(run).states_file
-    try:
-        names = json.loads(listed.read_bytes())
-    except FileNotFoundError:
+    if not listed.exists():
         return
-    except (OSError, ValueError):
+    try:
+        names = list(json.loads(listed.read_bytes()))
+    except (ValueError, TypeError):
         names = []  # the list was damaged after it was written, as it is written atomically
-    for name in names if isinstance(names, list) else []:
-        if STATE.fullmatch(str(name)) and (part := run / (name + PART)).exists():
+    for name in filter(STATE.fullmatch, map(str, names)):
+        if (part := run / (name + PART)).exists():
             part.replace(run / name)
     listed.unlink(missing_ok=True)
 
@@ -115,17 +113,11 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
     *_, snapshot = ray_internals.snapshots(run)
     set_aside(run)
     ray_internals.forget_decisions(snapshot)
-    _tell_of_gone(run, snapshot)
-    return logged(run)
-
-
-def _tell_of_gone(run: Path, snapshot: Path) -> None:
-    """Say which ended trials lost their folders; a trial that had not ended starts again, and says so itself."""
-    over = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
-    trials_here = {folder.name.split("-")[-1] for folder in run.iterdir()}
-    if gone := [t for t in over if t not in trials_here]:
-        trials = several(len(gone), "trial")
-        say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack their rounds")
+    rows = logged(run)
+    statuses = ray_internals.trial_statuses(snapshot)
+    if gone := [t for t, status in statuses.items() if t and status in ENDED and not [*run.glob(f"*-{t}")]]:
+        say(f"note: the folders of ended trials are gone: {', '.join(gone)}; the tables lack their rounds")
+    return rows
 
 
 def set_aside(run: Path) -> None:
@@ -139,9 +131,9 @@ def set_aside(run: Path) -> None:
         return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
         if folder.name.split("-")[-1] not in statuses:
-            folder_of_lost = RunFiles(run).lost_folder
-            folder_of_lost.mkdir(exist_ok=True)
-            folder.rename(folder_of_lost / folder.name)
+            lost = RunFiles(run).lost_folder
+            lost.mkdir(exist_ok=True)
+            folder.rename(lost / folder.name)
 
 
 def drop_unlogged(

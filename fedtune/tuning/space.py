@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -26,36 +25,13 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
-from fedtune.tuning.domains import domain_text, fitted, grid_values, nearest, varied_text
-from fedtune.tuning.shared import with_shared
+from fedtune.tuning.domains import fitted, nearest
+from fedtune.tuning.domains import varied_text as varied_text
+from fedtune.tuning.shared import with_shared as with_shared
 from fedtune.tuning.space_check import checked
-from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
+from fedtune.tuning.space_types import Config, Space, met, when
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
-
-__all__ = [
-    "Condition",
-    "Config",
-    "Space",
-    "When",
-    "derived",
-    "domain_text",
-    "file_of",
-    "files",
-    "grid_values",
-    "inside",
-    "lines",
-    "load",
-    "met",
-    "named",
-    "names",
-    "tunable",
-    "varied",
-    "varied_text",
-    "when",
-    "with_shared",
-    "with_whole_path",
-]
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -123,15 +99,16 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
     if asked and space.is_grid:
         raise UserError(f"--vary is for a space of ranges, but this space is a grid; got --vary {asked[0]!r}")
     domains, declared = dict(space.domains), workload.hyperparameters()
-    if twice := [name for name, count in Counter(map(named, asked)).items() if count > 1]:
-        raise UserError(f"--vary names each hyperparameter once, but {twice[0]} comes several times")
-    for text in asked:
-        name, given, written = text.partition("=")
+    names = [named(text) for text in asked]
+    for name, text in zip(names, asked, strict=True):
+        if names.count(name) > 1:
+            raise UserError(f"--vary names each hyperparameter once, but {name} comes several times")
         if name not in declared:
-            algorithm = workload.name
-            raise unknown(f"hyperparameter of {algorithm}", name, declared, f"fedtune list {algorithm}")
+            kind = f"hyperparameter of {workload.name}"
+            raise unknown(kind, name, declared, f"fedtune list {workload.name}")
         if name in workload.pinned:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
+        _, given, written = text.partition("=")
         domains[name] = _range(declared[name], written if given else None, name in domains)
     return space._replace(domains=domains)
 
@@ -180,8 +157,7 @@ def with_whole_path(name: str) -> str:
 
 def inside(space: Space, config: Config) -> tuple[Config, Config]:
     """A configuration moved into the space, and those of its values that lie outside, as they are."""
-    point: Config = {}
-    outside: Config = {}
+    point, outside = Config(), Config()
     for name, domain in space.domains.items():
         if not met(space.conditions.get(name, {}), point):
             continue

@@ -19,9 +19,10 @@ from fedtune.tuning.space_types import Condition, Config, Space, Under, When, di
 def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -> Space:
     """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
     _require_names(name, raw, workload)
-    raw = _resolved(name, raw, workload)
-    if isinstance(raw, dict) and any(_is_grid(v) for v in raw.values()):
-        raw = _combinations(name, raw)
+    if isinstance(raw, dict):
+        raw = _resolved(name, raw, workload)
+        if any(_is_grid(v) for v in raw.values()):
+            raw = _combinations(name, raw)
     declared = workload.hyperparameters()
     if isinstance(raw, list):
         require_points(len(raw))
@@ -57,35 +58,28 @@ def _require_names(space: str, raw: Any, workload: Workload) -> None:
 def _of_ranges(name: str, raw: dict[str, Any], declared: Mapping[str, Hyperparameter], workload: Workload) -> Space:
     free = {n: v for n, v in raw.items() if n not in workload.pinned}
     conditions = _conditions(name, free, workload)
-    domains = {n: fitted(declared[n], as_domain(n, _domain_of(v))) for n, v in free.items() if n in conditions}
+    plain = {n: v.domain if isinstance(v, When) else v for n, v in free.items() if n in conditions}
+    domains = {n: fitted(declared[n], as_domain(n, v)) for n, v in plain.items()}
     ordered = {n: domains[n] for n in _ordered(name, conditions)}
     return Space(ordered, [], {n: c for n, c in conditions.items() if c})
 
 
-def _resolved(space: str, raw: Any, workload: Workload) -> Any:
+def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Any]:
     """The space with each domain that depends on another hyperparameter as that one is fixed."""
-    if not isinstance(raw, dict) or not any(isinstance(_domain_of(v), Under) for v in raw.values()):
-        return raw
-    fixed = workload.configuration({})
 
-    def domain(name: str, under: Under) -> Domain:
-        if under.other in raw and under.other not in workload.pinned:
+    def resolved(name: str, value: Any) -> Any:
+        if isinstance(value, When):
+            return value._replace(domain=resolved(name, value.domain))
+        if not isinstance(value, Under):
+            return value
+        if value.other in raw and value.other not in workload.pinned:
             raise UserError(
-                f"the range of {name} in space {space!r} depends on {under.other}, which is searched too; give {name} "
-                f"one range, for instance {domain_text(next(iter(under.domains.values())))}"
+                f"the range of {name} in space {space!r} depends on {value.other}, which is searched too; give {name} "
+                f"one range, for instance {domain_text(next(iter(value.domains.values())))}"
             )
-        return under.domains[fixed[under.other]]
+        return value.domains[workload.configuration({})[value.other]]
 
-    out = {}
-    for name, value in raw.items():
-        inner = _domain_of(value)
-        resolved = domain(name, inner) if isinstance(inner, Under) else inner
-        out[name] = When(resolved, value.condition) if isinstance(value, When) else resolved
-    return out
-
-
-def _domain_of(value: Any) -> Any:
-    return value.domain if isinstance(value, When) else value
+    return {name: resolved(name, value) for name, value in raw.items()}
 
 
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:

@@ -69,10 +69,8 @@ def as_random(searcher: str, trials: int, which: str) -> list[str]:
     enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
     if not kind or trials >= enough:
         return []
-    begun = (
-        f"with {several(trials, 'trial')} {searcher} has hardly begun to learn (its first {kind.startup} are random)"
-    )
-    return [f"{begun}: read {which}, or give --trials {enough}"]
+    begun = f"with {several(trials, 'trial')} {searcher} has hardly begun to learn"
+    return [f"{begun} (its first {kind.startup} are random): read {which}, or give --trials {enough}"]
 
 
 def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:

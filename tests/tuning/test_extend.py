@@ -24,7 +24,8 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables as results
 from fedtune.runs.folder import StudyFolder
 from fedtune.studies import extending
-from fedtune.tuning.trainable import FederatedTrainable, key
+from fedtune.tuning.space_facts import key
+from fedtune.tuning.trainable import FederatedTrainable
 
 SMALL = Scenario(clients=4, rounds=4)
 
