@@ -39,8 +39,8 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
         trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
         trains.report(p.workload, data)
         prepared = prepare(p, data)
-        disk.require_room(p.storage)
-        fits = stack.enter_context(connected(p, p.files, p.storage))
+        disk.require_room(p.folder.parent)
+        fits = stack.enter_context(connected(p, p.files, p.folder.parent))
         return run_search(p, record or {}, data, prepared, fits, resumed)
 
 

@@ -27,7 +27,7 @@ from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
-from fedtune.tuning.plan import SearchPlan, StartedSearch
+from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
 from fedtune.tuning.space_facts import key
 from fedtune.tuning.space_types import Config
@@ -214,7 +214,7 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=p.name,
-            storage_path=str(p.storage),
+            storage_path=str(p.folder.parent),
             callbacks=[],
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere

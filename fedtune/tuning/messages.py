@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core import statistics
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, say, say_table, several, short
@@ -125,13 +124,8 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
 
 def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
-    checked, both = found.runs, found.each.dropna()
+    checked = found.runs
     say_table(*found.table())
-    if found.loss_word(*found.names) == "failed" and len(both) > 1:  # a program may fail by chance
-        gain = statistics.mean_difference(both, 0 * both)
-        gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
-        both_text = f"where both have figures, {len(both)} of {found.seeds}"
-        say(f"{both_text}: {gain_text}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:

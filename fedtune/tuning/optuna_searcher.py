@@ -73,7 +73,8 @@ class OptunaSearcher(Searcher):
         log          the file that suggestions are written to, a line each
         once         in a finite space no configuration is suggested twice while others are left
         """
-        names, modes = ([o.name for o in goal.objectives], [o.mode for o in goal.objectives])
+        names: Any = [o.name for o in goal.objectives]
+        modes: Any = [o.mode for o in goal.objectives]
         super().__init__(metric=names, mode=modes)
         self.goal, self.log, self.space = goal, log, space
         self.distributions = distributions(space)
@@ -247,9 +248,10 @@ def distribution(domain: Domain) -> BaseDistribution:
 def _suggest(trial: optuna.Trial, name: str, over: BaseDistribution) -> Any:
     if isinstance(over, CategoricalDistribution):
         return trial.suggest_categorical(name, over.choices)
-    assert isinstance(over, IntDistribution | FloatDistribution)
-    suggested = trial.suggest_int if isinstance(over, IntDistribution) else trial.suggest_float
-    return suggested(name, over.low, over.high, log=over.log)  # type: ignore[operator]
+    if isinstance(over, IntDistribution):
+        return trial.suggest_int(name, over.low, over.high, log=over.log)
+    assert isinstance(over, FloatDistribution)
+    return trial.suggest_float(name, over.low, over.high, log=over.log)
 
 
 class OneThreadGPSampler(GPSampler):

@@ -102,11 +102,6 @@ class SearchPlan:
         return self.folder.name
 
     @property
-    def storage(self) -> Path:
-        """The folder that the study's folder lies in."""
-        return self.folder.parent
-
-    @property
     def seeds(self) -> int:
         """The seeds of each trial."""
         return self.options.seeds_per_trial

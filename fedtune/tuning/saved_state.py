@@ -89,23 +89,14 @@ def _part(source: Path, copy: Path) -> Path:
 def require_state(run: Path) -> bool:
     """Whether Ray kept trials to resume; UserError if they are there but cannot be read.
 
-    If the state is damaged, the previous driver's is used, if there is one.  Reading can run any code, as when Ray
-    reads it: for trusted runs only.
+    Reading can run any code, as when Ray reads it: for trusted runs only.
     """
     states = [state for state in ray_internals.snapshots(run) if not ray_internals.none_begun(state)]
-    while states:
-        files = ray_internals.snapshot_files(run, states.pop())
-        damaged = [f.name for f in files if not _readable(f)]
-        if not damaged:
-            return True
-        if not states:
-            raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
-        for file in files:
-            file.rename(file.with_name(file.name + ".damaged"))
-        say(f"note: {', '.join(damaged)} cannot be read; continuing from the state of the previous driver")
-    if any(run.glob("*/result.json")):
+    if states and (damaged := [f.name for f in ray_internals.snapshot_files(run, states[-1]) if not _readable(f)]):
+        raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
+    if not states and any(run.glob("*/result.json")):
         raise _not_resumable(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
-    return False
+    return bool(states)
 
 
 def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -181,10 +172,6 @@ def _readable(file: Path) -> bool:
         if ray_internals.is_snapshot(file):
             return ray_internals.holds_trials(file)
         pickle.loads(file.read_bytes())  # Ray calls some of them .json
-    except (ImportError, AttributeError) as error:
-        if "fedtune" not in str(error):
-            return False
-        raise _not_resumable(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
     except Exception:  # unpickling can raise anything
         return False
     return True

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 import fedtune
-from fedtune import api, training
 from fedtune.core.errors import Diverged, UserError
 from fedtune.engine import simulation
 from fedtune.experiment.experiment import Experiment
@@ -185,7 +184,3 @@ def test_a_trial_on_several_seeds_reports_their_means(monkeypatch):
 def test_a_search_says_what_was_asked_of_it():
     said = "Search(algo='gfpl', scenario='digits-shards', fields={'rounds': 3}, trials=4)"
     assert repr(fedtune.Search("gfpl", trials=4, rounds=3)) == said
-
-
-def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is training.train

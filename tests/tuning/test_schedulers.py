@@ -23,18 +23,6 @@ def test_every_scheduler_is_made(name):
     assert scheduler.set_search_properties(None, None)
 
 
-@pytest.mark.parametrize("name", searchers.SEARCHERS)
-def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
-    space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
-    searcher = searchers.searcher(name, space, points, {}, seed=3, study="s")
-    got = []
-    for i in range(4):
-        got.append(searcher.suggest(str(i)))
-        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
-    assert got[: len(points)] == points
-    assert all(0.1 <= c["lam"] <= 10 for c in got)
-
-
 @pytest.mark.parametrize("name", ["tpe", "gp", "random"])
 def test_the_first_trial_has_what_the_space_cannot_hold(name):
     searcher = searchers.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")

@@ -12,7 +12,7 @@ from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedprox import FedProx
-from fedtune.tuning import shared, space, space_check
+from fedtune.tuning import shared, space
 
 FILES = [name for name in registry.names() if registry.spaces(name)]
 # (algorithm, hyperparameter) -> why its space lacks what all others search
@@ -109,4 +109,4 @@ def test_a_space_that_gives_shared_names_a_range_of_its_own_is_an_error() -> Non
 def test_a_range_by_optimiser_needs_one_optimiser() -> None:
     fedprox = Experiment(algorithm="fedprox", scenario=Scenario())
     with pytest.raises(UserError, match="the range of lr in space 'default' depends on optimizer, which is searched"):
-        space_check.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)
+        space.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)
