@@ -23,7 +23,7 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
         return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
     excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
-    columns = {x.name: x.column for x in (*goal.constraints, *goal.objectives)}
+    columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}
     figures = ", ".join(f"{name} = {short(float(best[column]))}" for name, column in columns.items())
     bounds = " and ".join(map(str, goal.constraints))
     return (

@@ -160,22 +160,6 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     assert extending.checkpoint(StudyFolder(run), "c", rounds, ENGINE.saved_round) == (None, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--trials 2 --top 1", "--top says how many trials get more --rounds"),
-        ("--trials 2 --rounds 2", "not allowed with"),
-        ("--rounds 2 --name run", "a run needs a new folder"),
-    ],
-)
-def test_unusable_extensions_are_refused(before, arguments: str, message: str, capsys: pytest.CaptureFixture) -> None:
-    try:
-        status = resume.main([str(before.folder), *arguments.split()])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2 and message in capsys.readouterr().err
-
-
 def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     other = tmp_path / "run"
     shutil.copytree(before.folder, other)

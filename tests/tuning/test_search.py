@@ -207,10 +207,3 @@ def test_the_final_check_reports_a_diverged_run_as_such():
     federation = partitioning.partition(data, SMALL, 0)
     row = fresh_seeds.last_round(outcome_of(experiment, {}, federation, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
-
-
-def test_a_trial_larger_than_the_machine_is_refused_before_any_trial(tmp_path, capsys):
-    arguments = f"--algo local --cpus-per-trial 4096 --no-dashboard --storage-path {tmp_path}"
-    assert search.main(arguments.split()) == 2
-    assert "a trial needs 4096 CPU, but the cluster has" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
