@@ -74,13 +74,8 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     overrides = {} if "scenario" in given else config.get("overrides", {})
     overrides = {n: v for n, v in overrides.items() if n not in given.get("set", {})}  # --set swaps=2 replaces it
     overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
-    same = _canonical(given.get("algo", algo)) == config["algorithm"]
+    same = user_files.take_each(given.get("algo", algo), registry.names())[0] == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
     if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:
         base["executor"] = config["executor"]  # the one that was chosen for this code
     return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
-
-
-def _canonical(algo: str) -> str:
-    """An algorithm's name, or a reference's canonical one."""
-    return user_files.take_each(algo, registry.names())[0]

@@ -60,7 +60,8 @@ class TrialRows(tune.Callback, Mapping[str, list[Row]]):
 
     def __getitem__(self, trial: str) -> list[Row]:
         """A trial's rows, as a new list."""
-        return _unpack(self._packed[trial]) + self._open.get(trial, [])
+        packed = self._packed[trial]
+        return (pickle.loads(zlib.decompress(packed)) if packed else []) + self._open.get(trial, [])
 
     def __iter__(self) -> Iterator[str]:
         """The trials."""
@@ -87,11 +88,6 @@ class TrialRows(tune.Callback, Mapping[str, list[Row]]):
 
 def _pack(rows: list[Row]) -> bytes:
     return zlib.compress(pickle.dumps(rows), 1)
-
-
-def _unpack(packed: bytes) -> list[Row]:
-    rows: list[Row] = pickle.loads(zlib.decompress(packed)) if packed else []
-    return rows
 
 
 class TensorBoard(TBXLoggerCallback):
@@ -174,7 +170,7 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     p = s.plan
     kind = schedulers.find(p.scheduler)
-    if not saved_state.tuner_readable(p.folder):
+    if not saved_state.readable(p.folder / ray_internals.TUNER_FILE):
         _new(s, trainable)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
         saved_state.drop_unlogged(p.folder, before, p.workload.trainer.saved_round, p.workload.traits.report_every)

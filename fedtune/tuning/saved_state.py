@@ -92,7 +92,7 @@ def require_state(run: Path) -> bool:
     Reading can run any code, as when Ray reads it: for trusted runs only.
     """
     states = [state for state in ray_internals.snapshots(run) if not ray_internals.none_begun(state)]
-    if states and (damaged := [f.name for f in ray_internals.snapshot_files(run, states[-1]) if not _readable(f)]):
+    if states and (damaged := [f.name for f in ray_internals.snapshot_files(run, states[-1]) if not readable(f)]):
         raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
     if not states and any(run.glob("*/result.json")):
         raise _not_resumable(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
@@ -146,11 +146,6 @@ def drop_unlogged(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def tuner_readable(run: Path) -> bool:
-    """Whether Ray's saved settings are readable; otherwise they are made again from the search's options."""
-    return _readable(run / ray_internals.TUNER_FILE)
-
-
 def cut_short(grid: ResultGrid, planned: int, run: Path) -> bool:
     """Whether the search ended before its trials did: by the clock, or by the user.
 
@@ -166,7 +161,7 @@ def _not_resumable(run: Path, what: str) -> UserError:
     )
 
 
-def _readable(file: Path) -> bool:
+def readable(file: Path) -> bool:
     """Whether a file of Ray's state is whole."""
     try:
         if ray_internals.is_snapshot(file):
