@@ -222,7 +222,7 @@ def test_a_tool_holds_every_round_to_the_last_digit(name: str, tmp_path: Path) -
     told(made(name, tmp_path), a_search)
     assert_holds(name, tmp_path, rounds_frame(WHOLE), HOW)
     for trial, run in stored(name, tmp_path).items():
-        assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == "runs/run"
+        assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == f"{tmp_path.name}/run"
         assert run["state"] == {"mlflow": "FINISHED", "wandb": 0}[name]
 
 
