@@ -233,9 +233,6 @@ def make(
     space = _space(options, workload, goal)
     _require_states(options.scheduler, workload)
     points, trials = _trials(options, space, workload, after)
-    for name in space.names:
-        if name in options.fields:
-            say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
     _require_checked(goal, workload)
     _require_choosable(options, goal)
     budget, grace = _budget(options, space, workload, since)
@@ -283,6 +280,9 @@ def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = options.searcher or searchers.default(space, options.scheduler)
     searchers.require_combination(searcher, options.scheduler, space, goal, workload.traits.structural)
+    for name in space.names:
+        if name in options.fields:
+            say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
     return space_facts.as_grid(space) if searcher == "grid" and not space.is_grid else space
 
 
