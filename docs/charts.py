@@ -444,9 +444,9 @@ def asha() -> Picture:
     import optuna
 
     from fedtune.analysis.simulation import tabulated
+    from fedtune.analysis.simulation.simulated_search import SimulatedSearch
     from fedtune.core.budget import Budget
     from fedtune.tuning import schedulers, searchers
-    from fedtune.tuning.simulated_search import SimulatedSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it says that a study was made
     table = tabulated.read(RESULTS / "tables" / "fedavg-digits-shards.parquet")

@@ -225,7 +225,7 @@ class OptunaObjective:
         from fedtune.tuning.optuna_searcher import distributions, suggest
 
         self._require_direction(trial)
-        config = suggest(trial, distributions(self.space.domains), self.space.conditions)
+        config = suggest(trial, distributions(self.space), self.space.conditions)
         row: dict[str, Any] = {}
         value, run = 0.0, self.workload.trainer.trial(self.workload, config, self._data)
         try:

@@ -17,6 +17,7 @@ import numpy as np
 import optuna
 import pandas as pd
 
+from fedtune.analysis.simulation.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.analysis.simulation.tabulated import Place, Tabulated
 from fedtune.core import interrupting, processors, statistics
 from fedtune.core.budget import Budget
@@ -24,7 +25,6 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import progress, several
 from fedtune.runs.choice import TOP, standing, usual_runs
 from fedtune.tuning import schedulers, searchers
-from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.tuning.space_types import Config
 
 SHARES = (0.125, 0.25, 0.5, 1.0)  # shares of the budget after which a search's choice is recorded

@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from fedtune.core.errors import UserError
 from fedtune.core.findings import Finding, summary
@@ -70,50 +70,44 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `fedtune check` and return its exit status: 0 if no check fails, 1 if one does."""
     args = parser().parse_args(argv)
-    given = arguments.given(args, ExperimentOptions)
+    given, what = arguments.given(args, ExperimentOptions), args.what
     of_flower = arguments.given(args, SearchOptions, *OF_FLOWER)
-    if is_app(args.what):
-        app = SearchOptions(algo=args.what, **of_flower, set=given.get("set", {})).workload()
-        return _check_program(cast(ProgramWorkload, app), args.rounds, given | {"set": {}})
-    if of_flower:
-        raise UserError(f"{flag(next(iter(of_flower)))} goes with a Flower app's folder, but got {args.what or 'none'}")
-    if is_file(args.what):
-        return _check_program(workload.of_file(args.what, pinned=given.get("set")), args.rounds, given)
-    fields = given.get("fields", {})
-    if args.rounds is not None:
-        got = args.what or fields.get("model") or "neither"
-        raise UserError(f"--rounds goes with a program file or a Flower app, but got {got}")
+    fields, pinned = given.get("fields", {}), given.get("set", {})
+    program = is_app(what) or is_file(what)
+    if of_flower and not is_app(what):
+        raise UserError(f"{flag(next(iter(of_flower)))} goes with a Flower app's folder, but got {what or 'none'}")
+    if strange := [*fields, *(["scenario"] if "scenario" in given else [])] if program else []:
+        raise UserError(f"{flag(strange[0])} goes with an algorithm or a model, but {what} is a program; leave it out")
+    if args.rounds is not None and not program:
+        raise UserError(f"--rounds goes with a program file or a Flower app, but got {what or fields.get('model')}")
+    if is_app(what):
+        app = SearchOptions(algo=what, **of_flower, set=pinned).workload()
+        return _check_program(cast(ProgramWorkload, app), args.rounds)
+    if program:
+        return _check_program(workload.of_file(what, pinned=pinned), args.rounds)
     with quick_imports():
         import torch
 
         from fedtune.studies.checking import Check, found
 
     torch.set_num_threads(1)  # as in a trial
-    check = Check(args.what, given.get("scenario", ""), set=given.get("set", {}), **fields)
+    check = Check(what, given.get("scenario", ""), set=pinned, **fields)
     return _status(check.title(), map(found, check.judge()))
 
 
-def _check_program(program: ProgramWorkload, rounds: int | None, given: dict[str, Any]) -> int:
-    for name in [*given.get("fields", ()), *(n for n in ("scenario",) if n in given)]:
-        raise UserError(
-            f"{flag(name)} goes with an algorithm or a model, but {program.name} is a program; leave it out"
-        )
-    check = program_check.ProgramCheck(program, rounds, tell=_progress)
+def _check_program(program: ProgramWorkload, rounds: int | None) -> int:
+    check = program_check.ProgramCheck(
+        program, rounds, tell=lambda words: print(printable(words), file=sys.stderr, flush=True)
+    )
     return _status(check.title(), check.judge())
 
 
 def _status(title: str, findings: Iterable[Finding]) -> int:
     """Say each finding as soon as it is known; exit status 0 if no check fails, 1 if one does."""
     began, known = time.perf_counter(), list[Finding]()
-    for line in title.split("\n"):
-        say(line)
+    say(title)
     for finding in findings:
         known.append(finding)
-        for line in str(finding).split("\n"):
-            say(line)
+        say(str(finding))
     say(f"{summary(known)} ({time.perf_counter() - began:.1f} s)")
     return int(any(finding.status == "failed" for finding in known))
-
-
-def _progress(words: str) -> None:
-    print(printable(words), file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
 
 from fedtune.core.importing import quick_imports
 from fedtune.studies.options import ComparisonOptions
@@ -22,8 +21,6 @@ def parser() -> argparse.ArgumentParser:
         ),
     )
     arguments.add_options(p, ComparisonOptions, name="name of the folder; default: scenario and time")
-    for name in ("--algo", "--final-seeds"):
-        p.add_argument(name, action=_Refused, help=argparse.SUPPRESS)
     return p
 
 
@@ -36,12 +33,3 @@ def main(argv: list[str] | None = None) -> int:
         from fedtune.studies.comparison import plan as comparison_plan
 
     return comparison.run(comparison_plan.make(options))
-
-
-class _Refused(argparse.Action):
-    """Refuse an argument of a search that a comparison sets itself."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        name = self.option_strings[0]
-        instead = {"--algo": "--algos", "--final-seeds": "--seeds"}[name]
-        parser.error(f"a comparison sets {name} of each search itself, but it was given; give {instead}")

@@ -16,9 +16,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.metrics import METRICS
 from fedtune.data import datasets
-from fedtune.experiment import registry, scenarios
+from fedtune.experiment import registry
 from fedtune.experiment.scenario import Scenario
-from fedtune.experiment.scenarios import DEFAULT, SCENARIOS
+from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.nn import catalogue
 from fedtune.programs.naming import is_file
 from fedtune.user_code import entry_points, user_files
@@ -36,16 +36,14 @@ def parser() -> argparse.ArgumentParser:
     p = Parser(
         prog="fedtune list",
         description="List algorithms, a line each; or models, scenarios, data, metrics.",
-        examples=("fedtune list gfpl", "fedtune list fedbabu fedavgft:wide"),
+        examples=("fedtune list gfpl", "fedtune list fedbabu fedavgft"),
     )
     p.add_argument(
         "what",
         nargs="*",
         metavar="WHAT",
-        help=f"an algorithm or FILE.py[:NAME]: its text, hyperparameters and spaces; or {', '.join(TOPICS)}; or two "
-        "algorithms A[:SPACE]: their search spaces side by side, where * marks what differs",
+        help=f"algorithms or FILE.py[:NAME]: their text, hyperparameters and spaces; or {', '.join(TOPICS)}",
     )
-    p.add_argument("--scenario", metavar="NAME", help=f"with two algorithms: the scenario (default {DEFAULT})")
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -56,18 +54,16 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if programs := [word for word in args.what if is_file(word)]:
         raise UserError(f"fedtune list shows algorithms, but got {programs[0]}, a program; its file says what it has")
-    if len(args.what) > 2 or (args.scenario and len(args.what) < 2):
-        raise UserError(
-            f"fedtune list shows one thing, or two search spaces, but got {' '.join(args.what) or 'neither'}"
-        )
-    console, what = terminal.console(), args.what[0] if args.what else ""
-    if len(args.what) == 2:
-        console.print(_spaces(args.what, args.scenario or DEFAULT))
-    elif what in TOPICS:
-        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics}[what](console)
-    elif what:
-        _algorithm(console, user_files.take_each(what, registry.names())[0])
-    else:
+    console, topics = (
+        terminal.console(),
+        {"models": _models, "scenarios": _scenarios, "data": _datasets, "metrics": _metrics},
+    )
+    for what in args.what:
+        if what in topics:
+            topics[what](console)
+        else:
+            _algorithm(console, user_files.take_each(what, registry.names())[0])
+    if not args.what:
         for name in registry.names():
             console.print(f"{name:<12} {registry.summary(name)}", soft_wrap=True)
         console.print(f"\nfedtune list NAME shows one of them; fedtune list {'|'.join(TOPICS)} what else there is")
@@ -98,26 +94,6 @@ def _algorithm(console: Console, name: str) -> None:
         console.print(f"  space {space}: {what}{line}")
 
 
-def _spaces(pair: Sequence[str], scenario: str) -> Table:
-    """Two spaces side by side: first what all algorithms share, then what is each one's own."""
-    from fedtune.experiment.experiment import Experiment
-    from fedtune.tuning import shared
-    from fedtune.tuning import space as spaces
-
-    chosen_scenario = scenarios.find(scenario)
-    texts = []
-    for name, _, space in (typed.partition(":") for typed in pair):
-        registry.find(name)
-        texts.append(spaces.load(space or "default", Experiment(algorithm=name, scenario=chosen_scenario)).text())
-    table = Table("", "name", *pair, title=f"search spaces on {scenario}", title_justify="left", box=None)
-    both = dict.fromkeys([*texts[0], *texts[1]])
-    shared_names = [n for n in both if n in shared.WIDE or n in hyperparameters(Scenario)]
-    for n in (*shared_names, *(n for n in both if n not in shared_names)):
-        cells = [text.get(n, "-") for text in texts]
-        table.add_row("*" if cells[0] != cells[1] else "", n, *cells)
-    return table
-
-
 def _listing(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     for column in columns:
@@ -126,18 +102,14 @@ def _listing(title: str, columns: Sequence[str]) -> Table:
 
 
 def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
+    from fedtune.experiment.algorithm import first_round
+
     table = _listing(title, ("name", "symbol", "default", "range", "first effect", "what it is"))
     for name, hp in declared.items():
-        since = "1" if instance is None else _first_round(instance, name)
+        since = "1" if instance is None else str(first_round(instance, name))
         since += " by default" if isinstance(hp.first_round, str) else ""
         table.add_row(name, hp.symbol, str(hp.default), hp.range_text(), f"round {since}", hp.help)
     return table
-
-
-def _first_round(instance: Algorithm, name: str) -> str:
-    from fedtune.experiment.algorithm import first_round
-
-    return str(first_round(instance, name))
 
 
 def _scenarios(console: Console) -> None:

@@ -1,8 +1,4 @@
-"""fedtune partition: which client holds which data, as a table, a picture and a file, before any training.
-
-fedtune partition --dataset digits --partition dirichlet --alpha 0.3 -o picture.html
-fedtune partition --dataset wards.npz --partition shards --save mine.npz        # for --partition mine.npz
-"""
+"""fedtune partition: which client holds which data, as a table, a picture and a file, before any training."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""fedtune report RUN…: one page with the results of searches and comparisons, which needs only a browser.
-
-    fedtune report runs/gfpl-digits-w4-20261121-050812        # report.html in the study's folder
-    fedtune report runs/a runs/b -o both.html
-
-The answer comes first, then figures, then the table of trials, then where the numbers come from.
-"""
+"""fedtune report RUN…: one page with the results of searches and comparisons, which needs only a browser."""
 
 from __future__ import annotations
 

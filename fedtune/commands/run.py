@@ -9,14 +9,11 @@ from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
-from fedtune.core.terminal import command_line
 from fedtune.experiment import registry
 from fedtune.experiment.scenarios import SCENARIOS
 from fedtune.runs import user_copies
-from fedtune.runs.files import RunFiles
 from fedtune.tuning.options import arguments
 from fedtune.tuning.options.options import ExperimentOptions
-from fedtune.tuning.options.search import SearchOptions
 from fedtune.user_code import user_files
 from fedtune.user_code.command import require_new
 
@@ -57,27 +54,14 @@ def main(argv: list[str] | None = None) -> int:
     require_new("--save", args.save)
     if args.output and args.save and os.path.abspath(args.output) == os.path.abspath(args.save):
         raise UserError(f"--output and --save are two files, but both are {args.save}; give another")
-    then = _next(args.config, arguments.given(args, ExperimentOptions))
     single_run.run(
         experiment=experiment,
         data_dir=options.data_dir,
         download=options.download,
         output=args.output,
         model=args.save,
-        then=then,
     )
     return 0
-
-
-def _next(config: str | None, given: dict[str, Any]) -> str:
-    """The next command after a run: a search, or the report of the search that found the configuration."""
-    if config:
-        folder = Path(config).parent
-        return f"report: {command_line('report', folder)}" if RunFiles(folder).record_file.exists() else ""
-    share = {"gpus_per_trial": 1} if given.get("device") == "cuda" else {}
-    options = {n: v for n, v in given.items() if n not in ("device", "debug")}
-    options["set"] = ExperimentOptions(set=given.get("set", {})).set_fields
-    return f"search: {command_line('search', *arguments.words(options | share, SearchOptions))}"
 
 
 def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -90,13 +74,8 @@ def over_best(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     overrides = {} if "scenario" in given else config.get("overrides", {})
     overrides = {n: v for n, v in overrides.items() if n not in given.get("set", {})}  # --set swaps=2 replaces it
     overrides = {n: user_files.reference(v) if isinstance(v, str) else v for n, v in overrides.items()}
-    same = _canonical(given.get("algo", algo)) == config["algorithm"]
+    same = user_files.take_each(given.get("algo", algo), registry.names())[0] == config["algorithm"]
     pinned = {n: v for n, v in config["hyperparameters"].items() if n not in fields} if same else {}
     if same and not fields.keys() & {"model", "dataset"} and "scenario" not in given and "executor" in config:
         base["executor"] = config["executor"]  # the one that was chosen for this code
     return base | given | {"fields": overrides | fields, "set": pinned | given.get("set", {})}
-
-
-def _canonical(algo: str) -> str:
-    """An algorithm's name, or a reference's canonical one."""
-    return user_files.take_each(algo, registry.names())[0]

@@ -1,9 +1,5 @@
 """fedtune watch [RUN…]: a live page of runs that go on or are over, for a browser on this machine or behind SSH.
 
-    fedtune watch                                   # all runs in runs/
-    fedtune watch runs/gfpl-digits-w4-20261121-050812
-    ssh -L 8600:127.0.0.1:8600 HOST                 # from elsewhere; then open the same address there
-
 It reads the runs' folders and changes nothing.
 """
 

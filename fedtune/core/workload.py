@@ -224,15 +224,10 @@ class Traits(NamedTuple):
     schedule: tuple[str, ...] = ()  # decide when others have an effect
     late: Collection[str] = ()  # matter only in late rounds, if at all
     common: frozenset[str] = frozenset()  # all workloads of a comparison share them, so that all tune them or none
-    traffic: frozenset[str] | None = None  # may change how many bytes are sent in a round; None: unknown
     report_every: int = 1  # the rounds from one row to the next; a whole run has a multiple of them
     depends_on_horizon: bool = False  # whether a longer run differs from a shorter one from the start
     repeatable: bool = True  # whether a run with the same seed gives the same numbers
     continues: bool = True  # whether a saved run goes on where it was, or begins again and drops its first rows
-
-    def sends_alike(self, searched: Iterable[str]) -> bool:
-        """Whether all configurations of these certainly send the same number of bytes in every round."""
-        return self.traffic is not None and not self.traffic & set(searched)
 
 
 class Workload(ABC):

@@ -95,7 +95,6 @@ class Experiment(Workload):
             schedule=cls.schedule,
             late={n for n, hp in declared.items() if hp.late},
             common=frozenset(hyperparameters(Scenario)),
-            traffic=_traffic(cls),
             depends_on_horizon=cls.depends_on_horizon,
         )
 
@@ -400,22 +399,6 @@ def built_in(workload: Workload, command: str) -> Experiment:
     if isinstance(workload, Experiment):
         return workload
     raise UserError(f"{command} is for algorithms that fedtune trains itself, but got {workload.name}, a program")
-
-
-def _traffic(cls: type[Algorithm]) -> frozenset[str] | None:
-    """The hyperparameters that may change how many bytes are sent; None if it sends more than plain averaging does."""
-    as_averaging = all(getattr(cls, hook) is getattr(Algorithm, hook) for hook in ("round", "broadcast", "upload"))
-    if cls.sends or not as_averaging or not all(_keeps_shapes(cls, hook) for hook in ("init", "aggregate", "observe")):
-        return None
-    overridden = {name for c in cls.__mro__ if c not in (Algorithm, object) for name in vars(c)}
-    shaped = {"build", "stays"} & overridden or not isinstance(cls.shared, tuple)
-    return frozenset({"batch_norm", "body_lr_scale", "participation", *(hyperparameters(cls) if shaped else ())})
-
-
-def _keeps_shapes(cls: type[Algorithm], hook: str) -> bool:
-    """Whether a server hook keeps the tensors of shared parts: a user's own hook may do anything."""
-    method = getattr(cls, hook)
-    return method is getattr(Algorithm, hook) or method.__module__.startswith("fedtune.trainables.")
 
 
 def _require_global(alg: Algorithm, scenario: Scenario, forms: tuple[NetStructure, ...], name: str) -> None:

@@ -18,7 +18,7 @@ from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
 from fedtune.studies import choosing, final_check
-from fedtune.tuning import driver, messages, saved_state, unkeepable, verdict
+from fedtune.tuning import driver, messages, saved_state, verdict
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.options.types import AUTO
 from fedtune.tuning.plan import SearchPlan, StartedSearch
@@ -39,8 +39,8 @@ def run_with_ray(p: SearchPlan, record: dict[str, Any] | None = None, resumed: b
         trains.require(p.workload, data, [*p.choosing, *p.fresh(options.final_seeds)])
         trains.report(p.workload, data)
         prepared = prepare(p, data)
-        disk.require_room(p.storage)
-        fits = stack.enter_context(connected(p, p.files, p.storage))
+        disk.require_room(p.folder.parent)
+        fits = stack.enter_context(connected(p, p.files, p.folder.parent))
         return run_search(p, record or {}, data, prepared, fits, resumed)
 
 
@@ -101,7 +101,6 @@ class Found(NamedTuple):
     trials: pd.DataFrame
     best: pd.Series | None  # by the trials' own seeds
     broken: dict[str, list[str]]  # why trials failed with errors that stay, and their stacks
-    hopeless: str  # why no configuration can keep the constraints, if none can
     interrupted: bool  # by the user, before its trials had ended
     began: float
 
@@ -163,13 +162,12 @@ def _search(
     reading.write_table(trials, run.trials_file)
     if len(p.goal.objectives) > 1 and len(rounds) and not watch.fault:
         messages.front(p, rounds, trials)
-    hopeless = unkeepable.reason(p, reported) if p.goal.constraints else ""
-    cut = not hopeless and not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
+    cut = not watch.fault and saved_state.cut_short(grid, p.trials, p.folder)
     if cut:
         what = "time budget reached" if p.options.time_budget else _interrupted(p)
         say(f"{what}: {len(trials)} of {several(p.trials, 'trial')} were started")
-    best = None if hopeless else tables.best_trial(trials, p.budget.unit, p.goal)
-    found = Found(trials, best, _broken(reported), hopeless, cut and not p.options.time_budget, began)
+    best = tables.best_trial(trials, p.budget.unit, p.goal)
+    found = Found(trials, best, _broken(reported), cut and not p.options.time_budget, began)
     run.add(search_seconds=round(time.monotonic() - began, 1), status=found.counts)
     return found
 
@@ -252,7 +250,7 @@ def _nothing_found(p: SearchPlan, run: RunFiles, found: Found) -> int:
         if more := _at_length(stacks):
             say(f"a trial's last lines:{more}")
         raise UserError(failed)
-    return _say_nothing(run, found.hopeless or verdict.nothing(p.goal, p.budget.unit, found.trials))
+    return _say_nothing(run, verdict.nothing(p.goal, p.budget.unit, found.trials))
 
 
 def _say_nothing(run: RunFiles, why: str) -> int:

@@ -25,12 +25,10 @@ def run(
     download: bool = False,
     output: Path | None = None,
     model: Path | None = None,
-    then: str = "",
 ) -> list[dict[str, Any]]:
     """Train, show the progress and say how it ended; every round's row.
 
     output: where the rows are written, a line a round.  model: where the model is kept.
-    then: the next command; it is printed before the figures, because scripts read those from the last line.
     """
     torch.set_num_threads(1)  # as in a trial
     keep_freed_memory()
@@ -55,8 +53,6 @@ def run(
         output.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if model:
         model_file.write(model, experiment, {}, simulation)
-    if then:
-        say(then)
     _conclude(rows[-1], time.perf_counter() - began)
     return rows
 

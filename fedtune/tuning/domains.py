@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,14 +72,14 @@ def ends(name: str, domain: Domain) -> list[Any]:
 
 def as_domain(name: str, value: Any) -> Domain:
     """A value of a space as a domain: a constant is a choice of one.  UserError for what Optuna cannot search."""
+    if not isinstance(value, Domain):
+        return Categorical([value])
     if isinstance(value, Integer | Float | Categorical) and isinstance(value.get_sampler(), Uniform | LogUniform):
         return value
-    if isinstance(value, Domain):
-        raise UserError(
-            f"{name} must be a range or a choice of Ray Tune's, uniform or log-uniform, but got "
-            f"{type(value).__name__} {type(value.get_sampler()).__name__.strip('_')}; or list the values by tune.choice"
-        )
-    return Categorical([value])  # a constant
+    raise UserError(
+        f"{name} must be a range or a choice of Ray Tune's, uniform or log-uniform, but got {type(value).__name__} "
+        f"{type(value.get_sampler()).__name__.strip('_')}; or list the values by tune.choice"
+    )
 
 
 def fitted(hp: Hyperparameter, domain: Domain) -> Domain:
@@ -93,18 +94,14 @@ def _fitted_choice(hp: Hyperparameter, domain: Categorical) -> Domain:
     choices = [hp.check(value) for value in ends(hp.name, domain)]
     for value in choices:
         if choices.count(value) > 1:
-            raise UserError(
-                f"{hp.name} needs different values, but its choice has {value!r} {choices.count(value)} times; "
-                "give it once"
-            )
+            raise UserError(f"{hp.name} needs different values, but its choice has {value!r} several times")
         if value is None and hp.default is not None:  # a trial's table could not distinguish it from a missing value
             raise UserError(f"{hp.name} can be searched over text and numbers, but its choice has None; use a word")
-    same = all(map(_same, choices, domain.categories))
-    return domain if same else Categorical(choices).uniform()
+    return Categorical(choices).uniform()
 
 
 def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
-    """The range with ends of the hyperparameter's type."""
+    """The range with ends of the hyperparameter's type; UserError unless it takes every value of it."""
     assert isinstance(domain, Integer | Float)
     integer, written = isinstance(domain, Integer), [python_value(domain.lower), python_value(domain.upper)]
     for end in written:
@@ -117,30 +114,17 @@ def _fitted_range(hp: Hyperparameter, domain: Domain) -> Domain:
     if hp.integer and not integer:
         raise _others(hp, domain, "whole numbers", "tune.randint or tune.lograndint")
     made: Any = Integer(*map(int, written)) if integer else Float(*map(float, written))
-    made = made.loguniform() if isinstance(domain.get_sampler(), LogUniform) else made.uniform()
-    _require_declared(hp, made)
-    return made
-
-
-def _require_declared(hp: Hyperparameter, domain: Domain) -> None:
-    """UserError unless every value of a range is one that its hyperparameter takes."""
-    low, high = map(hp.check, ends(hp.name, domain))
-    if hp.low is None or hp.high is None:
-        return
-    for end, step in ((low, 1), (high, -1)):
-        while low < high and low <= end <= high and not hp.low <= end <= hp.high:  # a single value beside the range
-            hp.check(end)
-            if not isinstance(domain, Integer):
-                raise _others(hp, domain, hp.range_text(), "a narrower one, or tune.choice")
-            end += step
+    low, high = map(hp.check, ends(hp.name, made))
+    if hp.low is not None and hp.high is not None and low < high and not hp.low <= low <= high <= hp.high:
+        if not integer:  # an end is a single value beside the declared range
+            raise _others(hp, domain, hp.range_text(), "a narrower one, or tune.choice")
+        for value in (*range(int(low), math.ceil(hp.low)), *range(math.floor(hp.high) + 1, int(high) + 1)):
+            hp.check(value)
+    return made.loguniform() if isinstance(domain.get_sampler(), LogUniform) else made.uniform()
 
 
 def _others(hp: Hyperparameter, domain: Domain, kind: str, use: str) -> UserError:
     return UserError(f"{hp.name} takes {kind}, but its range {domain_text(domain)} has others; use {use}")
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def require_points(count: int) -> None:

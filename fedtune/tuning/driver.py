@@ -27,11 +27,11 @@ from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.callbacks.trackers import TrialLogger
 from fedtune.tuning.options.search import TENSORBOARD
 from fedtune.tuning.optuna_searcher import OptunaSearcher, StudyJournal
-from fedtune.tuning.plan import SearchPlan, StartedSearch
+from fedtune.tuning.plan import StartedSearch
 from fedtune.tuning.promotion import Promotion, RunningLimit
+from fedtune.tuning.space_facts import key
 from fedtune.tuning.space_types import Config
-from fedtune.tuning.trainable import FederatedTrainable, key
-from fedtune.tuning.unkeepable import Unkeepable
+from fedtune.tuning.trainable import FederatedTrainable
 from fedtune.user_code.user_files import plain_name
 
 Row = dict[str, Any]  # what a trial reported
@@ -60,7 +60,8 @@ class TrialRows(tune.Callback, Mapping[str, list[Row]]):
 
     def __getitem__(self, trial: str) -> list[Row]:
         """A trial's rows, as a new list."""
-        return _unpack(self._packed[trial]) + self._open.get(trial, [])
+        packed = self._packed[trial]
+        return (pickle.loads(zlib.decompress(packed)) if packed else []) + self._open.get(trial, [])
 
     def __iter__(self) -> Iterator[str]:
         """The trials."""
@@ -89,11 +90,6 @@ def _pack(rows: list[Row]) -> bytes:
     return zlib.compress(pickle.dumps(rows), 1)
 
 
-def _unpack(packed: bytes) -> list[Row]:
-    rows: list[Row] = pickle.loads(zlib.decompress(packed)) if packed else []
-    return rows
-
-
 class TensorBoard(TBXLoggerCallback):
     """Ray's files for TensorBoard, of trained rounds."""
 
@@ -109,14 +105,13 @@ def fit(
     watch: disk.DiskWatch | None = None,
     tools: Sequence[TrialLogger] = (),
     also: Sequence[tune.Callback] = (),
-    trainable: Any = None,
 ) -> tuple[tune.ResultGrid, TrialRows]:
     """Run the search, or what its last driver left of it.  Returns Tune's results, and all that each trial reported.
 
-    tools: experiment trackers.  also: further callbacks.  trainable: in place of ours.
+    tools: experiment trackers.  also: further callbacks.
     """
     p = s.plan
-    trainable = _trainable(s) if trainable is None else trainable
+    trainable = _trainable(s)
     with ray_start.settings(), ray_internals.searching():
         before: dict[str, list[Row]] = {}
         if resumed and saved_state.require_state(p.folder):
@@ -175,7 +170,7 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
     """A search as Ray restores it, with the state that Ray does not save.  before: what trials reported until now."""
     p = s.plan
     kind = schedulers.find(p.scheduler)
-    if not saved_state.tuner_readable(p.folder):
+    if not saved_state.readable(p.folder / ray_internals.TUNER_FILE):
         _new(s, trainable)  # writes Ray's settings
     if not kind.moves_hyperparameters:  # such trials go on from others' checkpoints
         saved_state.drop_unlogged(p.folder, before, p.workload.trainer.saved_round, p.workload.traits.report_every)
@@ -187,7 +182,7 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
     if kind.remember:
         earlier_results = logs.metric_history(before, p.budget.attribute, p.goal.attribute)
         kind.remember(ray_internals.tune_config(tuner).scheduler, p.budget, earlier_results)
-    else:
+    elif p.scheduler != "none":
         say(f"note: Ray does not save the state of {p.scheduler}; it judges trials by results from now on")
     return tuner
 
@@ -195,7 +190,11 @@ def _restored(s: StartedSearch, trainable: Any, before: dict[str, list[Row]]) ->
 def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
     p = s.plan
     population, name = schedulers.find(p.scheduler).moves_hyperparameters, plain_name(p.workload.name)
-    searcher, scheduler = _replaying(p) if p.replayed else _searching(s)
+    if p.replayed:
+        searcher: Any = ReplaySearcher([t.config for t in p.replayed], p.goal)
+        scheduler: Any = StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
+    else:
+        searcher, scheduler = _searching(s)
     return tune.Tuner(
         trainable,
         param_space=dict(p.space.domains) if population else None,
@@ -211,10 +210,9 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=p.name,
-            storage_path=str(p.storage),
+            storage_path=str(p.folder.parent),
             callbacks=[],
             verbose=0,
-            stop=Unkeepable(p) if p.goal.constraints else None,
             failure_config=tune.FailureConfig(max_failures=3),  # a dead worker's or node's trials go on elsewhere
             checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if population else 1),  # others copy from them
         ),
@@ -264,12 +262,6 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
             judged = earlier[JUDGED] if p.goal.constraints else pareto.with_totals(earlier)[p.goal.first.name]
             kind.remember(scheduler, p.budget, zip(earlier["trial"], used, judged, strict=True))
     return searcher, scheduler
-
-
-def _replaying(p: SearchPlan) -> tuple[Any, Any]:
-    """The searcher and scheduler that run another search's trials once more."""
-    searcher = ReplaySearcher([t.config for t in p.replayed], p.goal)
-    return searcher, StopAtRecordedRound(searcher, [t.rounds for t in p.replayed])
 
 
 class ReplaySearcher(Searcher):

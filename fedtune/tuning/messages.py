@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core import statistics
 from fedtune.core.metrics import METRIC
 from fedtune.core.objectives import BY_ACCURACY
 from fedtune.core.terminal import command_line, say, say_table, several, short
@@ -36,13 +35,10 @@ def announce(s: StartedSearch) -> None:
     say(f"{trials}; {p.searcher} proposes values{wanted}, {stopping}")
     if p.choosing:
         more = several(len(p.choosing), f"more {p.run_word}")
-        say(f"then the best {choice.TOP} finished trials are trained on {more}: {_runs(p)} before one is named")
+        runs = several(choice.usual_runs(p.options.choose_seeds), "run")
+        say(f"then the best {choice.TOP} finished trials are trained on {more}: {runs} before one is named")
     if why := p.unjudged:
         say(f"note: {why}")
-
-
-def _runs(p: SearchPlan) -> str:
-    return several(choice.usual_runs(p.options.choose_seeds), "run")
 
 
 def show_choice(p: SearchPlan, rows: pd.DataFrame, name: str | None) -> None:
@@ -87,12 +83,11 @@ def conclude(p: SearchPlan, config: Config, best: pd.Series, checked: pd.DataFra
     say(f"Best configuration: {listed(config, short)}.")
     figures = [f"{n} {short(float(best[tables.final(n)]))}" for n in p.goal.names if n not in (METRIC, *tested)]
     figures += [f"val_acc {best['last_val_acc']:.4f}"] if "last_val_acc" in best else []
-    figures += [test_text(tested)] * bool(tested)
-    unscored = " Its test rows were not scored." * (not tested and "test_acc" in p.workload.measures.figures({}))
+    figures += [test_text(tested)] if tested else []
     means = f", means of {several(p.seeds, p.run_word)}" if p.seeds > 1 else ""
     say(
         f"It is trial {best['trial']}, the best of {trials} ({counts_text}): {', '.join(figures)} after "
-        f"{several(best['rounds'], 'round')}{means}.{unscored}{_choice_text(p, best)}"
+        f"{several(best['rounds'], 'round')}{means}.{_choice_text(p, best)}"
     )
     if len(checked):
         _say_checked(p, found)
@@ -115,13 +110,12 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
     say(f"folder: {p.shown}")
     say("what to do next:")
     lie = ("--data-dir", p.options.data_dir) if p.options.data_dir else ()
-    todo = {"figures, and what to try": command_line("report", p.shown)}
-    best = p.workload.to_best(p.scenario, config, None)
     again = command_line("run", "--config", p.shown / p.files.best_file.name, *lie)
+    best = p.workload.to_best(p.scenario, config, None)
     if command := best.get("command"):  # of a program
         files = "  # with the files in best.yaml" if best.get("files") else ""
         again = f"cd {shlex.quote(best['folder'])} && {command}{files}"
-    todo |= {"train the best again": again}
+    todo = {"figures, and what to try": command_line("report", p.shown), "train the best again": again}
     if not (schedulers.find(p.scheduler).moves_hyperparameters or p.replayed or space_facts.are_all(p.space, p.trials)):
         todo |= {"search on": command_line("resume", p.shown, "--trials", f"+{trials}")}
     for what, command in todo.items():
@@ -130,13 +124,8 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
 
 def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
     """Print the final check: each configuration's figures, their difference, and which constraints hold."""
-    checked, both = found.runs, found.each.dropna()
+    checked = found.runs
     say_table(*found.table())
-    if found.loss_word(*found.names) == "failed" and len(both) > 1:  # a program may fail by chance
-        gain = statistics.mean_difference(both, 0 * both)
-        gain_text = statistics.interval(gain.mean, gain.half, "+z.4f")
-        both_text = f"where both have figures, {len(both)} of {found.seeds}"
-        say(f"{both_text}: {gain_text}; those that failed may be worse")
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
         say(f"note: {run['configuration']}, {p.run_word} {run['seed']} {run['reason']}")
     for constraint in p.goal.constraints:

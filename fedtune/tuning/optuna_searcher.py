@@ -20,18 +20,18 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune import Callback
 from ray.tune.search import Searcher
-from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform, Quantized, Uniform
+from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import metrics
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal
 from fedtune.core.process import one_thread
 from fedtune.runs.files import append_line
 from fedtune.runs.trial_states import BROKEN
+from fedtune.tuning.domains import range_of
 from fedtune.tuning.space_facts import is_finite, key, untried
 from fedtune.tuning.space_types import Condition, Config, Space, met
 
 TOLD = "reported to the sampler"  # a diverged trial's attribute with the value that the sampler was told
-COUNTED = "of the finished trials; a report's figure says which it counts"  # shown by optuna-dashboard
 REPEATED = "drawn_before"  # marks a trial in memory whose configuration had been tried, and which another replaced
 DRAWS, LEFT = 20, 1000  # draws for an untried configuration; then one is taken from so many untried ones
 LEAST = 1e-9  # the least violation of every constraint by a diverged trial
@@ -40,28 +40,21 @@ LEAST = 1e-9  # the least violation of every constraint by a diverged trial
 class OptunaSearcher(Searcher):
     """An Optuna study that gives Tune configurations and gets the results of their trials.
 
-    Ray's own OptunaSearch reports every stopped trial as complete, with the value of the round at which it was stopped.
-    So a sampler compares a low accuracy of round 3 with a high one of round 60, or takes a trial that was stopped for
-    being bad for one that communicates little.  Here a stopped trial is pruned (with one objective its rounds were
-    reported one by one; Optuna has no such reports for two).  A diverged trial is complete with the worst possible
+    Ray's own OptunaSearch reports every stopped trial as complete, with the value of the round at which it was stopped,
+    which a sampler compares with that of a last round.  Here a stopped trial is pruned (with one objective its rounds
+    were reported one by one; Optuna has no such reports for two).  A diverged trial is complete with the worst possible
     value (if a metric has none, the worst until then), and a failed one failed.  With two objectives a diverged trial
-    is pruned as well, and samplers rank it behind every complete one: there is no worst amount of communication, and
-    the little that it used would put it on the Pareto front.  Constraint violations are reported when a trial ends; for
-    a stopped trial, as it would have ended.
+    is pruned as well: there is no worst amount of communication, and the little that it used would put it on the Pareto
+    front.  Constraint violations are reported when a trial ends; for a stopped trial, as it would have ended.
 
     The first trials may have values outside the space, which Optuna cannot represent: a log-scale range has no 0.
     Optuna gets the nearest value instead.  Otherwise it suggests the same as Ray's would.
     """
 
-    constraints: tuple[str, ...] = ()
-    _worst: float | None = None  # the worst value of any round of any trial
-    _largest_excess: dict[str, float] = {}  # noqa: RUF012 - never changed: by how much any trial has broken each constraint
-
     def __init__(
         self,
         *,
-        domains: Mapping[str, Domain],
-        conditions: Mapping[str, Condition],
+        space: Space,
         sampler: BaseSampler,
         study: str,
         goal: Goal = BY_ACCURACY,
@@ -72,8 +65,7 @@ class OptunaSearcher(Searcher):
     ) -> None:
         """What to suggest, and by which goal.
 
-        domains      ordered so that each comes after those that its condition depends on
-        conditions   of the domains that have one
+        space        of domains
         study        the study's name
         goal         the objectives and constraints
         points       what is suggested first, as Optuna can represent it
@@ -81,14 +73,11 @@ class OptunaSearcher(Searcher):
         log          the file that suggestions are written to, a line each
         once         in a finite space no configuration is suggested twice while others are left
         """
-        names, modes = ([o.name for o in goal.objectives], [o.mode for o in goal.objectives])
-        metric: Any = names[0] if len(names) == 1 else names
-        mode: Any = modes[0] if len(modes) == 1 else modes
-        super().__init__(metric=metric, mode=mode)
-        self.objectives, self.constraints = tuple(map(str, goal.objectives)), tuple(map(str, goal.constraints))
-        self.log = log
-        self.distributions = distributions(domains)
-        self.conditions = dict(conditions)
+        names: Any = [o.name for o in goal.objectives]
+        modes: Any = [o.mode for o in goal.objectives]
+        super().__init__(metric=names, mode=modes)
+        self.goal, self.log, self.space = goal, log, space
+        self.distributions = distributions(space)
         self.storage = InMemoryStorage()
         self.study = optuna.create_study(
             storage=self.storage,
@@ -100,21 +89,15 @@ class OptunaSearcher(Searcher):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self.study.set_metric_names(names)  # on the axes of optuna-dashboard
-        self.study.set_user_attr("importance", COUNTED)
         for point in points:
             self.study.enqueue_trial(point)
-        self._outside = list(outside)
-        space = Space(dict(domains), [], dict(conditions))
-        self._space = space if once and is_finite(space) else None
-        self._points_left, self._tried = len(points), set[str]()
+        self._outside, self._points_left = list(outside), len(points)
+        self._finite, self._tried = once and is_finite(space), set[str]()
         self._trials: dict[str, optuna.Trial] = {}  # by Tune's name
-        self._ended_trials: set[str] = set()  # trials that have ended
+        self._ended_trials: set[str] = set()
         self._last_rounds: dict[str, int] = {}  # trial -> the last round it reported; after a resume some are run again
-
-    @property
-    def goal(self) -> Goal:
-        """The objectives and constraints, from how they are written: so a saved search can be read later, too."""
-        return Goal.from_record({"objectives": self.objectives, "constraints": self.constraints})
+        self._worst: float | None = None  # the worst value of any round of any trial
+        self._largest_excess: dict[str, float] = {}  # by how much any trial has broken each constraint
 
     def suggest(self, trial_id: str) -> Config:
         """The configuration that a new trial of that name is to try."""
@@ -132,23 +115,21 @@ class OptunaSearcher(Searcher):
         """The sampler's next suggestion that was not tried before; if it keeps repeating, another untried one."""
         given, self._points_left = self._points_left > 0, max(0, self._points_left - 1)
         for draw in range(DRAWS + 1):
-            trial, config = self._ask()
-            if given or self._space is None or key(config) not in self._tried:
+            trial = self.study.ask(None if self.space.conditions else self.distributions)
+            config = (
+                suggest(trial, self.distributions, self.space.conditions)
+                if self.space.conditions
+                else dict(trial.params)
+            )
+            if given or not self._finite or key(config) not in self._tried:
                 break
-            if not (rest := list(untried(self._space, self._tried, LEFT))):
+            if not (rest := list(untried(self.space, self._tried, LEFT))):
                 break
             trial.set_user_attr(REPEATED, True)
             self.study.tell(trial, state=TrialState.FAIL)
             if draw == DRAWS - 1:
                 self.study.enqueue_trial(random.Random(len(self._tried)).choice(rest))
         return trial, config
-
-    def _ask(self) -> tuple[optuna.Trial, Config]:
-        if not self.conditions:
-            trial = self.study.ask(self.distributions)
-            return trial, dict(trial.params)
-        trial = self.study.ask()
-        return trial, suggest(trial, self.distributions, self.conditions)
 
     def on_trial_result(self, trial_id: str, result: dict) -> None:
         """Report a round's value to Optuna; a round that is trained again after a resume is reported once."""
@@ -157,11 +138,10 @@ class OptunaSearcher(Searcher):
         self._last_rounds[trial_id] = result["training_iteration"]
         for name, value in attributes(result).items():
             self._trials[trial_id].set_user_attr(name, value)
-        if len(self.objectives) == 1:
-            goal = self.goal.first
-            value = result[goal.attribute]
+        if len(self.goal.objectives) == 1:
+            value, objective = result[self.goal.first.attribute], self.goal.first
             self._trials[trial_id].report(value, result["training_iteration"])
-            if self._worst is None or goal.better(self._worst, value):
+            if self._worst is None or objective.better(self._worst, value):
                 self._worst = value
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
@@ -170,14 +150,14 @@ class OptunaSearcher(Searcher):
             return
         if result and self.goal.first.name in result and not result.get("diverged"):
             self.on_trial_result(trial_id, result)  # Tune reports the last round only here
-        state, values = self._outcome(result, error)
+        trial, (state, values) = self._trials[trial_id], self._outcome(result, error)
         if result and state != TrialState.FAIL:
-            self._constrain(self._trials[trial_id], result)
+            self._constrain(trial, result)
         if result and result.get("diverged"):
-            self._trials[trial_id].set_user_attr("diverged", True)
+            trial.set_user_attr("diverged", True)
             if values:
-                self._trials[trial_id].set_user_attr(TOLD, values[0])
-        self.study.tell(self._trials[trial_id], values, state=state)
+                trial.set_user_attr(TOLD, values[0])
+        self.study.tell(trial, values, state=state)
         self._ended_trials.add(trial_id)
 
     def _outcome(self, result: dict | None, error: bool) -> tuple[TrialState, list[float] | None]:
@@ -185,7 +165,7 @@ class OptunaSearcher(Searcher):
         goal = self.goal
         if error or not result or goal.first.name not in result or result.get(BROKEN):
             return TrialState.FAIL, None
-        if result.get("diverged") and len(self.objectives) == 1:
+        if result.get("diverged") and len(goal.objectives) == 1:
             worst, seen = metrics.worst(goal.first.name), self._worst
             if worst is None or (seen is not None and goal.first.better(worst, seen)):  # a program's loss has no bound
                 worst = seen
@@ -197,9 +177,9 @@ class OptunaSearcher(Searcher):
     def _constrain(self, trial: optuna.Trial, result: dict) -> None:
         """Report a trial's constraint violations to Optuna; for a diverged trial, the largest until then."""
         excesses = result.get(EXCESSES)
-        for i, constraint in enumerate(self.constraints):
+        for i, constraint in enumerate(map(str, self.goal.constraints)):
             largest = max(self._largest_excess.get(constraint, LEAST), excesses[i] if excesses else LEAST)
-            self._largest_excess = self._largest_excess | {constraint: largest}
+            self._largest_excess[constraint] = largest
             trial.set_constraint(constraint, excesses[i] if excesses else largest)
 
     def learn(self, path: Path, complete: bool = True, but: Collection[str] = ()) -> None:
@@ -252,38 +232,26 @@ def suggest(
     return config
 
 
-def distributions(domains: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
-    """Domains of Tune's as Optuna's distributions."""
-    return {name: distribution(name, domain) for name, domain in domains.items()}
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """A space's domains as Optuna's distributions."""
+    return {name: distribution(domain) for name, domain in space.domains.items()}
 
 
-def distribution(name: str, domain: Domain) -> BaseDistribution:
-    """A domain of Tune's as Optuna's distribution, converted as Ray converts it: Tune's whole numbers end below upper.
-
-    ValueError if Optuna has no such distribution, for instance a normal one.
-    """
-    sampler: Any = domain.get_sampler()
-    step = None
-    if isinstance(sampler, Quantized):
-        sampler, step = sampler.sampler, sampler.q
-    log = isinstance(sampler, LogUniform)
+def distribution(domain: Domain) -> BaseDistribution:
+    """A domain of a space as Optuna's distribution."""
     if isinstance(domain, Categorical):
         return CategoricalDistribution(domain.categories)
-    if isinstance(domain, Integer) and isinstance(sampler, Uniform | LogUniform):
-        inclusive = domain.upper if step and not log else domain.upper - 1  # quantised ones include their end
-        return IntDistribution(int(domain.lower), int(inclusive), log=log, step=int(step or 1))
-    if isinstance(domain, Float) and isinstance(sampler, Uniform | LogUniform):
-        return FloatDistribution(domain.lower, domain.upper, log=log, step=None if log else step)  # no steps of a log
-    raise ValueError(f"Optuna searches uniform, log-uniform and categorical domains, but {name} is {domain}")
+    low, high, log, integer = range_of(domain)
+    return IntDistribution(int(low), int(high), log=log) if integer else FloatDistribution(low, high, log=log)
 
 
 def _suggest(trial: optuna.Trial, name: str, over: BaseDistribution) -> Any:
-    if isinstance(over, FloatDistribution):
-        return trial.suggest_float(name, over.low, over.high, step=over.step, log=over.log)
+    if isinstance(over, CategoricalDistribution):
+        return trial.suggest_categorical(name, over.choices)
     if isinstance(over, IntDistribution):
-        return trial.suggest_int(name, over.low, over.high, step=over.step, log=over.log)
-    assert isinstance(over, CategoricalDistribution)
-    return trial.suggest_categorical(name, over.choices)
+        return trial.suggest_int(name, over.low, over.high, log=over.log)
+    assert isinstance(over, FloatDistribution)
+    return trial.suggest_float(name, over.low, over.high, log=over.log)
 
 
 class OneThreadGPSampler(GPSampler):

@@ -33,7 +33,7 @@ from fedtune.user_code.user_files import UserFile
 
 
 class EarlierTrial(NamedTuple):
-    """A trial of an earlier search, which this one continues or repeats."""
+    """A trial of an earlier search, which this one continues or replays."""
 
     trial: str
     config: Config
@@ -102,11 +102,6 @@ class SearchPlan:
         return self.folder.name
 
     @property
-    def storage(self) -> Path:
-        """The folder that the study's folder lies in."""
-        return self.folder.parent
-
-    @property
     def seeds(self) -> int:
         """The seeds of each trial."""
         return self.options.seeds_per_trial
@@ -169,10 +164,12 @@ class SearchPlan:
     @property
     def unjudged(self) -> str:
         """Why its scheduler can stop no trial, or move none; "" if it can."""
-        if self.grace < self.budget.limit:
+        if self.scheduler == "none" or self.grace < self.budget.limit:
             return ""
-        first = space_facts.first_effect(self.space, self.workload, within=self.workload.rounds)
-        return schedulers.unjudged(self.scheduler, self.budget, self.grace, self.options.grace, *first)
+        return (
+            f"{self.scheduler} judges no trial before its end, as its grace period is all of a trial's "
+            f"{self.budget.limit:g} {self.budget.unit}; give more --rounds or a smaller --grace"
+        )
 
     def to_record(self) -> dict[str, Any]:
         """What the run's record holds of it beside the experiment."""
@@ -232,13 +229,12 @@ def make(
     ray_start.require_cpus(options.cpus_per_trial, options.address)
     workload = _on_gpus(options)
     options = dataclasses.replace(options.with_typed(workload), space=spaces.with_whole_path(options.space))
-    space = _space(options, workload)
-    kind = schedulers.find(options.scheduler)
-    if not workload.traits.continues and (kind.moves_hyperparameters or kind.pauses):
-        _require_from_the_start(options.scheduler, workload, kind.moves_hyperparameters)
+    goal = _goal(options, workload)
+    space = _space(options, workload, goal)
+    _require_states(options.scheduler, workload)
     points, trials = _trials(options, space, workload, after)
-    _note_defaults(options, space)
-    _require_goal(options, space, workload)
+    _require_checked(goal, workload)
+    _require_choosable(options, goal)
     budget, grace = _budget(options, space, workload, since)
     folder = Path(options.storage_path).absolute() / (options.name or _name(workload, options.scenario))
     if not resumed:
@@ -264,16 +260,11 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
     A program's command says what it does with a GPU.
     """
-    share, gpus_here = options.gpus_per_trial, torch.cuda.device_count()
-    if share == AUTO and not options.address and not gpus_here:
+    share, here = options.gpus_per_trial, torch.cuda.device_count()
+    if not options.address and (1 if share == AUTO else float(share)) > here:  # auto measures on one
         raise UserError(
-            "--gpus-per-trial auto measures a round on a GPU, but there is none here; leave it out to run on CPUs, "
-            "or give --address of a cluster"
-        )
-    if share != AUTO and not options.address and float(share) > gpus_here:
-        raise UserError(
-            f"--gpus-per-trial must be at most {gpus_here}, the GPUs of this machine, but got {share:g}; leave it out "
-            "to run on CPUs, or give --address of a cluster"
+            f"--gpus-per-trial must be at most {here}, the GPUs of this machine, but got {share}; leave it out to run "
+            "on CPUs, or give --address of a cluster"
         )
     workload = options.workload()
     if not isinstance(workload, Experiment):
@@ -283,12 +274,15 @@ def _on_gpus(options: SearchOptions) -> Workload:
     return dataclasses.replace(workload, device="cuda") if share else workload
 
 
-def _space(options: SearchOptions, workload: Workload) -> Space:
+def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
     """The space, as the searcher and the scheduler can search it; UserError if they cannot."""
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = options.searcher or searchers.default(space, options.scheduler)
-    searchers.require_combination(searcher, options.scheduler, space, workload.traits.structural)
+    searchers.require_combination(searcher, options.scheduler, space, goal, workload.traits.structural)
+    for name in space.names:
+        if name in options.fields:
+            say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
     return space_facts.as_grid(space) if searcher == "grid" and not space.is_grid else space
 
 
@@ -296,14 +290,6 @@ def _goal(options: SearchOptions, workload: Workload) -> Goal:
     metrics = workload.measures.selectable
     objective = options.objective or workload.measures.objective
     return Goal(parse(objective, metrics), constraints(options.subject_to, metrics))
-
-
-def _require_goal(options: SearchOptions, space: Space, workload: Workload) -> None:
-    """UserError for a goal that the searcher, the final check or the choice does not know how to go for."""
-    goal = _goal(options, workload)
-    searchers.require_goal(goal, options.searcher or searchers.default(space, options.scheduler), options.scheduler)
-    _require_checked(goal, workload)
-    _require_choosable(options, goal)
 
 
 def _trials(
@@ -336,19 +322,20 @@ def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tup
         points = distinct([default] + [default | point for point in space.points])
         return points, space_facts.trials(options.trials or len(points), space, points, 0, moves)
     point, outside = spaces.inside(space, default)
-    values = ", ".join(f"{n} = {v}" for n, v in outside.items())
-    if outside and moves:  # PBT perturbs these values, so they must lie in the space
-        say(f"note: the default has {values}, outside the space; trial 1 uses the nearest value inside")
-        outside = {}
-    elif outside:
-        say(f"note: trial 1, the default, has {values}, outside the space; the searcher gets the nearest value inside")
+    if outside:
+        values, who = ", ".join(f"{n} = {v}" for n, v in outside.items()), "trial 1" if moves else "the searcher"
+        say(f"note: the default has {values}, outside the space; {who} gets the nearest value inside")
+    outside = {} if moves else outside  # PBT perturbs these values, so they must lie in the space
     return [point | outside], space_facts.trials(options.trials or 32, space, [point], int(bool(outside)), moves)
 
 
-def _require_from_the_start(scheduler: str, workload: Workload, moves: bool) -> None:
-    """UserError, or a note, for a scheduler whose trials go on from a state that the workload does not keep."""
+def _require_states(scheduler: str, workload: Workload) -> None:
+    """UserError, or a note, for a scheduler whose trials go on from a state, if the workload keeps none."""
+    kind = schedulers.find(scheduler)
+    if workload.traits.continues or not (kind.moves_hyperparameters or kind.pauses):
+        return
     advice = f"write {{checkpoint}} in the command of {workload.name} if it can go on from a folder"
-    if moves:
+    if kind.moves_hyperparameters:
         raise UserError(
             f"--scheduler {scheduler} copies trials' states, but {workload.name} keeps none; {advice}, or take asha"
         )
@@ -369,49 +356,37 @@ def _require_choosable(options: SearchOptions, goal: Goal) -> None:
     """UserError where a trial's figures on its own seeds could not be compared with those on further ones."""
     if options.choose_seeds == 1:
         return
+    why = ""
     if schedulers.find(options.scheduler).moves_hyperparameters:
-        raise UserError(
-            f"--choose-seeds trains the best configurations again, but --scheduler {options.scheduler} changes them "
-            "during training; take asha, or --choose-seeds 1"
-        )
+        why = f"--scheduler {options.scheduler} changes configurations during training"
     if options.seeds_per_trial > 1 and "seconds" in (options.budget_unit, *goal.names):
-        raise UserError(
-            "--choose-seeds trains single seeds, but a trial's seconds are those of all its seeds, with "
-            f"--seeds-per-trial {options.seeds_per_trial}; take --choose-seeds 1, or one seed per trial"
-        )
-
-
-def _note_defaults(options: SearchOptions, space: Space) -> None:
-    """Say which given scenario fields only set defaults, because they are searched."""
-    for name in space.names:
-        if name in options.fields:
-            say(f"note: {name} is searched, so what was given only sets its default; --set {name}=… fixes it")
+        why = "with --seeds-per-trial a trial's seconds are those of all its seeds"
+    if why:
+        raise UserError(f"--choose-seeds trains the best configurations on single seeds, but {why}; leave one out")
 
 
 def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:
     """A trial's budget and grace period; warns if the requested grace period is too short."""
-    rounds = workload.rounds
-    if options.budget_unit == "rounds":
-        if options.budget is not None:
-            raise UserError(f"--budget goes with --budget-unit mb or seconds, but got {options.budget:g}; use --rounds")
-        return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
-    if options.budget_unit == "mb" and "comm_mb" not in workload.measures.selectable:
+    unit, length, rounds = options.budget_unit, options.budget, workload.rounds
+    if (length is None) != (unit == "rounds"):
         raise UserError(
-            f"--budget-unit mb needs the metric comm_mb, but {workload.name} does not report it; use --rounds"
+            f"--budget is the length of a trial with --budget-unit mb or seconds, say 20, but got --budget {length} "
+            f"and --budget-unit {unit}; --rounds is the length in rounds"
         )
-    if options.budget is None:
-        raise UserError(f"--budget-unit {options.budget_unit} needs the length of a trial; give --budget, say 20")
-    if options.grace is not None and options.grace > options.budget:
-        raise UserError(f"--grace must be at most the --budget of {options.budget:g}, but got {options.grace:g}")
+    if length is None:
+        return Budget("rounds", rounds), _grace(options, _first_effect(space, workload), workload)
+    if unit == "mb" and "comm_mb" not in workload.measures.selectable:
+        raise UserError(f"--budget-unit mb needs the metric comm_mb, but {workload.name} has none; use --rounds")
+    if options.grace is not None and options.grace > length:
+        raise UserError(f"--grace must be at most the --budget of {length:g}, but got {options.grace:g}")
     first = min(_first_effect(space, workload)[0], rounds)
-    return Budget(options.budget_unit, options.budget, since or first), options.grace or options.budget / 10
+    return Budget(unit, length, since or first), options.grace or length / 10
 
 
 def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
     """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
     latest, name = space_facts.first_effect(space, workload)
-    rounds = workload.rounds
-    if latest > rounds:
+    if latest > (rounds := workload.rounds):
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")
         latest, name = space_facts.first_effect(space, workload, within=rounds)
     return latest, name
@@ -419,24 +394,18 @@ def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
 
 def _grace(options: SearchOptions, first_effect: tuple[int, str], workload: Workload) -> int:
     (latest, name), rounds, every = first_effect, workload.rounds, workload.traits.report_every
-    if options.grace is None:
+    grace = options.grace
+    if grace is None:
         return schedulers.at_report(schedulers.default_grace(rounds, latest), every)
-    if options.grace > rounds or options.grace != int(options.grace):
-        raise UserError(
-            f"--grace must be a whole number, at most the {several(rounds, 'round')} of a trial, but got "
-            f"{options.grace:g}"
-        )
-    if options.grace % every:
-        raise UserError(
-            f"--grace must be a multiple of report_every, {every}, as trials are judged by their reports, but got "
-            f"{options.grace:g}; give {schedulers.at_report(int(options.grace), every)}"
-        )
-    if options.grace < latest and options.scheduler != "none":
+    if grace > rounds or grace % every:  # every is 1, or a program's rounds from one report to the next
+        of = "a whole number" if every == 1 else f"a multiple of report_every, {every}"
+        raise UserError(f"--grace must be {of}, at most the {several(rounds, 'round')} of a trial, but got {grace:g}")
+    if grace < latest and options.scheduler != "none":
         say(
-            f"warning: --grace {options.grace:g} lets trials be stopped before round {latest}, the first in which "
-            f"{name} can have an effect in this space, so stopped trials say nothing about it"
+            f"warning: --grace {grace:g} lets trials be stopped before round {latest}, the first in which {name} can "
+            "have an effect in this space"
         )
-    return int(options.grace)
+    return int(grace)
 
 
 def require_packages(loggers: Sequence[str]) -> None:
@@ -461,7 +430,7 @@ def require_folder(storage: Path, name: str, given: str | None) -> None:
 
     given: the --name, if there was one; other names are made of checked values.
     """
-    if "://" in str(storage) or ":/" in str(storage):
+    if ":/" in str(storage):
         raise UserError(f"--storage-path must be a folder (on a cluster one that all nodes share), but got {storage}")
     if given is not None:
         require_name(given)
@@ -475,6 +444,5 @@ def require_folder(storage: Path, name: str, given: str | None) -> None:
             pass
     except OSError as error:
         raise UserError(
-            f"--storage-path must be a folder that can be written to, but {parent} cannot be ({error.strerror}); "
-            "give another"
+            f"--storage-path must be a folder that can be written to, but got {parent} ({error.strerror}); give another"
         ) from error

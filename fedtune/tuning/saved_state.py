@@ -21,16 +21,14 @@ from ray.tune import ResultGrid
 
 from fedtune.cluster import ray_internals
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several
+from fedtune.core.terminal import command_line, say
 from fedtune.runs.files import RunFiles, write_whole
 from fedtune.runs.logs import logged
 from fedtune.runs.trial_states import SNAPSHOTS
 
 ENDED = ("TERMINATED", "ERROR")  # in Ray's words
 PART = ".part"  # suffix of a file that will replace the one without it
-STATE = re.compile(
-    r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)"
-)  # states of trials, searcher, concurrency limit and callbacks
+STATE = re.compile(r"[\w-]+[-_]states?-[\w-]+\.(json|pkl)")  # of trials, searcher, limit and callbacks
 
 
 class StateCopies:
@@ -69,14 +67,14 @@ class StateCopies:
 def commit_states(run: Path) -> None:
     """Finish replacing states that a driver had completely written before it died.  Only for the folder's driver."""
     listed = RunFiles(run).states_file
-    try:
-        names = json.loads(listed.read_bytes())
-    except FileNotFoundError:
+    if not listed.exists():
         return
-    except (OSError, ValueError):
+    try:
+        names = list(json.loads(listed.read_bytes()))
+    except (ValueError, TypeError):
         names = []  # the list was damaged after it was written, as it is written atomically
-    for name in names if isinstance(names, list) else []:
-        if STATE.fullmatch(str(name)) and (part := run / (name + PART)).exists():
+    for name in filter(STATE.fullmatch, map(str, names)):
+        if (part := run / (name + PART)).exists():
             part.replace(run / name)
     listed.unlink(missing_ok=True)
 
@@ -91,23 +89,14 @@ def _part(source: Path, copy: Path) -> Path:
 def require_state(run: Path) -> bool:
     """Whether Ray kept trials to resume; UserError if they are there but cannot be read.
 
-    If the state is damaged, the previous driver's is used, if there is one.  Reading can run any code, as when Ray
-    reads it: for trusted runs only.
+    Reading can run any code, as when Ray reads it: for trusted runs only.
     """
     states = [state for state in ray_internals.snapshots(run) if not ray_internals.none_begun(state)]
-    while states:
-        files = ray_internals.snapshot_files(run, states.pop())
-        damaged = [f.name for f in files if not _readable(f)]
-        if not damaged:
-            return True
-        if not states:
-            raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
-        for file in files:
-            file.rename(file.with_name(file.name + ".damaged"))
-        say(f"note: {', '.join(damaged)} cannot be read; continuing from the state of the previous driver")
-    if any(run.glob("*/result.json")):
+    if states and (damaged := [f.name for f in ray_internals.snapshot_files(run, states[-1]) if not readable(f)]):
+        raise _not_resumable(run, f"Ray's saved state {', '.join(damaged)} in {run} is unreadable")
+    if not states and any(run.glob("*/result.json")):
         raise _not_resumable(run, f"{run} holds trials, but no {SNAPSHOTS}, Ray's saved state")
-    return False
+    return bool(states)
 
 
 def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -115,17 +104,11 @@ def prepared(run: Path) -> dict[str, list[dict[str, Any]]]:
     *_, snapshot = ray_internals.snapshots(run)
     set_aside(run)
     ray_internals.forget_decisions(snapshot)
-    _tell_of_gone(run, snapshot)
-    return logged(run)
-
-
-def _tell_of_gone(run: Path, snapshot: Path) -> None:
-    """Say which ended trials lost their folders; a trial that had not ended starts again, and says so itself."""
-    over = [t for t, status in ray_internals.trial_statuses(snapshot).items() if t and status in ENDED]
-    trials_here = {folder.name.split("-")[-1] for folder in run.iterdir()}
-    if gone := [t for t in over if t not in trials_here]:
-        trials = several(len(gone), "trial")
-        say(f"note: the folders of {trials} that had ended are gone: {', '.join(gone)}; the tables lack their rounds")
+    rows = logged(run)
+    statuses = ray_internals.trial_statuses(snapshot)
+    if gone := [t for t, status in statuses.items() if t and status in ENDED and not [*run.glob(f"*-{t}")]]:
+        say(f"note: the folders of ended trials are gone: {', '.join(gone)}; the tables lack their rounds")
+    return rows
 
 
 def set_aside(run: Path) -> None:
@@ -139,9 +122,9 @@ def set_aside(run: Path) -> None:
         return  # not as Ray writes it: Ray will say so
     for folder in {file.parent for file in run.glob("*/result.json")}:
         if folder.name.split("-")[-1] not in statuses:
-            folder_of_lost = RunFiles(run).lost_folder
-            folder_of_lost.mkdir(exist_ok=True)
-            folder.rename(folder_of_lost / folder.name)
+            lost = RunFiles(run).lost_folder
+            lost.mkdir(exist_ok=True)
+            folder.rename(lost / folder.name)
 
 
 def drop_unlogged(
@@ -163,11 +146,6 @@ def drop_unlogged(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def tuner_readable(run: Path) -> bool:
-    """Whether Ray's saved settings are readable; otherwise they are made again from the search's options."""
-    return _readable(run / ray_internals.TUNER_FILE)
-
-
 def cut_short(grid: ResultGrid, planned: int, run: Path) -> bool:
     """Whether the search ended before its trials did: by the clock, or by the user.
 
@@ -183,16 +161,12 @@ def _not_resumable(run: Path, what: str) -> UserError:
     )
 
 
-def _readable(file: Path) -> bool:
+def readable(file: Path) -> bool:
     """Whether a file of Ray's state is whole."""
     try:
         if ray_internals.is_snapshot(file):
             return ray_internals.holds_trials(file)
         pickle.loads(file.read_bytes())  # Ray calls some of them .json
-    except (ImportError, AttributeError) as error:
-        if "fedtune" not in str(error):
-            return False
-        raise _not_resumable(file.parent, f"{file.parent} was started by an earlier fedtune ({error})") from error
     except Exception:  # unpickling can raise anything
         return False
     return True

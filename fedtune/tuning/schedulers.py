@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,70 +25,59 @@ REDUCTION = 3  # one of three goes on from a rung: Li et al., arXiv:1810.05934 u
 class SchedulerKind:
     """A kind of scheduler, and what the rest of fedtune needs to know of it.
 
-    make                    the scheduler for a budget, a grace period before which it judges none, a space and a goal
+    make                    the scheduler: from where its first judgement falls, where trials end, the space, and what
+                            it compares against what
     help                    what it does, in a line
     has_rungs               it judges trials at grace · 3^i of their budget
-    moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others
+    moves_hyperparameters   it changes a trial's hyperparameters in training, and trials copy weights from others; so it
+                            takes no conditions, no constraints and one objective
     pauses                  it lets trials wait and go on later
     remember                gives a new scheduler the results of an earlier driver's trials; None if it cannot take them
-    takes_conditions        the space may have hyperparameters that exist only where others have certain values
-    takes_constraints       it judges trials by the constraints too
     """
 
-    make: Callable[[Budget, float, Space, Goal], TrialScheduler]
+    make: Callable[..., TrialScheduler]
     help: str
     has_rungs: bool = False
     moves_hyperparameters: bool = False
     pauses: bool = False
-    takes_conditions: bool = True
-    takes_constraints: bool = True
     remember: Callable[[Any, Budget, Results], None] | None = None
 
 
-def _asha(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
-    return _successive_halving(budget, grace, goal, brackets=1)
-
-
-def _hyperband(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+def _halving(first: float, limit: float, space: Space, judged: dict[str, Any], brackets: int = 1) -> TrialScheduler:
     """Asynchronous: Ray's synchronous one waits for full brackets, which a limit of concurrent trials never fills."""
-    return _successive_halving(budget, grace, goal, brackets=3)
-
-
-def _successive_halving(budget: Budget, grace: float, goal: Goal, brackets: int) -> TrialScheduler:
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
-    rungs: dict[str, Any] = {"max_t": budget.limit, "grace_period": _first(budget, grace)}
-    return AsyncHyperBandScheduler(**_judged(budget, goal), **rungs, reduction_factor=REDUCTION, brackets=brackets)
+    rungs: dict[str, Any] = {"max_t": limit, "grace_period": first}  # Ray's types say whole numbers, any will do
+    return AsyncHyperBandScheduler(**judged, **rungs, reduction_factor=REDUCTION, brackets=brackets)
 
 
-def _promote(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+def _promote(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
     from fedtune.tuning.promotion import Promotion
 
-    first = _first(budget, grace)
-    return Promotion(**_judged(budget, goal), max_t=budget.limit, grace_period=first, reduction_factor=REDUCTION)
+    return Promotion(**judged, max_t=limit, grace_period=first, reduction_factor=REDUCTION)
 
 
-def _median(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+def _median(first: Any, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
     from ray.tune.schedulers import MedianStoppingRule
 
-    return MedianStoppingRule(**_judged(budget, goal), grace_period=_first(budget, grace), min_samples_required=3)
+    return MedianStoppingRule(**judged, grace_period=first, min_samples_required=3)
 
 
-def _population(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+def _population(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
     from ray.tune.schedulers import PopulationBasedTraining
     from ray.tune.search.sample import Categorical
 
     lists = {n: list(d.categories) for n, d in space.domains.items() if isinstance(d, Categorical)}
     mutations: dict[str, Any] = space.domains | lists  # Ray multiplies what is no list
     return PopulationBasedTraining(
-        **_judged(budget, goal),
-        perturbation_interval=_first(budget, grace),
+        **judged,
+        perturbation_interval=first,
         hyperparam_mutations=mutations,
-        custom_explore_fn=Clamp(space),
+        custom_explore_fn=partial(clamped, space),
     )
 
 
-def _none(budget: Budget, grace: float, space: Space, goal: Goal) -> TrialScheduler:
+def _none(first: float, limit: float, space: Space, judged: dict[str, Any]) -> TrialScheduler:
     from ray.tune.schedulers import FIFOScheduler
 
     return FIFOScheduler()
@@ -100,17 +90,9 @@ def _tell_rungs(scheduler: Any, budget: Budget, results: Results) -> None:
         scheduler.on_trial_complete(None, trial, {budget.attribute: used, scheduler.metric: value})
 
 
-def _tell_promotion(scheduler: Any, budget: Budget, results: Results) -> None:
-    scheduler.remember(results)
-
-
-def _tell_nobody(scheduler: Any, budget: Budget, results: Results) -> None:
-    """Nothing is judged, so no earlier results are needed."""
-
-
 KINDS = {
     "asha": SchedulerKind(
-        make=_asha,
+        make=_halving,
         help="asynchronous successive halving (Li et al., MLSys 2020, arXiv:1810.05934)",
         has_rungs=True,
         remember=_tell_rungs,
@@ -120,20 +102,18 @@ KINDS = {
         help="the same rungs, but every trial pauses at a rung and the best third goes on (the paper's algorithm 2)",
         has_rungs=True,
         pauses=True,
-        remember=_tell_promotion,
+        remember=lambda scheduler, budget, results: scheduler.remember(results),
     ),
     "hyperband": SchedulerKind(
-        make=_hyperband, help="asha in three brackets with different first rungs", has_rungs=True
+        make=partial(_halving, brackets=3), help="asha in three brackets with different first rungs", has_rungs=True
     ),
     "median": SchedulerKind(make=_median, help="stops trials that are worse than the median of the running means"),
     "pbt": SchedulerKind(
         make=_population,
         help="population based training: every `grace` rounds the worst quarter copies the best and perturbs it",
         moves_hyperparameters=True,
-        takes_conditions=False,
-        takes_constraints=False,
     ),
-    "none": SchedulerKind(make=_none, help="no early stopping", remember=_tell_nobody),
+    "none": SchedulerKind(make=_none, help="no early stopping"),
 }
 SCHEDULERS = tuple(KINDS)
 
@@ -152,7 +132,8 @@ def moves_hyperparameters(name: str | None) -> bool:
 
 def scheduler(name: str, budget: Budget, grace: float, space: Space, goal: Goal = BY_ACCURACY) -> TrialScheduler:
     """The scheduler of that name; it judges no trial before that has used `grace` of its budget."""
-    return find(name).make(budget, grace, space, goal)
+    judged = {"time_attr": budget.attribute, "metric": goal.attribute, "mode": goal.first.mode}
+    return find(name).make(min(grace, budget.limit), budget.limit, space, judged)
 
 
 def default_grace(rounds: int, first_effect: int) -> int:
@@ -177,43 +158,8 @@ def rungs(name: str, limit: float, grace: float) -> list[float]:
     return milestones
 
 
-def unjudged(name: str, budget: Budget, grace: float, given_grace: float | None, latest: int, whose: str) -> str:
-    """Why a scheduler can do nothing before a trial's end; "" if it can.
+def clamped(space: Space, config: Config) -> Config:
+    """A configuration that population based training has multiplied by 0.8 or 1.2, with every value in the space."""
+    from fedtune.tuning.domains import nearest
 
-    given_grace: the grace period that a user gave.  latest, whose: the last first effect, and of which hyperparameter.
-    """
-    kind = find(name)
-    if kind.make is _none or grace < budget.limit:
-        return ""
-    missing = "no rung comes" if kind.has_rungs else "no trial is judged"
-    what = "no configuration is moved" if kind.moves_hyperparameters else "nothing is stopped early"
-    why = f"a trial lasts {budget.limit:g} round"
-    if given_grace is not None:
-        why = f"--grace is all of a trial's {budget.limit:g} {budget.unit}; give less"
-    elif budget.limit > 1:
-        why = f"{whose} can have its first effect only in round {latest}, a trial's last; give more --rounds"
-    return f"{missing} before the end, so {what}: {why}"
-
-
-class Clamp:
-    """Population based training multiplies what it copies by 0.8 or 1.2; this brings it back into the space."""
-
-    def __init__(self, space: Space) -> None:
-        """Keep values inside this space, which is of ranges."""
-        self.space = space
-
-    def __call__(self, config: Config) -> Config:
-        """The configuration with every value at the nearest that the space has."""
-        from fedtune.tuning.domains import nearest
-
-        return config | {name: nearest(domain, config[name]) for name, domain in self.space.domains.items()}
-
-
-def _judged(budget: Budget, goal: Goal) -> dict[str, Any]:
-    """What every scheduler compares, and against what."""
-    return {"time_attr": budget.attribute, "metric": goal.attribute, "mode": goal.first.mode}
-
-
-def _first(budget: Budget, grace: float) -> Any:
-    """Where the first judgement may fall; Ray's types say whole numbers, any will do."""
-    return min(grace, budget.limit)
+    return config | {name: nearest(domain, config[name]) for name, domain in space.domains.items()}

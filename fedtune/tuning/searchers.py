@@ -15,7 +15,6 @@ from fedtune.tuning import schedulers
 if TYPE_CHECKING:  # Ray and Optuna take seconds to import, and `fedtune search --help` names the rows
     from optuna.samplers import BaseSampler
     from ray.tune.search import SearchAlgorithm, Searcher
-    from ray.tune.search.sample import Domain
 
     from fedtune.tuning.space_types import Config, Space
 
@@ -25,7 +24,7 @@ class SearcherKind:
     """A kind of searcher.
 
     sampler            Optuna's sampler for a seed
-    objectives         how many objectives it can hold
+    takes_objectives   it can go for two objectives
     takes_conditions   the space may have hyperparameters that exist only where others have certain values
     takes_constraints  it learns which configurations break one, or learns nothing at all
     is_grid            it tries every point of a grid, in order
@@ -33,7 +32,7 @@ class SearcherKind:
     """
 
     sampler: Callable[[int], BaseSampler]
-    objectives: int = 2
+    takes_objectives: bool = True
     takes_conditions: bool = True
     takes_constraints: bool = True
     is_grid: bool = False
@@ -41,38 +40,29 @@ class SearcherKind:
 
 
 def _sampler(name: str, **options: Any) -> Callable[[int], BaseSampler]:
-    """Optuna's sampler of that class name."""
+    """Optuna's sampler of that class name, without its warning that it is experimental."""
 
     def make(seed: int) -> BaseSampler:
         import optuna
 
-        return _quietly(getattr(optuna.samplers, name), seed=seed, **options)
+        from fedtune.tuning.optuna_searcher import OneThreadGPSampler
+
+        kind = OneThreadGPSampler if name == "GPSampler" else getattr(optuna.samplers, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler: BaseSampler = kind(seed=seed, **options)
+        return sampler
 
     return make
-
-
-def _gaussian_process(seed: int) -> BaseSampler:
-    from fedtune.tuning.optuna_searcher import OneThreadGPSampler
-
-    return _quietly(OneThreadGPSampler, seed=seed)
-
-
-def _quietly(sampler: Callable[..., BaseSampler], **options: Any) -> BaseSampler:
-    """A sampler, without Optuna's warning that it is experimental."""
-    import optuna
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return sampler(**options)
 
 
 KINDS = {
     "tpe": SearcherKind(sampler=_sampler("TPESampler"), startup=10),
     "random": SearcherKind(sampler=_sampler("RandomSampler")),
-    "gp": SearcherKind(sampler=_gaussian_process, startup=10),
+    "gp": SearcherKind(sampler=_sampler("GPSampler"), startup=10),
     "cmaes": SearcherKind(
         sampler=_sampler("CmaEsSampler", warn_independent_sampling=False),
-        objectives=1,
+        takes_objectives=False,
         takes_conditions=False,
         takes_constraints=False,
     ),
@@ -122,8 +112,7 @@ def searcher(
     if population:
         return BasicVariantGenerator(points_to_evaluate=points, random_state=seed)
     return OptunaSearcher(
-        domains=space.domains or _domains(points),
-        conditions=space.conditions,
+        space=_of_points(points) if space.is_grid else space,
         sampler=sampler,
         study=study,
         goal=goal,
@@ -134,62 +123,47 @@ def searcher(
     )
 
 
-def _domains(points: list[Config]) -> dict[str, Domain]:
+def _of_points(points: list[Config]) -> Space:
     """A grid's points as choices, so that Optuna can hold them; what it draws beyond them is never asked for."""
     from ray.tune.search.sample import Categorical
 
+    from fedtune.tuning.space_types import Space
+
     names = dict.fromkeys(n for p in points for n in p)
-    return {n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}
+    return Space({n: Categorical(list(dict.fromkeys(p[n] for p in points))) for n in names}, [])
 
 
-def require_goal(goal: Goal, searcher: str, scheduler: str) -> None:
-    """UserError for two objectives, or constraints, that the searcher or scheduler does not support."""
-    kind, judge = find(searcher), schedulers.find(scheduler)
-    single = judge.moves_hyperparameters
-    if len(goal.objectives) > (1 if single else kind.objectives):
-        raise UserError(
-            "two objectives need a searcher that handles both, but got "
-            f"{_culprit(single, scheduler, searcher)}; use tpe, nsga2, gp or random"
-        )
-    if goal.constraints and not (judge.takes_constraints and kind.takes_constraints):
-        which = _culprit(not judge.takes_constraints, scheduler, searcher)
-        raise UserError(f"--subject-to needs tpe, nsga2, gp, random or grid, but got {which}")
-
-
-def require_combination(searcher: str, scheduler: str, space: Space, structural: tuple[str, ...]) -> None:
-    """UserError for a searcher, scheduler and space that are incompatible.
+def require_combination(searcher: str, scheduler: str, space: Space, goal: Goal, structural: tuple[str, ...]) -> None:
+    """UserError for a searcher, scheduler, space and goal that are incompatible.
 
     structural: hyperparameters that change the shape of a client's weights.
     """
-    kind, judge = find(searcher), schedulers.find(scheduler)
+    kind, moves = find(searcher), schedulers.find(scheduler).moves_hyperparameters
     if space.is_grid and not kind.is_grid:
-        raise UserError(
-            f"a grid is tried point by point, but the searcher is {searcher!r}; "
-            "use --searcher grid, or a space with ranges"
-        )
-    if space.conditions and not (judge.takes_conditions and kind.takes_conditions):
-        which = _culprit(not judge.takes_conditions, scheduler, searcher)
-        raise UserError(f"a space with conditions needs tpe, random, gp or nsga2, but got {which}")
-    if not judge.moves_hyperparameters:
-        return
-    if searcher != default(space, scheduler):
-        raise UserError(
-            "population based training draws its population at random and perturbs it itself, but the searcher is "
-            f"{searcher!r}; use --searcher random"
-        )
-    fixed = [n for n in space.names if n in structural]
-    if fixed:
-        raise UserError(
-            f"population based training copies weights between trials, but {', '.join(fixed)} changes their shape; "
-            f"fix it with --set {fixed[0]}=VALUE"
-        )
-    paces = getattr(space.domains.get("body_lr_scale"), "categories", ())
-    if len({pace == 0 for pace in paces}) > 1:
-        raise UserError(
-            "population based training copies weights between trials, but with body_lr_scale 0 no body is sent; "
-            "leave 0 out, or fix it with --set body_lr_scale=0"
-        )
+        raise UserError(f"a grid takes --searcher grid, or a space with ranges, but got --searcher {searcher}")
+    for what, needed, takes in (
+        ("two objectives need", len(goal.objectives) > 1, "takes_objectives"),
+        ("--subject-to needs", bool(goal.constraints), "takes_constraints"),
+        ("a space with conditions needs", bool(space.conditions), "takes_conditions"),
+    ):
+        able = [name for name, other in KINDS.items() if getattr(other, takes)]
+        if needed and (moves or searcher not in able):
+            got = f"--scheduler {scheduler}" if moves else f"--searcher {searcher}"
+            raise UserError(f"{what} one of {', '.join(able)}, and a scheduler other than pbt, but got {got}")
+    if moves:
+        _require_population(searcher, default(space, scheduler), space, structural)
 
 
-def _culprit(schedulers_fault: bool, scheduler: str, searcher: str) -> str:
-    return f"--scheduler {scheduler}" if schedulers_fault else f"--searcher {searcher}"
+def _require_population(searcher: str, only: str, space: Space, structural: tuple[str, ...]) -> None:
+    """UserError for what population based training cannot do, as it copies weights between trials."""
+    if searcher != only:
+        raise UserError(f"--scheduler pbt draws at random and perturbs; use --searcher {only}, but got {searcher}")
+    if shaped := [n for n in space.names if n in structural]:
+        raise UserError(
+            f"--scheduler pbt copies weights between trials, but {shaped[0]} changes their shape; fix it with "
+            f"--set {shaped[0]}=VALUE"
+        )
+    if 0 in (paces := getattr(space.domains.get("body_lr_scale"), "categories", ())) and len(paces) > 1:
+        raise UserError(
+            "--scheduler pbt copies weights between trials, but with body_lr_scale 0 no body is sent; leave 0 out"
+        )

@@ -7,10 +7,11 @@ is a domain that exists only where another hyperparameter has that value.
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import warnings
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from ray.tune.search.sample import Categorical, Domain
 
 from fedtune.core import hyper
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import UserError, shown, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.core.terminal import say
 from fedtune.core.workload import Workload
@@ -26,36 +27,12 @@ from fedtune.experiment import registry
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.scenario import Scenario
 from fedtune.tuning import shared
-from fedtune.tuning.domains import domain_text, fitted, grid_values, nearest, varied_text
-from fedtune.tuning.shared import with_shared
-from fedtune.tuning.space_check import checked
-from fedtune.tuning.space_types import Condition, Config, Space, When, met, when
+from fedtune.tuning.domains import as_domain, domain_text, fitted, nearest, require_points
+from fedtune.tuning.domains import varied_text as varied_text
+from fedtune.tuning.shared import with_shared as with_shared
+from fedtune.tuning.space_types import Condition, Config, Space, Under, When, distinct, met, when
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
-
-__all__ = [
-    "Condition",
-    "Config",
-    "Space",
-    "When",
-    "derived",
-    "domain_text",
-    "file_of",
-    "files",
-    "grid_values",
-    "inside",
-    "lines",
-    "load",
-    "met",
-    "named",
-    "names",
-    "tunable",
-    "varied",
-    "varied_text",
-    "when",
-    "with_shared",
-    "with_whole_path",
-]
 
 
 def tunable(cls: type[Algorithm], *names: str, **narrowed: tuple[float, float]) -> dict[str, Domain]:
@@ -123,15 +100,16 @@ def varied(space: Space, asked: Sequence[str], workload: Workload) -> Space:
     if asked and space.is_grid:
         raise UserError(f"--vary is for a space of ranges, but this space is a grid; got --vary {asked[0]!r}")
     domains, declared = dict(space.domains), workload.hyperparameters()
-    if twice := [name for name, count in Counter(map(named, asked)).items() if count > 1]:
-        raise UserError(f"--vary names each hyperparameter once, but {twice[0]} comes several times")
-    for text in asked:
-        name, given, written = text.partition("=")
+    names = [named(text) for text in asked]
+    for name, text in zip(names, asked, strict=True):
+        if names.count(name) > 1:
+            raise UserError(f"--vary names each hyperparameter once, but {name} comes several times")
         if name not in declared:
-            algorithm = workload.name
-            raise unknown(f"hyperparameter of {algorithm}", name, declared, f"fedtune list {algorithm}")
+            kind = f"hyperparameter of {workload.name}"
+            raise unknown(kind, name, declared, f"fedtune list {workload.name}")
         if name in workload.pinned:
             raise UserError(f"--vary takes what is not fixed, but {name} is in --set; leave it out")
+        _, given, written = text.partition("=")
         domains[name] = _range(declared[name], written if given else None, name in domains)
     return space._replace(domains=domains)
 
@@ -180,8 +158,7 @@ def with_whole_path(name: str) -> str:
 
 def inside(space: Space, config: Config) -> tuple[Config, Config]:
     """A configuration moved into the space, and those of its values that lie outside, as they are."""
-    point: Config = {}
-    outside: Config = {}
+    point, outside = Config(), Config()
     for name, domain in space.domains.items():
         if not met(space.conditions.get(name, {}), point):
             continue
@@ -203,3 +180,121 @@ def _file(path: Path) -> ModuleType:
         warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of how a range is written
         module: ModuleType = user_files.load(name, "search space")
     return module
+
+
+def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -> Space:
+    """The space without fixed hyperparameters; UserError if it is empty, contradictory or out of range."""
+    _require_names(name, raw, workload)
+    if isinstance(raw, dict):
+        raw = _resolved(name, raw, workload)
+        if any(_is_grid(v) for v in raw.values()):
+            raw = _combinations(name, raw)
+    declared = workload.hyperparameters()
+    if isinstance(raw, list):
+        require_points(len(raw))
+        points = [{n: declared[n].check(v) for n, v in p.items() if n not in workload.pinned} for p in raw]
+        space = Space({}, distinct(points))
+    else:
+        space = _of_ranges(name, raw, declared, workload)
+    if not space.names:
+        pinned = f"; fixed are {', '.join(workload.pinned)}" if workload.pinned else ""
+        raise UserError(
+            f"a search needs something to vary, but space {name!r} is empty{pinned}; give --vary, or another --space"
+        )
+    return space
+
+
+def _require_names(space: str, raw: Any, workload: Workload) -> None:
+    """UserError unless a space is a mapping of hyperparameters, or a list of such."""
+    declared = workload.hyperparameters()
+    for point in raw if isinstance(raw, list) else [raw]:
+        if not isinstance(point, dict):
+            raise UserError(
+                f"a space is a dict of hyperparameters, or a list of dicts, but {space!r} holds {shown(point)}"
+            )
+        for n in point:
+            if not isinstance(n, str):
+                raise UserError(f"a space names hyperparameters by text, but {space!r} has the key {shown(n)}")
+            if n not in declared:
+                algorithm = workload.name
+                kind = f"hyperparameter of {algorithm} in space {space!r}"
+                raise unknown(kind, n, declared, f"fedtune list {algorithm}")
+
+
+def _of_ranges(name: str, raw: dict[str, Any], declared: Mapping[str, Hyperparameter], workload: Workload) -> Space:
+    free = {n: v for n, v in raw.items() if n not in workload.pinned}
+    conditions = _conditions(name, free, workload)
+    plain = {n: v.domain if isinstance(v, When) else v for n, v in free.items() if n in conditions}
+    domains = {n: fitted(declared[n], as_domain(n, v)) for n, v in plain.items()}
+    ordered = {n: domains[n] for n in _ordered(name, conditions)}
+    return Space(ordered, [], {n: c for n, c in conditions.items() if c})
+
+
+def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Any]:
+    """The space with each domain that depends on another hyperparameter as that one is fixed."""
+
+    def resolved(name: str, value: Any) -> Any:
+        if isinstance(value, When):
+            return value._replace(domain=resolved(name, value.domain))
+        if not isinstance(value, Under):
+            return value
+        if value.other in raw and value.other not in workload.pinned:
+            raise UserError(
+                f"the range of {name} in space {space!r} depends on {value.other}, which is searched too; give {name} "
+                f"one range, for instance {domain_text(next(iter(value.domains.values())))}"
+            )
+        return value.domains[workload.configuration({})[value.other]]
+
+    return {name: resolved(name, value) for name, value in raw.items()}
+
+
+def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
+    """All combinations of a space's grids and constants; UserError if there are ranges beside them."""
+    ranges = [n for n, v in raw.items() if isinstance(v, Domain | When)]
+    if ranges:
+        raise UserError(
+            f"a space is a grid or has ranges, not both, but in {name!r} {', '.join(ranges)} "
+            "are ranges beside grid_search; make them grid_search([...]) too, or use tune.choice"
+        )
+    lists = {n: _listed(n, name, v["grid_search"]) if _is_grid(v) else [v] for n, v in raw.items()}
+    require_points(math.prod(map(len, lists.values())))
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+
+def _listed(name: str, space: str, values: Any) -> list[Any]:
+    """The values of a grid, from a list or from an array of NumPy's, say."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (items := list(values)):
+        raise UserError(f"grid_search needs a list of values, but that of {name} in {space!r} is {shown(values)}")
+    return items
+
+
+def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, Condition]:
+    """The condition of each domain that can exist, empty if it has none.  Conditions on fixed values are resolved."""
+    declared, fixed, conditions = workload.hyperparameters(), workload.configuration({}), {}
+    for name, value in raw.items():
+        condition = {}
+        for other, values in value.condition.items() if isinstance(value, When) else ():
+            if other not in declared:
+                raise unknown(f"hyperparameter of {workload.name} in space {space!r}", other, declared)
+            condition[other] = tuple(map(declared[other].check, values))
+        if met({o: v for o, v in condition.items() if o not in raw}, fixed):
+            conditions[name] = {o: v for o, v in condition.items() if o in raw}
+    return conditions
+
+
+def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
+    """Names ordered so that each comes after those that its condition depends on."""
+    out: list[str] = []
+    while len(out) < len(conditions):
+        ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]
+        if not ready:
+            raise UserError(
+                f"a condition depends on hyperparameters of the space without a cycle, but in space {space!r} "
+                f"{', '.join(n for n in conditions if n not in out)} depend on one another or on what never exists"
+            )
+        out += ready
+    return out
+
+
+def _is_grid(value: Any) -> bool:
+    return isinstance(value, dict) and "grid_search" in value

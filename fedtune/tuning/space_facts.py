@@ -6,8 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Collection, Container, Iterator, Sequence
-
-from ray.tune.search.sample import Categorical, Integer
+from contextlib import suppress
 
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
@@ -87,28 +86,23 @@ def idle(space: Space, workload: Workload) -> dict[str, str]:
     """
     configs: list[Config] = [{}, *space.points]
     configs += [{n: v} for n, domain in space.domains.items() for v in ends(n, domain)]
-    always: dict[str, str] | None = None
+    idle_in = []
     for config in configs:
-        try:
-            now = workload.idle(config)
-        except UserError:  # incompatible values; a trial will say so
-            continue
-        always = now if always is None else {n: why for n, why in always.items() if n in now}
-    return {n: why for n, why in (always or {}).items() if n in space.names}
+        with suppress(UserError):  # incompatible values; a trial will say so
+            idle_in.append(workload.idle(config))
+    first, *others = idle_in or [{}]
+    return {n: why for n, why in first.items() if n in space.names and all(n in other for other in others)}
 
 
 def without_idle(space: Space, workload: Workload, recorded: Collection[str] = ()) -> Space:
-    """The space without hyperparameters that have no effect in it; those in `recorded`
-    stay, as a record lists them as searched.
+    """The space without hyperparameters that have no effect in it, unless a record has them as searched.
 
     Points of a grid stay as they are; UserError if nothing is left.
     """
     out = {n: why for n, why in idle(space, workload).items() if n not in recorded}
+    kind, left = ("warning", "") if space.is_grid else ("note", " and is not searched")
     for name, why in out.items():
-        say(
-            f"{'warning' if space.is_grid else 'note'}: {name} has no effect here"
-            f"{'' if space.is_grid else ' and is not searched'}: {why}"
-        )
+        say(f"{kind}: {name} has no effect here{left}: {why}")
     if space.is_grid or not out:
         return space
     fixed, domains, conditions = workload.configuration({}), {}, {}
@@ -143,11 +137,6 @@ def _schedules(space: Space, schedule: Sequence[str]) -> Iterator[Config]:
     if space.is_grid:
         yield from distinct([{n: p[n] for n in schedule if n in p} for p in space.points])
         return
-    lists = {}
-    for name in schedule:
-        domain = space.domains.get(name)
-        if isinstance(domain, Categorical):
-            lists[name] = list(domain.categories)
-        elif isinstance(domain, Integer):
-            lists[name] = list(values(domain))
+    domains = {n: space.domains[n] for n in schedule if n in space.domains}
+    lists = {n: list(values(domain)) for n, domain in domains.items() if size(domain) is not None}
     yield from (dict(zip(lists, config, strict=True)) for config in itertools.product(*lists.values()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -16,7 +15,6 @@ import torch
 from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import SHOULD_CHECKPOINT
-from ray.tune.search.repeater import TRIAL_INDEX
 
 from fedtune.cluster import ray_internals
 from fedtune.core.budget import Budget
@@ -27,6 +25,7 @@ from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.workload import Place, Runs, Workload
 from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
+from fedtune.tuning.space_facts import key
 from fedtune.user_code import user_errors
 
 SAVING = 0.03  # the share of a trial's time that may go into checkpoints
@@ -36,21 +35,12 @@ class FederatedTrainable(tune.Trainable):
     """Reports one row of metrics a round; ends after the scenario's rounds, or when training diverges.
 
     A trial that diverged reports chance as its validation accuracy, the worst value of any other objective, `diverged`
-    and the reason, and ends: the searcher learns to avoid that region (a trial without a value would stay open in
-    Optuna for ever).
-
-    A trial with an error that would come again, a `UserError` or an unexpected one, ends in the same way.  It is also
-    marked as `broken` and not tried again.  Errors of memory, disk or GPU may be temporary, and are tried again.
-
-    Checkpoints are written as often as the time of the last one allows.
+    and the reason, and ends: the searcher learns to avoid that region.  A trial with an error that would come again, a
+    `UserError` or an unexpected one, ends in the same way, marked as `broken`, and is not tried again.  Errors of
+    memory, disk or GPU may be temporary, and are tried again.  Checkpoints are written as often as their time allows.
     """
 
     declared_names: ClassVar[frozenset[str]] = frozenset()  # the names that a user's own Tuner may give; empty: any
-
-    @classmethod
-    def default_resource_request(cls, config: dict[str, Any]) -> None:
-        """Tune's default.  Tune asks for each trial in the driver, so this is where a strange key is refused first."""
-        cls._require_known(config)
 
     def setup(  # type: ignore[override]
         self,
@@ -68,7 +58,7 @@ class FederatedTrainable(tune.Trainable):
         """All but the configuration comes once per actor, through Ray's object store.
 
         data     as prepared for every seed
-        onward   configurations (as written by `key`) that continue from a checkpoint: its folder, and the seconds of
+        onward   configurations (by `space_facts.key`) that continue from a checkpoint: its folder, and the seconds of
                  training until then
         goal     what the search goes for
         rungs    how much of its budget a trial has used where it may be stopped: there test rows are scored
@@ -76,14 +66,15 @@ class FederatedTrainable(tune.Trainable):
         outputs  the folder for what programs print, one in it for each trial
         warm     train an unused round first if seconds count, as a process's first round takes several
         """
-        resources = self.trial_resources
-        has = resources.required_resources if resources else {}
+        has = self.trial_resources.required_resources if self.trial_resources else {}
         self._cpus, self._gpus = has.get("CPU", 1), has.get("GPU", 0)
         torch.set_num_threads(max(1, int(self._cpus)))
         keep_freed_memory()
         self.workload, self.data, self.budget, self.onward, self.goal = workload, data, budget, onward or {}, goal
         self.rungs, self.search, self._outputs = rungs, search, outputs
-        self._require_known(config)  # here too, as tune.with_resources skips the driver's check
+        for name in config if self.declared_names else ():
+            if name not in self.declared_names:
+                raise unknown("hyperparameter in the Tuner's param_space", name, self.declared_names)
         self._cost, self._saved = 0.03, time.monotonic()  # seconds of the last checkpoint, and when it ended
         self._trouble = ""  # to be reported with the next row
         if warm:
@@ -105,10 +96,10 @@ class FederatedTrainable(tune.Trainable):
         except Diverged as error:
             return self._worst() | {"reason": str(error)}
         except torch.OutOfMemoryError as error:
-            raise torch.OutOfMemoryError(
-                f"a trial must fit into its share of a GPU, but with {self._gpus:g} it ran out of memory "
-                f"({str(error).split('. ')[0]}); give a larger --gpus-per-trial, or a smaller --model or --batch"
-            ) from error
+            error.args = (
+                f"{error}; give a larger --gpus-per-trial than {self._gpus:g}, or a smaller --model or --batch",
+            )
+            raise
         except Exception as error:
             if not _lasts(error):
                 raise
@@ -201,24 +192,8 @@ class FederatedTrainable(tune.Trainable):
         return True
 
     def __repr__(self) -> str:
-        """The actor's name in Ray's dashboard: the algorithm and the search.
-
-        Ray asks for it once, when the actor is made, and has no way to change it, but an actor trains one trial after
-        another.  Its log says which, and the process's title while it trains.
-        """
+        """The actor's name in Ray's dashboard, which cannot change: its log and its process's title name the trial."""
         return f"{self.workload.name} in {self.search}" if self.search else self.workload.name
-
-    @classmethod
-    def _require_known(cls, config: dict[str, Any]) -> None:
-        """UserError for a key that is no hyperparameter; Tune's `Repeater` adds one, too."""
-        for name in config if cls.declared_names else ():
-            if name == TRIAL_INDEX:
-                raise UserError(
-                    f"a seed determines a trial, so repetitions would be alike, but Tune's Repeater gave {name}; "
-                    "leave the Repeater out and average over seeds by fedtune.tunable(…, seeds_per_trial=2)"
-                )
-            if name not in cls.declared_names:
-                raise unknown("hyperparameter in the Tuner's param_space", name, cls.declared_names)
 
     def _begin(self, config: dict[str, Any]) -> None:
         self._who = f"{self.workload.name}-{self.trial_id}"
@@ -252,11 +227,6 @@ class FederatedTrainable(tune.Trainable):
     @property
     def _round(self) -> int:
         return 0 if self._broken else self.run.round
-
-
-def key(config: dict[str, Any]) -> str:
-    """A configuration as text, equal for equal configurations; the key of `onward`."""
-    return json.dumps(config, sort_keys=True)
 
 
 def _lasts(error: Exception) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedtune.core.metrics import TRAFFIC
 from fedtune.core.objectives import Goal
 from fedtune.core.terminal import several, short
 from fedtune.runs import tables
@@ -24,16 +23,13 @@ def nothing(goal: Goal, unit: str, trials: pd.DataFrame) -> str:
         return f"no trial reported a finite result{': ' + reasons[0].splitlines()[-1] if reasons else ''}"
     excess = sum(candidates[c.column].map(c.excess).clip(lower=0) for c in goal.constraints)
     best = candidates.loc[excess.sort_values(kind="stable").index[0]]
-    values = {c.name: float(best[c.column]) for c in goal.constraints} | {
-        o.name: float(best[o.column]) for o in goal.objectives
-    }
-    bounds, listed = " and ".join(map(str, goal.constraints)), ", ".join(f"{n} = {short(v)}" for n, v in values.items())
-    costly = any(c.name in TRAFFIC and c.rule == "<=" and c.excess(best[c.column]) > 0 for c in goal.constraints)
-    advice = "take fewer --rounds or a lower --participation" if costly else "widen the space"
-    longest = "" if len(candidates) == len(trials) else f" that trained longest, of {len(trials)},"
+    columns = {c.name: c.column for c in goal.constraints} | {o.name: o.column for o in goal.objectives}
+    figures = ", ".join(f"{name} = {short(float(best[column]))}" for name, column in columns.items())
+    bounds = " and ".join(map(str, goal.constraints))
     return (
-        f"none of {several(len(candidates), 'trial')}{longest} satisfies {bounds}; the nearest is trial "
-        f"{best['trial']} with {listed}: loosen the bound, or {advice}"
+        f"none of the {several(len(candidates), 'longest trial')} satisfies {bounds}; the nearest is trial "
+        f"{best['trial']} with {figures}: loosen the bound, widen the space, or, where it is of communication, take "
+        "fewer --rounds or a lower --participation"
     )
 
 
@@ -69,10 +65,8 @@ def as_random(searcher: str, trials: int, which: str) -> list[str]:
     enough = max(ENOUGH, 2 * kind.startup) if kind and kind.startup else 0
     if not kind or trials >= enough:
         return []
-    begun = (
-        f"with {several(trials, 'trial')} {searcher} has hardly begun to learn (its first {kind.startup} are random)"
-    )
-    return [f"{begun}: read {which}, or give --trials {enough}"]
+    begun = f"with {several(trials, 'trial')} {searcher} has hardly begun to learn"
+    return [f"{begun} (its first {kind.startup} are random): read {which}, or give --trials {enough}"]
 
 
 def at_edges(whose: str, config: Mapping[str, Any], space: Mapping[str, str]) -> list[str]:

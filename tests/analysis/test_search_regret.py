@@ -19,9 +19,9 @@ from support.waiting import wait_for
 from fedtune.analysis import simulate, tabulate
 from fedtune.analysis.simulation import search_regret, tabulated
 from fedtune.analysis.simulation.search_regret import Strategy, choices
+from fedtune.analysis.simulation.simulated_search import SimulatedRound
 from fedtune.analysis.simulation.tabulated import Tabulated
 from fedtune.core.errors import UserError
-from fedtune.tuning.simulated_search import SimulatedRound
 
 
 def mean_regret(table: Tabulated, strategy: Strategy, budget: float, searches: int) -> np.ndarray:

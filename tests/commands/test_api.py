@@ -3,12 +3,8 @@
 import optuna
 import pandas as pd
 import pytest
-from ray import tune
-from ray.tune.experiment import Trial
-from ray.tune.registry import register_trainable
 
 import fedtune
-from fedtune import api, training
 from fedtune.core.errors import Diverged, UserError
 from fedtune.engine import simulation
 from fedtune.experiment.experiment import Experiment
@@ -162,26 +158,14 @@ def test_tunable_has_every_range_and_a_trainable_of_its_own(tmp_path):
     assert trainable.__name__ == trainable.__qualname__ == "FederatedTrainable"  # as Ray shows actors
 
 
-STRANGE = {  # a key that a Tuner of the user's own may add to a configuration -> what is said
-    "tag": "unknown hyperparameter in the Tuner's param_space 'tag'",
-    "moment": "did you mean 'momentum'",
-    "__trial_index__": "fedtune.tunable(…, seeds_per_trial=2)",
-}
-
-
-@pytest.mark.parametrize("key", STRANGE)
-def test_a_key_that_is_no_hyperparameter_is_refused_before_anything_trains(key, monkeypatch):
+@pytest.mark.parametrize(("key", "said"), [("tag", "unknown hyperparameter"), ("moment", "did you mean 'momentum'")])
+def test_a_key_that_is_no_hyperparameter_is_refused_before_anything_trains(key, said, monkeypatch):
     monkeypatch.setattr(FederatedTrainable, "_setup_logdir", lambda self: None, raising=False)
     monkeypatch.setattr(FederatedTrainable, "trial_resources", None)
     monkeypatch.setattr(FederatedTrainable, "_begin", None)
     trainable, _ = fedtune.tunable("fedavg", **SMALL)
-    register_trainable("one", trainable)
-    trial = Trial("one", config={"lr": 0.1, key: 1})
-    shared = tune.with_resources(trainable, {"cpu": 1})  # says itself what a trial needs
-    for ask in (trial.create_placement_group_factory, lambda: shared({"lr": 0.1, key: 1})):
-        with pytest.raises(UserError) as refused:
-            ask()
-        assert STRANGE[key] in str(refused.value) and "\n" not in str(refused.value)
+    with pytest.raises(UserError, match=said):
+        trainable({"lr": 0.1, key: 1})
 
 
 def test_a_trial_on_several_seeds_reports_their_means(monkeypatch):
@@ -200,7 +184,3 @@ def test_a_trial_on_several_seeds_reports_their_means(monkeypatch):
 def test_a_search_says_what_was_asked_of_it():
     said = "Search(algo='gfpl', scenario='digits-shards', fields={'rounds': 3}, trials=4)"
     assert repr(fedtune.Search("gfpl", trials=4, rounds=3)) == said
-
-
-def test_the_public_names_are_those_of_the_modules():
-    assert fedtune.Search is api.Search and fedtune.Study is api.Study and fedtune.train is training.train

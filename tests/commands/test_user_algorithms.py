@@ -46,10 +46,7 @@ WRONG = {
     "def f(:": "wrong.py:1 is not valid Python: invalid syntax",
     "": "an algorithm must be a subclass of fedtune.Algorithm, but {path} defines none",
     "import nowhere_at_all": "wrong.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'",
-    "from fedtune import Algoritm": "wrong.py:1: ImportError: cannot import name 'Algoritm'",
     "\nimport sys\nsys.exit(3)": "wrong.py:3: SystemExit: 3",
-    "exit()": "wrong.py:1: ",
-    "def f():\n    return f()\nf()": "wrong.py:2: RecursionError: maximum recursion depth exceeded",
     "x = 1 / 0": "wrong.py:1: ZeroDivisionError: division by zero",
     "class Mine:\n    pass": "defines only Mine",
     TOP + "x = Algorithm": "defines none",
@@ -58,7 +55,6 @@ WRONG = {
     TOP + "@dataclass\nclass Mine(Algorithm):\n" + LAM: "cannot inherit non-frozen dataclass from a frozen one",
     HEAD + "    lam = hyper(0.1, 0, 1)": "wrong.py:3: TypeError: 'lam' is a field but has no type annotation",
     HEAD + "    lam: float": "a field is a hyperparameter, but lam is not declared with hyper(…)",
-    HEAD + "    lam: float = 0.1": "a field is a hyperparameter, but lam is not declared with hyper(…)",
     HEAD + "    lam: float = hyper(2.0, 0.0, 1.0)": "be made with its defaults: lam must be a number in 0.0..1.0",
     HEAD + "    lam: float = hyper(0.1, low=0, hihg=1)": "wrong.py:5: TypeError",
     HEAD + "    m: str = hyper('a', choices=('a', ('b', 'c')))": "choices must be strings, numbers or bools, but",
@@ -70,7 +66,6 @@ WRONG = {
     GOOD + "    def aggregate(self, up):\n        pass": "aggregate is called with (self, server, up, task)",
     GOOD + "    async def loss(self, m, batch, down):\n        pass": "wrong.py:8: algorithm Mine: loss must be a "
     "plain function, but is async",
-    GOOD + "    async def upload(self, m, data, down):\n        yield": "upload must be a plain function, but is async",
     GOOD + "    @staticmethod\n    def init(task):\n        return {}": "init must be an instance method",
     GOOD + "    upload = 3": "upload must be an instance method, but is a int",
     GOOD + "    def build(self, net, task):\n        return net.nothing": "wrong.py:9: AttributeError",
@@ -103,9 +98,7 @@ REFERENCES = {
     "{}/good.py:dataclass": "is a function",
     "{}/good.py:Algorithm": "but good.py:Algorithm is that class itself",
     "{}/latin.py": "latin.py:1 is not valid Python: (unicode error)",
-    "{}/null.py": "null.py is not valid Python: ",
     "{}/rows.npz": "this algorithm needs a Python file, but got 'rows.npz'",
-    "{}/good.pickle": "this algorithm needs a Python file, but got 'good.pickle'",
 }
 
 
@@ -118,9 +111,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "folder").mkdir()
     (tmp_path / "latin.py").write_bytes("x = 'é'".encode("latin-1"))
-    (tmp_path / "null.py").write_bytes(b"x = '\0'")
     (tmp_path / "rows.npz").write_bytes(b"PK")
-    (tmp_path / "good.pickle").write_bytes(b"")
     return tmp_path
 
 

@@ -29,7 +29,7 @@ from fedtune.runs import pareto, tables
 from fedtune.runs.files import RunFiles
 from fedtune.studies import fresh_seeds
 from fedtune.tuning import searchers, space
-from fedtune.tuning.space_check import checked
+from fedtune.tuning.space import checked
 
 SMALL = Scenario(clients=4, rounds=5)
 

@@ -41,6 +41,26 @@ def test_test_metrics_are_refused_with_the_reason(name: str) -> None:
         constraints(f"{name.partition(':')[0]}>=0.5", OWN)
 
 
+@pytest.mark.parametrize(
+    ("text", "possible"),
+    [
+        *((text, False) for text in ("val_acc>=1.01", "val_acc<=-0.1", "comm_mb<=-1", "val_loss>=28")),
+        *((text, False) for text in ("comm_mb<=5,comm_mb>=6", "val_acc_std>=0.6", "val_gain<=1,val_gain>=2")),
+        *((text, True) for text in ("val_acc>=1", "val_acc<=0", "comm_mb<=0", "comm_mb<=5,comm_mb>=5")),
+        *((text, True) for text in ("val_loss<=27.6", "val_gain>=99", "val_gain<=-99")),
+    ],
+)
+def test_a_constraint_that_no_value_satisfies_is_refused(text: str, possible: bool) -> None:
+    def check() -> str:
+        return ",".join(map(str, constraints(text, OBJECTIVES | {"val_gain": ""})))
+
+    if possible:
+        assert check() == text
+    else:
+        with pytest.raises(UserError, match="--subject-to must allow some value of"):
+            check()
+
+
 def test_a_record_gives_the_goal_back_as_it_was() -> None:
     goal = Goal(parse("val_recall:min,val_acc", OWN), constraints("comm_mb<=20, val_acc_worst10>=0.25,seconds<=1e3"))
     assert Goal.from_record(goal.to_record()) == goal

@@ -369,7 +369,7 @@ def test_the_final_checks_command_runs_too(tmp_path: Path) -> None:
     [
         ("no.toml", "no.toml cannot be read: No such file or directory"),
         ("own.toml --rounds 0", "--rounds must be 1 or more, but got 0"),
-        ("own.toml --model mlp", "--model goes with an algorithm or a model, but own is a program"),
+        ("own.toml --model mlp", "--model goes with an algorithm or a model, but own.toml is a program"),
         ("own.toml --set lx=1", "unknown hyperparameter of own 'lx'"),
         ("fedavg --metric client:a", "--metric goes with a Flower app's folder, but got fedavg"),
         ("fedavg --rounds 2", "--rounds goes with a program file or a Flower app, but got fedavg"),

@@ -28,6 +28,23 @@ from support.waiting import wait_for
 QUICK = "--scenario digits-w4 --clients 4 --no-dashboard --final-seeds 0 "
 
 
+class Listed:
+    """A searcher that suggests numbers in order, and remembers how their trials ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, dict[str, Any]] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        return {"n": int(trial_id)}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        assert trial_id not in self.ended
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any]) -> None:
+        assert trial_id not in self.ended
+        self.ended[trial_id] = result
+
+
 def searched(folder: Path, arguments: str, status: int = 0) -> SimpleNamespace:
     """Run a search; its folder, its tables, and what run.json says."""
     assert search.main([*arguments.split(), "--storage-path", str(folder), "--name", "run"]) == status

@@ -24,7 +24,8 @@ from fedtune.experiment.scenario import Scenario
 from fedtune.runs import tables as results
 from fedtune.runs.folder import StudyFolder
 from fedtune.studies import extending
-from fedtune.tuning.trainable import FederatedTrainable, key
+from fedtune.tuning.space_facts import key
+from fedtune.tuning.trainable import FederatedTrainable
 
 SMALL = Scenario(clients=4, rounds=4)
 
@@ -157,22 +158,6 @@ def test_the_last_checkpoint_that_can_be_read_is_taken(tmp_path: Path) -> None:
     rounds = pd.DataFrame({"trial": ["a", "a", "b"], "round": [1, 2, 1], "seconds": 2.0, "eval_seconds": 0.5})
     assert extending.checkpoint(StudyFolder(run), "a", rounds, ENGINE.saved_round) == (str(sound), 2.5)
     assert extending.checkpoint(StudyFolder(run), "c", rounds, ENGINE.saved_round) == (None, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--trials 2 --top 1", "--top says how many trials get more --rounds"),
-        ("--trials 2 --rounds 2", "not allowed with"),
-        ("--rounds 2 --name run", "a run needs a new folder"),
-    ],
-)
-def test_unusable_extensions_are_refused(before, arguments: str, message: str, capsys: pytest.CaptureFixture) -> None:
-    try:
-        status = resume.main([str(before.folder), *arguments.split()])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2 and message in capsys.readouterr().err
 
 
 def test_a_plan_over_all_rounds_is_not_extended(before, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +19,11 @@ from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, constraints, pa
 from fedtune.runs import frames, logs, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning import messages, schedulers, searchers, verdict
-from fedtune.tuning.callbacks import live_view
 from fedtune.tuning.checked import FinalCheck
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.space import Space
 
 SPACE = Space({"lam": tune.uniform(0.1, 10)}, [])
-CONSTRAINED = Goal(parse("val_loss"), constraints("comm_mb<=20"))
 
 
 class Trial:
@@ -158,17 +154,6 @@ def test_tpe_goes_where_constraints_are_kept() -> None:
     assert kept(BY_ACCURACY) <= 0.1 and kept(Goal(constraints=constraints("comm_mb<=4"))) >= 0.4
 
 
-def test_a_searcher_that_was_saved_before_there_were_constraints_goes_on(tmp_path: Path) -> None:
-    old, new = searcher(Goal(parse("val_acc,comm_mb"))), searcher(BY_ACCURACY)
-    tell(old, "a", val_acc=0.5, comm_mb=3.0, complete=True)
-    state = {n: v for n, v in vars(old).items() if n not in ("log", "constraints", "_worst", "_most")}
-    (tmp_path / "state").write_bytes(pickle.dumps(state))
-    del new.constraints
-    new.restore(str(tmp_path / "state"))
-    tell(new, "b", val_acc=0.6, comm_mb=2.0, complete=True)
-    assert [t.values for t in new.study.trials] == [[0.5, 3.0], [0.6, 2.0]]
-
-
 # ---- tables and words
 
 
@@ -219,35 +204,15 @@ def test_where_no_trial_keeps_the_constraints_none_is_the_best() -> None:
     goal = Goal(constraints=constraints("comm_mb<=20,val_acc>=0.8"))
     trials = finished(last_val_acc=[0.7, 0.9, 0.9], comm_mb=[4.0, 24.0, 90.0])
     said = verdict.nothing(goal, "rounds", trials)
-    assert said.startswith(
-        "none of 3 trials satisfies comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb"
+    start = (
+        "none of the 3 longest trials satisfies comm_mb<=20 and val_acc>=0.8; the nearest is trial a with comm_mb = 4"
     )
-    dear = verdict.nothing(Goal(constraints=constraints("comm_mb<=3")), "rounds", trials)
-    assert dear.endswith("loosen the bound, or take fewer --rounds or a lower --participation")
-    low = verdict.nothing(Goal(constraints=constraints("val_acc>=0.95")), "rounds", trials)
-    assert low.endswith("loosen the bound, or widen the space")
+    assert said.startswith(start) and "loosen the bound" in said
     some = verdict.nothing(goal, "rounds", trials.assign(status=["finished", "finished", "stopped"]))
-    assert some.startswith("none of 2 trials that trained longest, of 3, satisfies comm_mb<=20")
+    assert some.startswith("none of the 2 longest trials satisfies comm_mb<=20")
     failed = trials.assign(status="failed", reason="lost:\nnan in round 2")
     assert verdict.nothing(goal, "rounds", failed) == "no trial reported a finite result: nan in round 2"
     assert verdict.nothing(BY_ACCURACY, "rounds", failed[:0]) == "no trial reported a finite result"
-
-
-def test_the_live_table_shows_the_objective_and_the_best_that_keeps_the_constraints(capsys: Any) -> None:
-    workload, space = SimpleNamespace(rounds=9), SimpleNamespace(names=["lr"])
-    plan: Any = SimpleNamespace(title="fedavg", trials=3, workload=workload, space=space, goal=CONSTRAINED)
-    view = live_view.LiveView(plan, {})
-    for trial, loss, excess in (("a", 0.5, -0.1), ("b", 0.1, 0.3), ("c", 0.4, -0.2)):
-        now = SimpleNamespace(
-            trial_id=trial, config={"lr": 0.1}, status="TERMINATED", last_result={}, is_finished=lambda: True
-        )
-        result = {"val_loss": loss, EXCESSES: [excess], "training_iteration": 9, "complete": True}
-        view.on_trial_start(1, [], now)
-        view.on_trial_result(1, [], now, result)
-        view.on_trial_complete(1, [], now)
-    assert (
-        "val_loss 0.4000 in the last; best round so far 0.4000 (c, round " in capsys.readouterr().err.splitlines()[-1]
-    )
 
 
 # ---- a whole search

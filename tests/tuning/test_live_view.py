@@ -11,12 +11,15 @@ import pytest
 from ray.tune.logger import TBXLoggerCallback
 
 from fedtune.core import terminal
-from fedtune.core.objectives import BY_ACCURACY, Goal, parse
+from fedtune.core.objectives import BY_ACCURACY, EXCESSES, Goal, parse
 from fedtune.core.terminal import console
 from fedtune.runs.trial_states import BROKEN
 from fedtune.tuning import driver
 from fedtune.tuning.callbacks.live_view import LiveView
 from fedtune.tuning.driver import TrialRows
+
+LOSS = Goal(parse("val_loss"))
+OF_LOSS = (("a", 0.5, -0.1), ("b", 0.1, 0.3), ("c", 0.4, -0.2))  # trial, loss, by how much it breaks a constraint
 
 
 def trial(name: str, status: str = "RUNNING", last: dict | None = None, **config: Any) -> SimpleNamespace:
@@ -78,9 +81,8 @@ def test_a_picture_counts_ended_trials_and_shows_running_ones_and_the_peak() -> 
 
 
 def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(capsys: pytest.CaptureFixture) -> None:
-    loss = Goal(parse("val_loss"))
     before = {"c": [row(1, 0.5, val_loss=0.7), row(2, 0.1, val_loss=27.6, diverged=True)]}
-    view = made(trials=3, rounds=9, before=before, goal=loss)
+    view = made(trials=3, rounds=9, before=before, goal=LOSS)
     for name, how in (("a", {"diverged": True}), ("b", {"diverged": True, BROKEN: True}), ("c", {})):
         one = trial(name, lam=1.0)
         view.on_trial_start(0, [], one)
@@ -93,6 +95,13 @@ def test_a_trial_that_diverges_or_breaks_keeps_the_figures_of_its_last_round(cap
         "[0:00] 2/3 b failed after 1 round, val_loss 0.8000 in the last",
         "[0:00] 3/3 c diverged after 1 round, val_loss 0.7000 in the last",
     ]
+
+
+def test_the_best_so_far_keeps_the_constraints() -> None:
+    view = made(
+        before={name: [row(1, 0.0, val_loss=loss, **{EXCESSES: [by]})] for name, loss, by in OF_LOSS}, goal=LOSS
+    )
+    assert view.best == (0.4, "c", 1, {})
 
 
 def test_tensorboard_has_the_rounds_that_a_trial_trained(monkeypatch: pytest.MonkeyPatch) -> None:

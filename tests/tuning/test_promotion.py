@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,15 +23,16 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import TrialScheduler
-from support.searches import command, copy_at, copy_to, rounds_by_configuration
+from support.searches import Listed, command, copy_at, copy_to, rounds_by_configuration
 
+from fedtune.analysis.simulation.simulated_search import SimulatedSearch, SimulatedTrial
 from fedtune.cluster import ray_start
 from fedtune.commands import resume
 from fedtune.core.metrics import METRIC, OBJECTIVES
 from fedtune.runs import logs
 from fedtune.tuning.optuna_searcher import OptunaSearcher
 from fedtune.tuning.promotion import Promotion, Rungs, RunningLimit
+from fedtune.tuning.space_types import Space
 
 Curve = Callable[[int, int], float]  # trial, round -> value
 
@@ -79,74 +81,39 @@ def steps(trial: int, round: int) -> float:
     return random.Random(1000 * trial + round).randrange(3) / 2
 
 
-class Controller:
-    """As much of Ray's controller as the scheduler asks for, with one slot and rounds that take no time."""
+def simulated(
+    scheduler: Promotion, trials: int, limit: int, value: Curve, diverging: Mapping[int, int] | None = None
+) -> SimulatedSearch:
+    """A search in one slot.  diverging: the round in which a trial diverges."""
+    ends = {trial: at - 1 for trial, at in (diverging or {}).items()}
+    searcher: Any = Listed()
+    return SimulatedSearch(
+        searcher=searcher,
+        scheduler=scheduler,
+        curve=lambda c: [value(c["n"], r) for r in range(1, ends.get(c["n"], limit) + 1)],
+        rounds=limit,
+        trials=trials,
+    )
 
-    def __init__(self, scheduler: Promotion, trials: int, limit: int, value: Curve) -> None:
-        self.left, self.limit, self.value = trials, limit, value
-        self.search_alg: Any = SimpleNamespace(
-            is_finished=lambda: self.left == 0,
-            on_trial_complete=lambda name, result: self.told.append(name),
-            searcher=SimpleNamespace(max_concurrent=1, room=None),
-        )
-        self.scheduler = scheduler
-        self.trials: list[Any] = []
-        self.told: list[str] = []
-        self.noted: list[str] = []
-        self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda t: self.noted.append(t.trial_id))
-        self.paused: list[int] = []
-        self.diverging: set[tuple[int, int]] = set()
 
-    def stop_trial(self, trial: Any) -> None:
-        assert trial.status == Trial.PAUSED
-        self.scheduler.on_trial_remove(self, trial)
-        trial.status = Trial.TERMINATED
+def play(search: SimulatedSearch) -> Iterator[tuple[int, int]]:
+    """Trial and round, as they have been played."""
+    return ((r.trial, r.round) for r in search.run())
 
-    def add(self, **given: Any) -> None:
-        trial = SimpleNamespace(**given)
-        trial.set_status = lambda status: setattr(trial, "status", status)
-        self.trials.append(trial)
-        self.scheduler.on_trial_add(self, trial)  # type: ignore[arg-type]
 
-    def play(self) -> Iterator[tuple[int, int]]:
-        """Trial and round, as they have been played."""
-        searcher = self.search_alg.searcher
-        while self.left or any(t.status != Trial.TERMINATED for t in self.trials):
-            if self.left and (searcher.room is None or searcher.room()):
-                self.left -= 1
-                self.add(trial_id=str(len(self.trials)), status=Trial.PENDING, last_result={})
-            chosen = self.scheduler.choose_trial_to_run(self)
-            if chosen is None:
-                assert all(t.status == Trial.TERMINATED for t in self.trials)
-                continue
-            chosen.status = Trial.RUNNING
-            while chosen.status == Trial.RUNNING:
-                yield self.round(chosen)
-
-    def round(self, trial: Any) -> tuple[int, int]:
-        number, round = int(trial.trial_id), trial.last_result.get("training_iteration", 0) + 1
-        trial.last_result = {"training_iteration": round, METRIC: self.value(number, round)}
-        diverged = (number, round) in self.diverging
-        if round == self.limit or diverged:
-            trial.last_result |= {"done": True, "diverged": diverged}
-            self.scheduler.on_trial_complete(self, trial, trial.last_result)
-            trial.status = Trial.TERMINATED
-        elif self.scheduler.on_trial_result(self, trial, trial.last_result) == TrialScheduler.PAUSE:
-            trial.status = Trial.PAUSED
-            self.paused.append(number)
-        return number, round
-
-    def killed(self, scheduler: Promotion, last: int, lost: int) -> Controller:
-        """Another driver's, after this one died: of the trial that played last so many rounds were not saved yet."""
-        other = Controller(scheduler, self.left, self.limit, self.value)
-        for trial in self.trials:
-            status, result = trial.status, dict(trial.last_result)
-            if int(trial.trial_id) == last and lost:
-                status, left = Trial.RUNNING, result["training_iteration"] - lost
-                result = {"training_iteration": left} if left > 0 else {}
-            ended = status == Trial.TERMINATED
-            other.add(trial_id=trial.trial_id, status=status if ended else Trial.PENDING, last_result=result)
-        return other
+def killed(first: SimulatedSearch, scheduler: Promotion, value: Curve, last: int, lost: int) -> SimulatedSearch:
+    """Another driver's, after this one died: of the trial that played last so many rounds were not saved yet."""
+    other = simulated(scheduler, first.left, first.rounds, value)
+    for old in first.trials:
+        trial = SimulatedTrial(old.trial_id, old.config, old.curve)
+        trial.status, trial.last_result = old.status, dict(old.last_result)
+        if int(trial.trial_id) == last and lost:
+            trial.status, left = Trial.RUNNING, trial.last_result["training_iteration"] - lost
+            trial.last_result = {"training_iteration": left} if left > 0 else {}
+        trial.status = Trial.TERMINATED if trial.status == Trial.TERMINATED else Trial.PENDING
+        other.trials.append(trial)
+        scheduler.on_trial_add(other, trial)  # type: ignore[arg-type]
+    return other
 
 
 def promotion(grace: int, limit: int, eta: int) -> Promotion:
@@ -178,36 +145,37 @@ def promotion(grace: int, limit: int, eta: int) -> Promotion:
 def test_one_worker_plays_the_papers_jobs_in_the_papers_order(
     trials: int, grace: int, limit: int, eta: int, value: Curve
 ) -> None:
-    controller = Controller(promotion(grace, limit, eta), trials, limit, value)
-    played = list(controller.play())
+    search, noted = simulated(promotion(grace, limit, eta), trials, limit, value), list[str]()
+    search._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda t: noted.append(t.trial_id))
+    reports = list(search.run())
     jobs = halving(trials, grace, limit, eta, value)
     at: Counter[int] = Counter()
     want = []
     for trial, end in jobs:
         want += [(trial, round) for round in range(at[trial] + 1, end + 1)]
         at[trial] = end
-    assert played == want
+    assert [(r.trial, r.round) for r in reports] == want
     assert max(at.values()) == limit  # somebody has played to the end
     following = [trial for trial, _ in jobs[1:]] + [-1]
-    assert controller.paused == [  # whoever goes on at once does not pause
+    assert [r.trial for r in reports if r.status == "paused"] == [  # whoever goes on at once does not pause
         trial for (trial, end), then in zip(jobs, following, strict=True) if end < limit and then != trial
     ]
-    assert sorted(controller.told, key=int) == [str(t) for t in range(trials) if at[t] < limit]
-    assert controller.noted == controller.told
+    ended: Any = search.searcher.ended  # type: ignore[attr-defined]
+    assert sorted(noted, key=int) == [str(t) for t in range(trials) if at[t] < limit]
+    assert noted == [name for name, result in ended.items() if not result["done"]]
 
 
 @pytest.mark.parametrize("value", [noise, steps])
 @pytest.mark.parametrize("lost", [0, 1, 4])
 def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Curve) -> None:
     """After every round once; a trial that has come to a rung may have died before it was saved there."""
-    undisturbed = list(Controller(promotion(1, 9, 3), 12, 9, value).play())
+    undisturbed = list(play(simulated(promotion(1, 9, 3), 12, 9, value)))
     for killed_after in range(1, len(undisturbed)):
-        first = Controller(promotion(1, 9, 3), 12, 9, value)
-        playing = first.play()
-        played = [next(playing) for _ in range(killed_after)]
+        first = simulated(promotion(1, 9, 3), 12, 9, value)
+        played = list(itertools.islice(play(first), killed_after))
         new = promotion(1, 9, 3)
         new.remember([(str(t), r, value(t, r)) for t, r in played])
-        played += first.killed(new, played[-1][0], lost).play()
+        played += play(killed(first, new, value, played[-1][0], lost))
         # rounds that were lost are played twice, and not necessarily at once
         assert sorted(set(played)) == sorted(undisturbed)
         if lost == 0:
@@ -216,37 +184,33 @@ def test_a_new_driver_goes_on_where_the_last_one_was_killed(lost: int, value: Cu
 
 def test_a_new_driver_knows_which_trial_ended_before_its_budget() -> None:
     """A trial of few rounds may not use up its megabytes."""
-    first = Controller(promotion(1, 9, 3), 2, 6, noise)
-    playing = first.play()
-    played = [next(playing) for _ in range(7)]
+    first = simulated(promotion(1, 9, 3), 2, 6, noise)
+    played = list(itertools.islice(play(first), 7))
     assert played[-1][1] == 6
     new = promotion(1, 9, 3)
     new.remember([(str(t), r, noise(t, r)) for t, r in played])
-    assert not list(first.killed(new, played[-1][0], 0).play())
+    assert not list(play(killed(first, new, noise, played[-1][0], 0)))
 
 
 def test_the_best_diverges_so_the_next_best_is_played_to_the_end() -> None:
     """Two trials, of whom no third part can go on; the first is the better at every rung."""
-    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
-    controller.diverging = {(0, 5)}
-    assert list(controller.play()) == [(0, 1), (1, 1)] + [(0, r) for r in range(2, 6)] + [(1, r) for r in range(2, 10)]
-    controller = Controller(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial))
-    controller.diverging = {(0, 5), (1, 2)}
-    assert list(controller.play())[-1] == (1, 2)
+    one = play(simulated(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial), {0: 5}))
+    assert list(one) == [(0, 1), (1, 1)] + [(0, r) for r in range(2, 6)] + [(1, r) for r in range(2, 10)]
+    both = play(simulated(promotion(1, 9, 3), 2, 9, lambda trial, round: -float(trial), {0: 5, 1: 2}))
+    assert list(both)[-1] == (1, 2)
 
 
 def test_a_search_that_goes_on_from_one_that_is_over_knows_its_rungs() -> None:
     """Whoever came before counts, but cannot go on; one of them was played to its end."""
     new = promotion(1, 9, 3)
     new.remember([(f"old{i}", 1, 0.1 * i) for i in range(5)] + [("old4", r, 0.4) for r in range(2, 10)])
-    controller = Controller(new, 3, 9, lambda trial, round: [0.05, 0.7, 0.2][trial])
-    assert list(controller.play()) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
+    search = simulated(new, 3, 9, lambda trial, round: [0.05, 0.7, 0.2][trial])
+    assert list(play(search)) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
 
 
 def test_what_is_less_can_be_better_and_time_need_not_be_whole() -> None:
-    rungs = Rungs(0.5, 10, 4)
+    rungs = Rungs(0.5, 10, 4, "min")
     assert [r.milestone for r in rungs.rungs] == [0.5, 2, 8]
-    rungs.sign = -1
     for i, value in enumerate((3.0, 1.0, 1.0, 2.0)):
         rungs.record(str(i), 0.51, value)
     assert rungs.promotable("0123") == "1" and rungs.promotable("023") is None and rungs.furthest("023") == "2"
@@ -271,25 +235,16 @@ def test_higher_rungs_come_first_and_whoever_was_seen_beyond_a_rung_was_let_on()
 
 
 def test_a_trial_that_plays_its_last_rounds_again_pauses_where_it_was() -> None:
-    controller = Controller(promotion(3, 9, 3), 2, 9, noise)
-    playing = controller.play()
+    search = simulated(promotion(3, 9, 3), 2, 9, noise)
+    playing = play(search)
     assert [next(playing) for _ in range(3)][-1] == (0, 3)
-    trial = controller.trials[0]
+    trial: Any = search.trials[0]
     assert trial.status == Trial.PAUSED
     trial.status, trial.last_result = Trial.PENDING, {"training_iteration": 1}  # its worker died before it was saved
-    controller.scheduler.on_trial_error(controller, trial)
-    controller.scheduler.on_trial_add(controller, trial)
+    search.scheduler.on_trial_error(search, trial)  # type: ignore[arg-type]
+    search.scheduler.on_trial_add(search, trial)  # type: ignore[arg-type]
     assert trial.status == Trial.PENDING
     assert [next(playing) for _ in range(3)] == [(0, 2), (0, 3), (1, 1)]
-
-
-def test_what_is_compared_is_said_once() -> None:
-    scheduler = Promotion(time_attr="spent", max_t=9, grace_period=1, reduction_factor=3)
-    assert scheduler.set_search_properties("loss", "min") and scheduler.metric == "loss" and scheduler.rungs.sign == -1
-    assert not scheduler.set_search_properties("loss", None) and not scheduler.set_search_properties(None, "max")
-    trial: Any = SimpleNamespace(trial_id="a")
-    assert scheduler.on_trial_result(None, trial, {"loss": 1.0}) == TrialScheduler.CONTINUE
-    assert scheduler.debug_string() == "1: 0 reached, 0 promoted; 3: 0 reached, 0 promoted"
 
 
 class Walk(tune.Trainable):
@@ -350,9 +305,8 @@ class Log(tune.Callback):
 
 def walks() -> OptunaSearcher:
     """Where walks begin; always the same ones in the same order."""
-    return OptunaSearcher(
-        domains={"x": tune.uniform(0.01, 0.99)}, conditions={}, sampler=optuna.samplers.RandomSampler(seed=3), study="s"
-    )
+    space = Space({"x": tune.uniform(0.01, 0.99)}, [])
+    return OptunaSearcher(space=space, sampler=optuna.samplers.RandomSampler(seed=3), study="s")
 
 
 def searched(folder: Path, trials: int, slots: int = 1) -> SimpleNamespace:
@@ -456,12 +410,6 @@ def test_two_slots_are_filled_and_no_more(ray_here: Path, whole: Whole) -> None:
     assert sum(ends.values()) == came[1] == 15 and set(ends) <= set(came)
     # with two workers a rung's best may change between promotions, so more than every third may have gone on
     assert came[1] // 3 <= came[3] < came[1] and 1 <= came[LIMIT] <= came[9] <= came[3]
-
-
-def test_of_two_trials_one_is_played_to_its_end(ray_here: Path, whole: Whole) -> None:
-    got = searched(ray_here / "few", 2)
-    assert got.log.played() == jobs(2, whole)[0] and len(got.log.rows) == LIMIT + 1
-    assert_as_whole(got, whole)
 
 
 # one slot and random draws, so that what is tried and who goes on depends on nothing else

@@ -26,14 +26,6 @@ def hear(recorder: TrialRows, some: SimpleNamespace, results: list[dict]) -> Non
         recorder.on_trial_result(0, [], some, result)
 
 
-def test_rows_are_the_same_before_and_after_a_trial_ends() -> None:
-    recorder, one = TrialRows(), trial("one")
-    hear(recorder, one, rows())
-    assert recorder["one"] == rows()
-    recorder.on_trial_complete(0, [], one)
-    assert recorder["one"] == rows()
-
-
 def test_a_trial_that_goes_on_after_its_end_keeps_its_order() -> None:
     recorder, one = TrialRows({"old": rows(), "one": rows(1, 2)}), trial("one")
     hear(recorder, one, rows(3, 4))
@@ -42,12 +34,6 @@ def test_a_trial_that_goes_on_after_its_end_keeps_its_order() -> None:
     assert recorder["one"] == rows(1, 5)
     assert list(recorder) == ["old", "one"] and len(recorder) == 2
     assert dict(recorder) == {"old": rows(), "one": rows(1, 5)}
-
-
-def test_who_changes_a_list_changes_no_row_of_the_record() -> None:
-    kept = TrialRows({"one": rows()})
-    kept["one"].clear()
-    assert kept["one"] == rows()
 
 
 def test_of_an_ended_trial_tune_keeps_the_goal_alone() -> None:

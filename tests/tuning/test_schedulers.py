@@ -6,6 +6,7 @@ from support.searches import started
 
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
+from fedtune.core.objectives import BY_ACCURACY
 from fedtune.tuning import messages, plan, schedulers, searchers
 from fedtune.tuning.driver import ResumableLimit
 from fedtune.tuning.options.search import SearchOptions
@@ -22,18 +23,6 @@ def test_every_scheduler_is_made(name):
     assert scheduler.set_search_properties(None, None)
 
 
-@pytest.mark.parametrize("name", searchers.SEARCHERS)
-def test_every_searcher_tries_the_given_points_first_and_stays_in_the_space(name):
-    space, points = (GRID, GRID.points) if name == "grid" else (RANGES, [{"lam": 2.0}])
-    searcher = searchers.searcher(name, space, points, {}, seed=3, study="s")
-    got = []
-    for i in range(4):
-        got.append(searcher.suggest(str(i)))
-        searcher.on_trial_complete(str(i), {"val_acc": 0.1 * i, "training_iteration": 1})
-    assert got[: len(points)] == points
-    assert all(0.1 <= c["lam"] <= 10 for c in got)
-
-
 @pytest.mark.parametrize("name", ["tpe", "gp", "random"])
 def test_the_first_trial_has_what_the_space_cannot_hold(name):
     searcher = searchers.searcher(name, RANGES, [{"lam": 0.1}], [{"lam": 0.0}], seed=3, study="s")
@@ -47,14 +36,11 @@ def test_the_first_trial_has_what_the_space_cannot_hold(name):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "no rung comes before the end, so nothing is stopped early: components can have its first effect"),
-        ({"scheduler": "promote"}, "no rung comes before the end, so nothing is stopped early: components "),
-        ({"scheduler": "hyperband"}, "no rung comes before the end, so nothing is stopped early: components "),
-        ({"scheduler": "median"}, "no trial is judged before the end, so nothing is stopped early: components "),
-        ({"scheduler": "pbt"}, "no trial is judged before the end, so no configuration is moved: components "),
-        ({"grace": 20}, "no rung comes before the end, so nothing is stopped early: --grace is all of a trial's 20"),
-        ({"budget_unit": "mb", "budget": 5, "grace": 5}, "--grace is all of a trial's 5 mb"),
-        ({"fields": {"rounds": 1}, "algo": "fedavg"}, "nothing is stopped early: a trial lasts 1 round"),
+        *(({"scheduler": name}, "as its grace period is all of a trial's 20 rounds") for name in ("asha", "promote")),
+        *(({"scheduler": name}, "as its grace period is all of a trial's 20 rounds") for name in ("median", "pbt")),
+        ({"grace": 20}, "as its grace period is all of a trial's 20 rounds"),
+        ({"budget_unit": "mb", "budget": 5, "grace": 5}, "as its grace period is all of a trial's 5 mb"),
+        ({"fields": {"rounds": 1}, "algo": "fedavg"}, "as its grace period is all of a trial's 1 rounds"),
         ({"scheduler": "none"}, ""),
         ({"fields": {"rounds": 60}}, ""),
         ({"grace": 10}, ""),
@@ -80,9 +66,9 @@ def test_rungs_start_at_the_grace_period():
 @pytest.mark.parametrize(
     ("searcher", "scheduler", "space", "structural", "message"),
     [
-        ("tpe", "asha", GRID, (), "point by point"),
+        ("tpe", "asha", GRID, (), "a grid takes --searcher grid"),
         ("tpe", "pbt", RANGES, (), "use --searcher random"),
-        ("random", "pbt", RANGES, ("lam",), "changes their shape"),
+        ("random", "pbt", RANGES, ("lam",), "lam changes their shape"),
         ("random", "pbt", PACES, (), "with body_lr_scale 0 no body is sent; leave 0 out"),
         ("tp", "asha", RANGES, (), "did you mean 'tpe'"),
         ("tpe", "ash", RANGES, (), "did you mean 'asha'"),
@@ -90,7 +76,7 @@ def test_rungs_start_at_the_grace_period():
 )
 def test_unusable_combinations_are_refused(searcher, scheduler, space, structural, message):
     with pytest.raises(UserError, match=message):
-        searchers.require_combination(searcher, scheduler, space, structural)
+        searchers.require_combination(searcher, scheduler, space, BY_ACCURACY, structural)
 
 
 def test_a_resumed_search_has_the_limit_that_was_asked_for_now():

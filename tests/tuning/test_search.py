@@ -92,8 +92,7 @@ def test_the_best_configuration_plays_again_to_the_same_numbers(gfpl, tmp_path, 
     last = json.loads(rows.read_text().splitlines()[-1])
     chosen = tables.best_trial(gfpl.trials)
     assert (last["val_acc"], last["test_acc"]) == (chosen["last_val_acc"], chosen["last_test_acc"])
-    out = capsys.readouterr().out
-    assert "val_acc" in out and f" report {gfpl.folder}\n" in out, "the page of the search that found it"
+    assert "val_acc" in capsys.readouterr().out
 
 
 def test_the_final_check_is_the_same_play_on_a_fresh_seed(gfpl):
@@ -133,17 +132,6 @@ def test_labels_of_test_rows_do_not_change_the_search(honest, tmp_path, monkeypa
 
 
 @pytest.mark.long  # a search of Ray's
-def test_a_diverging_trial_is_told_apart_and_never_chosen(tmp_path):
-    space = tmp_path / "space.py"
-    space.write_text("SPACE = [{'lr': 1.0, 'momentum': 0.99, 'lam': 50.0}, {'lr': 0.01, 'momentum': 0.5, 'lam': 1.0}]")
-    got = searched(tmp_path, f"--algo fedproto --space {space} --rounds 6 --scheduler none --max-concurrent 1 " + QUICK)
-    trials = got.trials.set_index("config/lr")
-    assert trials.loc[1.0, "status"] == "diverged" and "diverged in round" in trials.loc[1.0, "reason"]
-    assert trials.loc[0.01, "status"] == "finished"
-    assert yaml.safe_load((got.folder / "best.yaml").read_text())["hyperparameters"]["lr"] == 0.01
-
-
-@pytest.mark.long  # a search of Ray's
 def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
     space = tmp_path / "space.py"
     space.write_text("SPACE = [{'lam': 50.0}]")
@@ -158,12 +146,6 @@ def test_a_search_in_which_everything_diverges_says_so(tmp_path, capsys):
 
 
 @pytest.mark.long  # a search of Ray's
-def test_a_grid_is_gone_through_once_after_the_default(tmp_path):
-    got = searched(tmp_path, "--algo fedrep --space paper --rounds 2 --scheduler none --max-concurrent 1 " + QUICK)
-    assert got.trials["config/head_epochs"].tolist() == [1, 3, 5, 10]
-
-
-@pytest.mark.long  # a search of Ray's
 def test_a_time_budget_ends_the_search(tmp_path, capsys):
     arguments = f"--algo local --trials 500 --rounds 40 --time-budget 2 --name run --storage-path {tmp_path} " + QUICK
     status = search.main(arguments.split())
@@ -174,30 +156,12 @@ def test_a_time_budget_ends_the_search(tmp_path, capsys):
     assert "time budget reached: " in capsys.readouterr().out
 
 
-@pytest.mark.long  # a search of Ray's
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--scheduler hyperband --searcher gp",
-        "--scheduler median --searcher cmaes",
-        "--scheduler pbt",
-        "--scheduler none --searcher nsga2",
-        "--searcher random",
-    ],
-)
+@pytest.mark.long  # searches of Ray's; tests/golden has the other searchers and schedulers
+@pytest.mark.parametrize("arguments", ["--scheduler hyperband --searcher gp", "--scheduler median --searcher cmaes"])
 def test_every_scheduler_and_searcher_ends_with_a_best_configuration(arguments, tmp_path):
     got = searched(tmp_path, f"--algo fedproto --trials 4 --rounds 3 {arguments} " + QUICK)
     assert len(got.trials) == 4 and set(got.trials["status"]) <= {"finished", "stopped"}
     assert (got.folder / "best.yaml").exists() and got.trials["config/lam"].iloc[0] == 1.0
-
-
-@pytest.mark.long  # a search of Ray's
-def test_the_same_seed_searches_the_same(honest, tmp_path):
-    again = searched(tmp_path / "again", ONE_BY_ONE)
-    same = [c for c in honest.trials if c not in ("trial", "seconds")]
-    pd.testing.assert_frame_equal(honest.trials[same], again.trials[same])
-    other = searched(tmp_path / "other", ONE_BY_ONE.replace("--seed 3", "--seed 4").replace("--trials 4", "--trials 2"))
-    assert other.trials["config/lr"][1] not in set(honest.trials["config/lr"])
 
 
 def test_the_final_check_reports_a_diverged_run_as_such():
@@ -208,10 +172,3 @@ def test_the_final_check_reports_a_diverged_run_as_such():
     federation = partitioning.partition(data, SMALL, 0)
     row = fresh_seeds.last_round(outcome_of(experiment, {}, federation, Budget("rounds", 6)), BY_ACCURACY)
     assert np.isnan(row["test_acc"]) and "diverged in round" in row["reason"]
-
-
-def test_a_trial_larger_than_the_machine_is_refused_before_any_trial(tmp_path, capsys):
-    arguments = f"--algo local --cpus-per-trial 4096 --no-dashboard --storage-path {tmp_path}"
-    assert search.main(arguments.split()) == 2
-    assert "a trial needs 4096 CPU, but the cluster has" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

@@ -6,14 +6,13 @@ import itertools
 
 import pytest
 
-from fedtune.commands import list as list_command
 from fedtune.core.errors import UserError
 from fedtune.core.hyper import hyperparameters
 from fedtune.experiment import registry
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.trainables.fedprox import FedProx
-from fedtune.tuning import shared, space, space_check
+from fedtune.tuning import shared, space
 
 FILES = [name for name in registry.names() if registry.spaces(name)]
 # (algorithm, hyperparameter) -> why its space lacks what all others search
@@ -110,17 +109,4 @@ def test_a_space_that_gives_shared_names_a_range_of_its_own_is_an_error() -> Non
 def test_a_range_by_optimiser_needs_one_optimiser() -> None:
     fedprox = Experiment(algorithm="fedprox", scenario=Scenario())
     with pytest.raises(UserError, match="the range of lr in space 'default' depends on optimizer, which is searched"):
-        space_check.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)
-
-
-def test_two_spaces_stand_side_by_side_with_their_differences_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list_command.main(["fedbabu", "fedprox"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    rows = {line[1] if line[0] == "*" else line[0]: line for line in lines if line}
-    assert rows["lr"] == "lr 0.001..0.3 log 0.001..0.3 log".split()
-    assert rows["tune_lr"] == "* tune_lr 0.0001..0.3 log -".split() and rows["mu"][:3] == ["*", "mu", "-"]
-    assert list_command.main(["fedavg", "fedavg:wide", "--scenario", "fedpa-mnist-a1"]) == 0
-    out = capsys.readouterr().out
-    assert "1e-05..0.01 log" in out and "search spaces on fedpa-mnist-a1" in out
-    for wrong in ("fedbabu --scenario digits-w4", "fedbabu fedprox fedavg", "fedbabu fedprx", "fedbabu fedprox:wid"):
-        assert list_command.main(wrong.split()) == 2
+        space.checked("default", space.with_shared(FedProx, "mu", "optimizer"), fedprox)

@@ -8,31 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.searches import QUICK, configuration, searched
+from support.searches import QUICK, Listed, configuration, searched
 
+from fedtune.analysis.simulation.simulated_search import SimulatedRound, SimulatedSearch
 from fedtune.core.budget import Budget
 from fedtune.core.metrics import METRIC
 from fedtune.tuning import plan, schedulers, searchers
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.simulated_search import SimulatedRound, SimulatedSearch
-from fedtune.tuning.space_types import Config, Space
-
-
-class Listed:
-    """A searcher that suggests numbers in order, and remembers how their trials ended."""
-
-    def __init__(self) -> None:
-        self.ended: dict[str, dict[str, Any]] = {}
-
-    def suggest(self, trial_id: str) -> Config:
-        return {"n": int(trial_id)}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        assert trial_id not in self.ended
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any]) -> None:
-        assert trial_id not in self.ended
-        self.ended[trial_id] = result
+from fedtune.tuning.space_types import Space
 
 
 def simulated(

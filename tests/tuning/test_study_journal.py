@@ -171,7 +171,6 @@ def test_a_report_and_a_dashboard_rank_hyperparameters_alike(
     if how == "stopped":
         note = plots.importance(study).layout.title.text.replace("<br>", " ")
         assert "optuna-dashboard counts the finished trials" in re.sub("<[^>]*>", "", note)
-        assert "finished" in study.user_attrs["importance"]
 
 
 def test_a_resumed_search_begins_the_file_anew_and_has_every_trial_once(tmp_path: Path) -> None:

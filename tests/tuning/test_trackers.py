@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import random
 import shutil
@@ -17,13 +16,11 @@ import pytest
 from support.searches import QUICK, searched
 from support.wandb_files import run_of
 
-from fedtune.cluster.ray_internals import environment
 from fedtune.commands import search
 from fedtune.core.errors import UserError
 from fedtune.runs.tables import rounds_frame
 from fedtune.tuning.callbacks import trackers
 from fedtune.tuning.callbacks.trackers import TrialLogger
-from fedtune.tuning.options.search import SearchOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # theirs
 
@@ -42,21 +39,15 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "PAUSE", 0.0)
-
-
 class Fake:
     """A tool that keeps what it is told, and can be told to fail."""
 
     def __init__(self) -> None:
         self.told: dict[str, tuple[Any, ...]] = {}
-        self.failures = 0
+        self.failing = False
 
     def add(self, trial: str, config: dict[str, Any], rows: Sequence[dict[str, Any]], how: str) -> None:
-        if self.failures:
-            self.failures -= 1
+        if self.failing:
             raise OSError("no answer from the server")
         self.told[trial] = (config, [row["round"] for row in rows], how)
 
@@ -108,16 +99,9 @@ def test_a_tool_is_told_of_each_trial_when_it_has_ended() -> None:
     assert tool.told == ended | {"never began": ({"lam": 11.0, "rate": 0.1}, [], "failed")}
 
 
-def test_a_tool_that_fails_now_and_then_misses_nothing(capsys: pytest.CaptureFixture) -> None:
-    tool = Fake()
-    tool.failures = trackers.TRIES - 1
-    told(tool, a_search)
-    assert set(tool.told) == set(ENDS) and not capsys.readouterr().err
-
-
 def test_a_tool_that_fails_for_good_does_not_end_the_search(capsys: pytest.CaptureFixture) -> None:
     tool = Fake()
-    tool.failures = 1000
+    tool.failing = True
     told(tool, a_search, "wandb")
     said = " ".join(capsys.readouterr().err.split())
     assert "note: logging to wandb stopped (no answer from the server); rounds.parquet has everything" in said
@@ -157,14 +141,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
 def plan(folder: Path, algorithm: str = "gfpl") -> Any:
     about = SimpleNamespace(name=algorithm, seed=3, configuration=dict)
     options = SimpleNamespace(logger=["mlflow"])
-    storage = SimpleNamespace(name="runs")
-    place = {"folder": folder / "run", "storage": storage, "name": "run", "scenario": "digits-w4"}
+    place = {"folder": folder / "run", "name": "run", "scenario": "digits-w4"}
     return SimpleNamespace(workload=about, options=options, **place)
 
 
 def made(name: str, folder: Path, algorithm: str = "gfpl") -> trackers.Tracker:
-    with environment(dict(trackers.KINDS[name].environment)):
-        return trackers.KINDS[name](plan(folder, algorithm))
+    return trackers.KINDS[name](plan(folder, algorithm))
 
 
 def stored(name: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -240,7 +222,7 @@ def test_a_tool_holds_every_round_to_the_last_digit(name: str, tmp_path: Path) -
     told(made(name, tmp_path), a_search)
     assert_holds(name, tmp_path, rounds_frame(WHOLE), HOW)
     for trial, run in stored(name, tmp_path).items():
-        assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == "runs/run"
+        assert run["config"] == {"lam": str(float(len(trial))), "rate": "0.1"} and run["of"] == f"{tmp_path.name}/run"
         assert run["state"] == {"mlflow": "FINISHED", "wandb": 0}[name]
 
 
@@ -287,7 +269,7 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match="--logger mlflow cannot be used: .*carrier-pigeon") as error:
         with trackers.opened(plan(tmp_path)):
             pass
-    assert "\n" not in str(error.value) and "MLFLOW_DISABLE_TELEMETRY" not in os.environ
+    assert "\n" not in str(error.value)
 
 
 # ---- in a search
@@ -314,17 +296,6 @@ def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1 and f"pip install 'fedtune[{name}]'" in complaint
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_tool_that_there_is_not_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    assert search.main("--algo local --logger neptune".split()) == 2
-    assert "--logger must be mlflow or wandb or tensorboard, but got 'neptune'" in capsys.readouterr().err
-
-
-def test_loggers_are_options_of_a_search_and_of_its_record() -> None:
-    options = SearchOptions(algo="local", logger=["wandb", "mlflow", "wandb"])  # type: ignore[arg-type]
-    assert options.logger == ("wandb", "mlflow") and SearchOptions(algo="local", logger="mlflow").logger == ("mlflow",)  # type: ignore[arg-type]
-    assert SearchOptions.from_record(json.loads(json.dumps({"options": options.to_record()}))) == options
 
 
 @pytest.mark.long  # a search of Ray's

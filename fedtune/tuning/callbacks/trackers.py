@@ -1,8 +1,7 @@
 """Experiment trackers that get every trial when it has ended: MLflow, Weights & Biases.
 
-Ray's own callbacks for them (ray.air.integrations, Ray 2.60) are not used: while the driver waits, MLflow's takes 80 s
-for 80 rounds of 30 metrics in SQLite, a transaction each, and W&B's starts two processes for every trial (58 s); both
-begin a second run for a trial that a resumed search continues.  Here a thread writes a trial's rounds in one batch.
+Ray's own callbacks for them (ray.air.integrations) take seconds a trial, for which the driver waits, and begin a second
+run for a trial that a resumed search continues.  Here a thread writes a trial's rounds in one batch.
 
 Nothing is sent out: the store is a file and W&B is offline, unless the user's environment says otherwise.
 """
@@ -19,11 +18,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from numbers import Number
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ray.tune import Callback
 
-from fedtune.cluster.ray_internals import environment
 from fedtune.core.errors import UserError
 from fedtune.core.metrics import metrics_in
 from fedtune.core.terminal import say
@@ -40,18 +38,10 @@ INTERRUPTED = "interrupted"  # the status of a trial that a resumed search may g
 TIME = "timestamp"  # the key of a row's time
 AT_ONCE = 1000  # metrics that MLflow takes in one call
 LONGEST = 128  # letters of a run's id that W&B takes
-TRIES, PAUSE = 5, 1.0  # failures in a row after which logging stops, and the seconds between them
-QUIET: dict[str, Any] = {"silent": True, "console": "off", "x_save_requirements": False} | dict.fromkeys(
-    (
-        "disable_git",
-        "disable_code",
-        "disable_job_creation",
-        "x_disable_stats",
-        "x_disable_meta",
-        "x_disable_machine_info",
-    ),
-    True,
-)  # W&B's settings: it looks at nothing but what it is given
+# W&B's settings: it looks at nothing but what it is given
+QUIET: dict[str, Any] = {"silent": True, "console": "off", "x_save_requirements": False}
+QUIET |= dict.fromkeys(("disable_git", "disable_code", "disable_job_creation", "x_disable_stats"), True)
+QUIET |= dict.fromkeys(("x_disable_meta", "x_disable_machine_info"), True)
 LAST = 60.0  # seconds that a search waits at its end for what is not logged yet
 
 
@@ -61,10 +51,10 @@ class MLflow:
     The tag `status` is written last: a run that has it is whole.
     """
 
-    environment: ClassVar = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
-
     def __init__(self, p: SearchPlan) -> None:
         """Open the store, which is made where there is none."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow import MlflowClient
 
         self.about, parent = _about(p), p.folder.parent
@@ -111,10 +101,9 @@ class MLflow:
 class WandB:
     """Runs of Weights & Biases, offline in the study's folder (`wandb sync` uploads them), or as WANDB_MODE says."""
 
-    environment: ClassVar = {"WANDB_ERROR_REPORTING": "false"}
-
     def __init__(self, p: SearchPlan) -> None:
         """Set up the state; nothing is written yet."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         self.wandb, self.about = wandb, _about(p)
@@ -160,7 +149,7 @@ assert (*KINDS, TENSORBOARD) == LOGGERS  # Ray itself writes TensorBoard's files
 
 
 class TrialLogger(Callback):
-    """Logs a search's trials to a tracker from a thread, so that rounds do not wait; stops after five failures."""
+    """Logs a search's trials to a tracker from a thread, so that rounds do not wait; an error ends the logging."""
 
     def __init__(self, name: str, tool: Tracker, configuration: Callable[[Config], Config]) -> None:
         """configuration: all hyperparameters under a trial's values.  The driver sets what each trial reported."""
@@ -212,15 +201,11 @@ class TrialLogger(Callback):
 
     def _work(self) -> None:
         while tell := self._waiting.get():
-            for left in reversed(range(TRIES)):
-                try:
-                    tell()
-                    break
-                except Exception as error:  # whatever a tool raises
-                    why = reason(str(error) or type(error).__name__)
-                    if not left:
-                        return say(f"note: logging to {self.name} stopped ({why}); rounds.parquet has everything")
-                    time.sleep(PAUSE)
+            try:
+                tell()
+            except Exception as error:  # whatever a tool raises, after tries of its own
+                why = reason(str(error) or type(error).__name__)
+                return say(f"note: logging to {self.name} stopped ({why}); rounds.parquet has everything")
 
 
 @contextmanager
@@ -229,8 +214,6 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
     with ExitStack() as stack:
         tellers = []
         for name in filter(KINDS.__contains__, p.options.logger):
-            wanted = {n: value for n, value in KINDS[name].environment.items() if n not in os.environ}
-            stack.enter_context(environment(wanted))
             try:
                 tool = KINDS[name](p)
             except Exception as error:  # whatever a tool raises
@@ -241,5 +224,5 @@ def opened(p: SearchPlan) -> Iterator[list[TrialLogger]]:
 
 def _about(p: SearchPlan) -> dict[str, Any]:
     """What every run of a search says of it."""
-    what = {"algorithm": p.workload.name, "scenario": p.scenario, "seed": p.workload.seed}
-    return {"search": f"{p.storage.name}/{p.name}"} | what
+    search = f"{p.folder.parent.name}/{p.name}"
+    return {"search": search, "algorithm": p.workload.name, "scenario": p.scenario, "seed": p.workload.seed}

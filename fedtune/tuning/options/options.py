@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from fedtune.core.workload import Workload
     from fedtune.experiment.experiment import Experiment
 
-OF_ENGINE = (
-    *("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric"),
-    "executor",
-)
+OF_ENGINE = ("scenario", "preset", "data_dir", "download", "device", "start_from", "start", "metric", "executor")
 SEEDS = 2**32 - 1 - 3 * FEW  # the largest seed: those that follow it, of trials, choices, checks, are to fit 32 bits
-STARTS = ("common", "own")
 
 
 def canonical(algo: str) -> str:
@@ -114,7 +110,7 @@ class ExperimentOptions:
         "common",
         "how clients' personal parts start: alike or not; common: from the same weights, own: each from its own "
         "(default common)",
-        choices=STARTS,
+        choices=("common", "own"),
         group=WHAT,
         rare=True,
     )
@@ -182,16 +178,14 @@ class ExperimentOptions:
         cls = registry.find(algo)
         given_fields, fixed = self.split(hyperparameters(cls))
         scenario, fields, files = user_scenario.taken(self.scenario, given_fields)
-        own = user_files.merged(files, own)  # in this order, as those of data are described
+        own = user_files.merged(files, own)
         require_device(self.device)
-        pinned, given = fixed, tuple(n for n in vars(scenario) if n in fields)  # in one order
-        start_from = ""
+        start_from, metrics = "", tuple[str, ...]()
         if self.start_from:
             from fedtune.experiment import initial_weights
 
             start_from, file = initial_weights.take(self.start_from)
             own = user_files.merged(own, [file])
-        metrics: tuple[str, ...] = ()
         if self.metric:
             from fedtune.experiment import user_metrics
 
@@ -205,9 +199,9 @@ class ExperimentOptions:
             seed=self.seed,
             executor=self.executor,
             device=self.device,
-            pinned=pinned,
+            pinned=fixed,
             preset=self.preset,
-            given=given,
+            given=tuple(n for n in vars(scenario) if n in fields),
             start=self.start,
             start_from=start_from,
             metrics=metrics,
@@ -218,7 +212,7 @@ class ExperimentOptions:
         )
         experiment.check()
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
-        return replace(experiment, pinned={n: declared[n].check(v) for n, v in pinned.items()})
+        return replace(experiment, pinned={n: declared[n].check(v) for n, v in fixed.items()})
 
     @property
     def set_fields(self) -> dict[str, Any]:
@@ -232,8 +226,7 @@ class ExperimentOptions:
     def split(self, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         """The scenario's fields that are given, also by --set, and the hyperparameters that are fixed.
 
-        own: the algorithm's hyperparameters.  UserError for a name of --set that is none of these, has an option of
-        its own, or is given twice.
+        own: the algorithm's hyperparameters.  UserError for a name of --set that is none of these or is given twice.
         """
         from fedtune.core.hyper import hyperparameters
         from fedtune.experiment.scenario import FLAGS, Scenario
@@ -282,7 +275,11 @@ class ExperimentOptions:
     def with_typed(self, workload: Workload) -> Self:
         """The options with the types of value that the workload declares.  Paths become absolute."""
         if self.is_program:
-            return self if naming.is_command(self.algo) else replace(self, algo=str(_place(self.algo)))
+            return (
+                self
+                if naming.is_command(self.algo)
+                else replace(self, algo=str(Path(self.algo).expanduser().resolve()))
+            )
         from fedtune.experiment import user_scenario
 
         experiment = cast("Experiment", workload)
@@ -299,7 +296,8 @@ class ExperimentOptions:
 
     def to_record(self) -> dict[str, Any]:
         """The options as run.json holds them."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "recorded"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "recorded"}
+        return {n: dict(value) if isinstance(value, Mapping) else value for n, value in values.items()}
 
     @classmethod
     def from_record(cls, content: Mapping[str, Any]) -> Self:
@@ -313,17 +311,5 @@ class ExperimentOptions:
             values = values | {"executor": content["executor"]}  # the executor that was chosen for `auto`
         if strange := set(values) - {f.name for f in fields(cls) if f.name != "recorded"}:
             raise UserError(f"the record has options that this fedtune does not know: {', '.join(sorted(strange))}")
-        return cls(**values, recorded=_recorded(content))
-
-
-def _place(path: str) -> Path:
-    return Path(path).expanduser().resolve()
-
-
-def _recorded(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's entries about the scenario, the defaults, the space and the program."""
-    return {name: content[name] for name in ("scenario", "defaults", "space", "program") if name in content}
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+        recorded = {n: content[n] for n in ("scenario", "defaults", "space", "program") if n in content}
+        return cls(**values, recorded=recorded)

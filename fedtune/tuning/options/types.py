@@ -35,18 +35,18 @@ def number(kind: type[int] | type[float], low: float, high: float, rule: str = "
 positive_int = number(int, 1, MANY)
 small_int = number(int, 1, FEW)  # of things that are created one by one before a search begins
 above_zero = number(float, 1e-9, LONG, f"a number above 0, at most {LONG:,}")
-SHARE = f"a fraction below 1 or a whole number of at most {FEW:,}"
 
 
-def share(value: Any, rule: str = SHARE) -> float:
-    """A fraction of a GPU, or so many whole ones; UserError with the rule otherwise."""
+def share(value: Any, also: str = "") -> float:
+    """A fraction of a GPU, or so many whole ones; UserError otherwise.  also: another value that the rule names."""
+    rule = f"a fraction below 1 or a whole number of at most {FEW:,}{also}"
     parsed: float = number(float, 0, FEW, rule)(value)
     return parsed if parsed < 1 else number(int, 1, FEW, rule)(parsed)
 
 
 def gpus(value: Any) -> float | str:
     """A number of GPUs, or auto; UserError otherwise."""
-    return AUTO if value == AUTO else share(value, f"{SHARE}, or {AUTO}")
+    return AUTO if value == AUTO else share(value, f", or {AUTO}")
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -118,12 +118,12 @@ def _plain(default: Any) -> Callable[[Any], Any]:
     """What parses an option that has no parser of its own: a switch, names and values, or a text."""
 
     def parse(value: Any) -> Any:
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if isinstance(default, bool):
             fits, rule = isinstance(value, bool), "true or false"
         elif default is MISSING:
             fits, rule = is_mapping(value), "names and values"
         else:
-            value = os.fspath(value) if isinstance(value, os.PathLike) else value
             fits, rule = isinstance(value, str), "a text"
         if not fits:
             raise UserError(f"must be {rule}, but got {shown(value)}")
