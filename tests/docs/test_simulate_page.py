@@ -98,9 +98,9 @@ def test_what_is_said_of_equals() -> None:
     three = {name: of for name, of in EQUALS.items() if "3 × 3" in name}
     assert f"three searches are wrong in at most {max(of[2] for of in three.values())} % of comparisons" in PAGE
     few = {n: of[-1] for n, of in EQUALS.items() if n.startswith("few rows")}
-    assert abs(few["few rows, 3 × 3, chosen by three seeds"] - 50) < 5
-    assert abs(few["few rows, 5 × 3, chosen by three seeds"] - 90) < 5
-    default = [of for name, of in three.items() if "chosen" in name]
+    assert abs(few["few rows, 3 × 3, three choose"] - 50) < 5
+    assert abs(few["few rows, 5 × 3, three choose"] - 90) < 5
+    default = [of for name, of in three.items() if "choose" in name]
     said = " ".join((ROOT / "docs" / "how-to" / "compare.md").read_text().split())
     each, comparisons, wrong = (f"{min(of)} to {max(of)} %" for of in list(zip(*default, strict=True))[:3])
     assert f"{each} of the pairs had p below 5 %. After Holm's correction {comparisons} of the comparisons" in said
