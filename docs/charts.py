@@ -378,8 +378,9 @@ def regret() -> Picture:
     kept = pd.read_csv(RESULTS / "strategies.csv").set_index("strategy")
     for i, (table, rows) in enumerate(kept.groupby("table", sort=False)):
         left, top = 34 + 156 * (i % 3), 92 + 196 * (i // 3)
-        x, y = Axis(4, 32, left + 10, left + 116, log=True), Axis(0, 7.5 if "FedAvg" in str(table) else 3, top + 130, top)
-        up(p, y, (0, 2, 4, 6) if "FedAvg" in str(table) else (0, 1, 2, 3), left, left + 122)
+        most, ticks = (7.5, (0, 2, 4, 6)) if "FedAvg" in str(table) else (3, (0, 1, 2, 3))
+        x, y = Axis(4, 32, left + 10, left + 116, log=True), Axis(0, most, top + 130, top)
+        up(p, y, ticks, left, left + 122)
         p.text(left, top - 10, str(table), bold=True)
         budgets = (4, 8, 16, 32)
         for b in budgets:

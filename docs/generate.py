@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
@@ -135,14 +136,25 @@ def metrics() -> str:
 
 
 def scenarios() -> str:
-    """A row per named setting, with the fields that differ from the default setting's."""
-    base, shown = Scenario(), ("dataset", "model", "clients", "rounds", "partition")
-    rows = []
+    """A table for each family of names: the values that are usual in it, and by name what differs from them."""
+    families: dict[str, dict[str, dict[str, Any]]] = {}
     for name, scenario in SCENARIOS.items():
-        others = {f.name: getattr(scenario, f.name) for f in fields(Scenario) if f.name not in shown}
-        other = ", ".join(f"`{n}` {value}" for n, value in others.items() if value != getattr(base, n))
-        rows.append((f"`{name}`", *(getattr(scenario, n) for n in shown), other))
-    return table(("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"), rows)
+        families.setdefault(name.partition("-")[0], {})[name] = vars(scenario)
+    parts = []
+    for family, members in families.items():
+        usual = {}
+        for field, default in vars(Scenario()).items():
+            counts = Counter(values[field] for values in members.values())
+            usual[field] = max(counts, key=lambda value: (counts[value], value == default))  # noqa: B023
+        rows = [(f"`{name}`", differing(values, usual)) for name, values in members.items()]
+        parts += [f"Usual in `{family}-…`: {differing(usual, vars(Scenario()))}."] * (usual != vars(Scenario()))
+        parts += [table(("name", "what differs"), rows)]
+    return "\n\n".join(parts)
+
+
+def differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """The values that are not those of others, each with its name."""
+    return ", ".join(f"`{name}` {value}" for name, value in values.items() if value != others[name])
 
 
 def defaults() -> str:
@@ -172,12 +184,12 @@ PUBLIC = {  # the names that the page on Python shows; of `fedtune` and `plots` 
 
 def public(module: str) -> str:
     """A row per public name with what it is; on the site, its whole docstring below."""
-    rows, places = [], []
+    rows = []
     for name in PUBLIC[module]:
         said = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
         rows.append((f"`{name}`", " ".join(said.partition("\n\n")[0].split())))
-        places.append(f"<!-- python: {module}.{name} -->")
-    return table(("name", "what it is"), rows) + "\n\n" + "\n\n".join(places)
+    shown = ",".join(f"{module}.{name}" for name in PUBLIC[module])
+    return table(("name", "what it is"), rows) + f"\n\n<!-- python: {shown} -->"
 
 
 def commands() -> str:
