@@ -158,11 +158,12 @@ def differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> str:
 
 
 def defaults() -> str:
-    """The fields of a setting, with their defaults."""
-    rows = []
-    for f in fields(Scenario):
-        what = f.metadata["hp"].help if "hp" in f.metadata else f.metadata["help"]
-        rows.append((f"`{f.name}`", getattr(Scenario(), f.name), what))
+    """The fields of a setting that are no hyperparameters, with their defaults."""
+    rows = [
+        (f"`{f.name}`", getattr(Scenario(), f.name), f.metadata["help"])
+        for f in fields(Scenario)
+        if f.name not in hyperparameters(Scenario)
+    ]
     return table(("field", "value", "what it is"), rows)
 
 
