@@ -34,10 +34,12 @@ from fedtune.tuning.space_types import Under
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
+TEXTS = {".py", ".js", ".css", ".html", ".j2", ".sh"}
 PAGES = (
     *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios")),
     "how-to/search.md",
 )
+ABOUT = "background/architecture.md"  # its figures of lines may be a tenth old
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
 
 
@@ -215,6 +217,48 @@ def options() -> str:
     return table(("option", "of", "what it does"), rows)
 
 
+SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable unkeepable widening".split()
+ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, and its files
+    "users' code": (1.3, "fedtune/user_code/* fedtune/experiment/user_* fedtune/nn/user_* fedtune/runs/user_*"),
+    "stack or loop": (
+        0.75,
+        "fedtune/engine/executor_choice.py fedtune/engine/repeating.py fedtune/engine/[bc]l*.py",
+    ),
+    "programs and Flower": (3.3, "fedtune/programs/*"),
+    "Ray": (1.1, "fedtune/cluster/*"),
+    "options, records, ranges": (
+        1.9,
+        "fedtune/tuning/options/* fedtune/tuning/ranges.py fedtune/tuning/domains.py fedtune/runs/schema.py",
+    ),
+    "searchers, driver, callbacks": (
+        2.5,
+        f"{' '.join(f'fedtune/tuning/{n}*' for n in SEARCH)} fedtune/tuning/callbacks/*",
+    ),
+    "report and live page": (3.2, "fedtune/reporting/**/*"),
+    "comparison": (1.8, "fedtune/studies/comparison/*"),
+    "users' data": (2.1, "fedtune/data/user_*"),
+    "conformance": (1.5, "fedtune/conformance/*"),
+    "research": (2.4, "analysis/*/*.py analysis/reproduce.py analysis/tabulate.py analysis/simulate.py"),
+    "benchmarks": (1.6, "benchmarks/*"),
+    "`fedtune/`": (34.5, "fedtune/**/*"),
+    "`analysis/`": (6, "analysis/**/*"),
+    "`tests/`": (38, "tests/**/*"),
+}
+
+
+def thousand_lines(room: str) -> float:
+    """Lines of all that is run or drawn in a room, by the thousand."""
+    files = {file for pattern in ROOMS[room][1].split() for file in FOLDER.parent.glob(pattern) if file.suffix in TEXTS}
+    return sum(len(file.read_text().splitlines()) for file in files) / 1000
+
+
+def rooms() -> str:
+    """A row per room: its lines, and how many it may have."""
+    return table(
+        ("room", "thousand lines", "budget"), [(n, f"{thousand_lines(n):.1f}", b) for n, (b, _) in ROOMS.items()]
+    )
+
+
 PARTS = {
     "commands": commands,
     "options": options,
@@ -229,6 +273,7 @@ PARTS = {
     "scenarios": scenarios,
     "defaults": defaults,
     "schedulers": early_stopping,
+    "rooms": rooms,
 }
 
 
@@ -241,7 +286,7 @@ def filled(page: str) -> str:
 
 def main() -> None:
     """Bring every page up to date."""
-    for name in PAGES:
+    for name in (*PAGES, ABOUT):
         (FOLDER / name).write_text(filled((FOLDER / name).read_text()))
 
 
