@@ -365,8 +365,7 @@ def transfer() -> Picture:
     return p
 
 
-REGRET = {"TPE, ASHA (the default)": "blue", "random, none": "axis", "CMA-ES, ASHA": "red"}
-TABLES = ("FedAvg", "FedProto", "GFPL", *(f"{a}, few rows of Fashion-MNIST" for a in ("FedAvg", "FedProto", "GFPL")))
+REGRET = {"TPE, ASHA": "blue", "random, none": "axis", "CMA-ES, ASHA": "red"}
 
 
 def regret() -> Picture:
@@ -376,20 +375,21 @@ def regret() -> Picture:
         470, "What a search leaves on the table", "regret in points, mean of 200 simulated searches with 95 % interval"
     )
     p.legend(54, [("blue", "TPE, ASHA: default"), ("red", "CMA-ES, ASHA"), ("axis", "random")])
-    for i, table in enumerate(TABLES):
+    kept = pd.read_csv(RESULTS / "strategies.csv").set_index("strategy")
+    for i, (table, rows) in enumerate(kept.groupby("table", sort=False)):
         left, top = 34 + 156 * (i % 3), 92 + 196 * (i // 3)
-        x, y = Axis(4, 32, left + 10, left + 116, log=True), Axis(0, 7.5 if "FedAvg" in table else 3, top + 130, top)
-        up(p, y, (0, 2, 4, 6) if "FedAvg" in table else (0, 1, 2, 3), left, left + 122)
-        p.text(left, top - 10, table.split(",")[0] + (", few rows" if "," in table else ", digits"), bold=True)
+        most, ticks = (7.5, (0, 2, 4, 6)) if "FedAvg" in str(table) else (3, (0, 1, 2, 3))
+        x, y = Axis(4, 32, left + 10, left + 116, log=True), Axis(0, most, top + 130, top)
+        up(p, y, ticks, left, left + 122)
+        p.text(left, top - 10, str(table), bold=True)
         budgets = (4, 8, 16, 32)
         for b in budgets:
             p.text(x(b), top + 146, f"{b}", "note", "middle")
-        rows = {row[0]: row[2:] for row in page_table("background/simulate.md", table)[1]}
         for strategy in reversed(REGRET):
-            found = [tuple(map(float, cell.split(" ± "))) for cell in rows[strategy]]
-            p.line([(x(b), y(mean)) for b, (mean, _) in zip(budgets, found, strict=True)], REGRET[strategy], 2)
-            for b, (mean, half) in zip(budgets, found, strict=True):
-                spread(p, x(b), y, mean, half, REGRET[strategy])
+            row = rows.loc[strategy]
+            p.line([(x(b), y(row[f"regret_{b}"])) for b in budgets], REGRET[strategy], 2)
+            for b in budgets:
+                spread(p, x(b), y, row[f"regret_{b}"], row[f"half_{b}"], REGRET[strategy])
     p.text(240, 462, "budget, in trials that are trained to the end", "note", "middle")
     return p
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
@@ -33,10 +34,12 @@ from fedtune.tuning.space_types import Under
 from fedtune.user_code import command_help
 
 FOLDER = Path(__file__).parent
+TEXTS = {".py", ".js", ".css", ".html", ".j2", ".sh"}
 PAGES = (
     *(f"reference/{name}.md" for name in ("algorithms", "commands", "metrics", "python", "scenarios")),
     "how-to/search.md",
 )
+ABOUT = "background/architecture.md"  # its figures of lines may be a tenth old
 ALGORITHMS = {name: registry.find(name) for name in registry.names()}
 
 
@@ -135,22 +138,34 @@ def metrics() -> str:
 
 
 def scenarios() -> str:
-    """A row per named setting, with the fields that differ from the default setting's."""
-    base, shown = Scenario(), ("dataset", "model", "clients", "rounds", "partition")
-    rows = []
+    """A table for each family of names: the values that are usual in it, and by name what differs from them."""
+    families: dict[str, dict[str, dict[str, Any]]] = {}
     for name, scenario in SCENARIOS.items():
-        others = {f.name: getattr(scenario, f.name) for f in fields(Scenario) if f.name not in shown}
-        other = ", ".join(f"`{n}` {value}" for n, value in others.items() if value != getattr(base, n))
-        rows.append((f"`{name}`", *(getattr(scenario, n) for n in shown), other))
-    return table(("name", "data set", "model", "clients", "rounds", "partition", "other fields that differ"), rows)
+        families.setdefault(name.partition("-")[0], {})[name] = vars(scenario)
+    parts = []
+    for family, members in families.items():
+        usual = {}
+        for field, default in vars(Scenario()).items():
+            counts = Counter(values[field] for values in members.values())
+            usual[field] = max(counts, key=lambda value: (counts[value], value == default))  # noqa: B023
+        rows = [(f"`{name}`", differing(values, usual)) for name, values in members.items()]
+        parts += [f"Usual in `{family}-…`: {differing(usual, vars(Scenario()))}."] * (usual != vars(Scenario()))
+        parts += [table(("name", "what differs"), rows)]
+    return "\n\n".join(parts)
+
+
+def differing(values: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """The values that are not those of others, each with its name."""
+    return ", ".join(f"`{name}` {value}" for name, value in values.items() if value != others[name])
 
 
 def defaults() -> str:
-    """The fields of a setting, with their defaults."""
-    rows = []
-    for f in fields(Scenario):
-        what = f.metadata["hp"].help if "hp" in f.metadata else f.metadata["help"]
-        rows.append((f"`{f.name}`", getattr(Scenario(), f.name), what))
+    """The fields of a setting that are no hyperparameters, with their defaults."""
+    rows = [
+        (f"`{f.name}`", getattr(Scenario(), f.name), f.metadata["help"])
+        for f in fields(Scenario)
+        if f.name not in hyperparameters(Scenario)
+    ]
     return table(("field", "value", "what it is"), rows)
 
 
@@ -172,12 +187,12 @@ PUBLIC = {  # the names that the page on Python shows; of `fedtune` and `plots` 
 
 def public(module: str) -> str:
     """A row per public name with what it is; on the site, its whole docstring below."""
-    rows, places = [], []
+    rows = []
     for name in PUBLIC[module]:
         said = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
         rows.append((f"`{name}`", " ".join(said.partition("\n\n")[0].split())))
-        places.append(f"<!-- python: {module}.{name} -->")
-    return table(("name", "what it is"), rows) + "\n\n" + "\n\n".join(places)
+    shown = ",".join(f"{module}.{name}" for name in PUBLIC[module])
+    return table(("name", "what it is"), rows) + f"\n\n<!-- python: {shown} -->"
 
 
 def commands() -> str:
@@ -202,6 +217,48 @@ def options() -> str:
     return table(("option", "of", "what it does"), rows)
 
 
+SEARCH = "driver optuna_searcher promotion saved_state schedulers searchers trainable widening".split()
+ROOMS: dict[str, tuple[float, str]] = {  # thousand lines that a room may have, and its files
+    "users' code": (1.3, "fedtune/user_code/* fedtune/experiment/user_* fedtune/nn/user_* fedtune/runs/user_*"),
+    "stack or loop": (
+        0.75,
+        "fedtune/engine/executor_choice.py fedtune/engine/repeating.py fedtune/engine/[bc]l*.py",
+    ),
+    "programs and Flower": (3.3, "fedtune/programs/*"),
+    "Ray": (1.1, "fedtune/cluster/*"),
+    "options, records, ranges": (
+        1.9,
+        "fedtune/tuning/options/* fedtune/tuning/ranges.py fedtune/tuning/domains.py fedtune/runs/schema.py",
+    ),
+    "searchers, driver, callbacks": (
+        2.5,
+        f"{' '.join(f'fedtune/tuning/{n}*' for n in SEARCH)} fedtune/tuning/callbacks/*",
+    ),
+    "report and live page": (3.2, "fedtune/reporting/**/*"),
+    "comparison": (1.8, "fedtune/studies/comparison/*"),
+    "users' data": (2.1, "fedtune/data/user_*"),
+    "conformance": (1.5, "fedtune/conformance/*"),
+    "research": (2.4, "analysis/*/*.py analysis/reproduce.py analysis/tabulate.py analysis/simulate.py"),
+    "benchmarks": (1.6, "benchmarks/*"),
+    "`fedtune/`": (34.5, "fedtune/**/*"),
+    "`analysis/`": (6, "analysis/**/*"),
+    "`tests/`": (38, "tests/**/*"),
+}
+
+
+def thousand_lines(room: str) -> float:
+    """Lines of all that is run or drawn in a room, by the thousand."""
+    files = {file for pattern in ROOMS[room][1].split() for file in FOLDER.parent.glob(pattern) if file.suffix in TEXTS}
+    return sum(len(file.read_text().splitlines()) for file in files) / 1000
+
+
+def rooms() -> str:
+    """A row per room: its lines, and how many it may have."""
+    return table(
+        ("room", "thousand lines", "budget"), [(n, f"{thousand_lines(n):.1f}", b) for n, (b, _) in ROOMS.items()]
+    )
+
+
 PARTS = {
     "commands": commands,
     "options": options,
@@ -216,6 +273,7 @@ PARTS = {
     "scenarios": scenarios,
     "defaults": defaults,
     "schedulers": early_stopping,
+    "rooms": rooms,
 }
 
 
@@ -228,7 +286,7 @@ def filled(page: str) -> str:
 
 def main() -> None:
     """Bring every page up to date."""
-    for name in PAGES:
+    for name in (*PAGES, ABOUT):
         (FOLDER / name).write_text(filled((FOLDER / name).read_text()))
 
 

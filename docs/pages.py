@@ -38,7 +38,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(lambda link: _there(link, page.file), part) for part in parts[::2]]
     text = PICTURE.sub(r'<img \2src="\3#only-light"\4><img \2src="\1#only-dark"\4>', "".join(parts))
-    return re.sub(r"^<!-- python: (\S+) -->$", r"::: \1", text, flags=re.M)
+    names = r"^<!-- python: (\S+) -->$"
+    return re.sub(names, lambda m: "\n\n".join(f"::: {n}" for n in m[1].split(",")), text, flags=re.M)
 
 
 def _targets(name: str) -> list[str]:

@@ -134,9 +134,10 @@ def test_paths_that_are_named_exist(name: str) -> None:
                 assert (ROOT / word).exists(), word
 
 
-def test_files_of_a_package_that_are_named_exist() -> None:
+@pytest.mark.parametrize("name", ["how-to/contributing", "background/architecture"])
+def test_files_of_a_package_that_are_named_exist(name: str) -> None:
     tops = [ROOT, *(ROOT / "fedtune").rglob("")]
-    for word in re.findall(r"`(\w+(?:/\w+)?\.py)`", page("how-to/contributing")):
+    for word in re.findall(r"`(\w+(?:/\w+)*\.py)`", page(name)):
         assert INVENTED.search(word) or any((top / word).exists() for top in tops), word
 
 
@@ -212,10 +213,17 @@ def test_generated_parts_are_those_of_the_declarations() -> None:
     for name in generate.PAGES:
         text = (ROOT / "docs" / name).read_text()
         assert generate.filled(text) == text, f"{name} is out of date: python docs/generate.py"
-    found = re.findall(
-        r"^<!-- (?!end|python)(.+) -->$", "".join(page(n.removesuffix(".md")) for n in generate.PAGES), re.M
-    )
+    pages = "".join(page(name.removesuffix(".md")) for name in (*generate.PAGES, generate.ABOUT))
+    found = re.findall(r"^<!-- (?!end|python)(.+) -->$", pages, re.M)
     assert sorted(found) == sorted(generate.PARTS)
+
+
+def test_rooms_are_about_as_large_as_their_table_says() -> None:
+    generate = generator()
+    rows = re.findall(r"^\| (.+) \| ([\d.]+) \| [\d.]+ \|$", page("background/architecture"), re.M)
+    assert [room for room, _ in rows] == [*generate.ROOMS]
+    for room, lines in rows:
+        assert generate.thousand_lines(room) == pytest.approx(float(lines), rel=0.1, abs=0.1), "python docs/generate.py"
 
 
 def test_every_metric_setting_algorithm_and_hyperparameter_is_on_its_page() -> None:

@@ -31,27 +31,17 @@ def told(question: str) -> dict[str, list[float]]:
     return {name: [float(cell.removesuffix(" %")) for cell in cells] for name, *cells in rows}
 
 
-FALSE, FOUND, NONE, REACHED = map(
-    told,
-    (
-        "How often was the algorithm called different from itself?",
-        "How often was a difference of two points found?",
-        "How often was there no verdict,",
-        "What choices reach on fresh seeds,",
-    ),
-)
+FALSE = told("How often was the algorithm called different from itself?")
+FOUND = told("How often was a difference of two points found?")
 
 
 def test_the_default_keeps_its_level_on_every_table() -> None:
-    assert FALSE.keys() == FOUND.keys() == NONE.keys() == REACHED.keys() == OURS.keys()
+    assert FALSE.keys() == FOUND.keys() == OURS.keys()
     missed = [100 - row[1] for row in FOUND.values()]
     assert f"misses {min(missed):.0f} to {max(missed):.0f} % of differences of two points" in PAGE
-    for none, found in zip(NONE.values(), FOUND.values(), strict=True):
-        assert min(found) == found[2] and min(found[3:]) > max(found[1:3])
-        assert none[4] < none[3] and found[4] >= found[3]
+    for found in FOUND.values():
+        assert min(found) == found[2] and min(found[3:]) > max(found[1:3]) and found[4] >= found[3]
     assert max(max(row[3:]) for row in FALSE.values()) < 5  # 3 × 3, however its searches choose
-    wrong = [100 * false[0] / (100 - NONE[name][0]) for name, false in FALSE.items()]
-    assert f"one search with nine fresh seeds calls {min(wrong):.0f} to {max(wrong):.0f} % different" in PAGE
     *cost, last = [Procedure(k, s).cost(32) for k, s in ((1, 9), (1, 3), (2, 3), (3, 3))]
     assert f"costs {', '.join(f'{c:g}' for c in (*cost, last))} and {last:g} trials of full length" in PAGE
 
@@ -85,8 +75,12 @@ def test_an_algorithm_against_itself(name: str, capsys: pytest.CaptureFixture[st
         reached += re.findall(r"what searches choose reaches ([\d.]+) % on fresh seeds", said)
     of = [[float(x) for x in row] for row in (rows[0], *rows[1:4], rows[6])]
     assert len(rows) == 7 and FALSE[name] == [row[1] for row in of]
-    assert FOUND[name] == [row[-1] for row in of] and NONE[name] == [row[0] for row in of]
-    assert REACHED[name] == [float(x) for x in reached[1:]]
+    assert FOUND[name] == [row[-1] for row in of]
+    none = [row[0] for row in of]  # what the page says of all tables: 15 to 42, 0.8 to 5.0, 0.1 to 3.0 %; 3 to 28 %
+    assert 15 <= none[0] <= 42.5 and 0.8 <= none[3] <= 5 and 0.1 <= none[4] <= 3 and none[4] < none[3]
+    assert 2.5 <= 100 * of[0][1] / (100 - none[0]) < 28.5
+    one, three = map(float, reached[1:])
+    assert abs(one - three) <= 0.065
 
 
 EQUALS = told("The columns are the share of pairs with p < 5 %")
@@ -98,9 +92,9 @@ def test_what_is_said_of_equals() -> None:
     three = {name: of for name, of in EQUALS.items() if "3 × 3" in name}
     assert f"three searches are wrong in at most {max(of[2] for of in three.values())} % of comparisons" in PAGE
     few = {n: of[-1] for n, of in EQUALS.items() if n.startswith("few rows")}
-    assert abs(few["few rows, 3 × 3, chosen by three seeds"] - 50) < 5
-    assert abs(few["few rows, 5 × 3, chosen by three seeds"] - 90) < 5
-    default = [of for name, of in three.items() if "chosen" in name]
+    assert abs(few["few rows, 3 × 3, three choose"] - 50) < 5
+    assert abs(few["few rows, 5 × 3, three choose"] - 90) < 5
+    default = [of for name, of in three.items() if "choose" in name]
     said = " ".join((ROOT / "docs" / "how-to" / "compare.md").read_text().split())
     each, comparisons, wrong = (f"{min(of)} to {max(of)} %" for of in list(zip(*default, strict=True))[:3])
     assert f"{each} of the pairs had p below 5 %. After Holm's correction {comparisons} of the comparisons" in said
