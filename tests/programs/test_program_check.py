@@ -88,17 +88,12 @@ TWICE = "it fails when it runs again: own failed with status 1"
 ROW = {
     "no seed": (DRAWS, "{lr} {lam}", SPACE, "noise", "advice: two runs without a seed differ: val_acc 0."),
     "no seed, effects": (DRAWS, "{lr} {lam}", SPACE, "hyperparameters", "skipped: figures differ from run to run"),
-    "seeds itself": (PLAIN, "", "", "noise", "advice: figures are equal whatever the seed"),
     "ignores its seed": (PLAIN, "{seed}", "", "noise", "advice: figures are equal whatever the seed"),
     "draws elsewhere": (DRAWS, "{seed}", "", "noise", "advice: the same seed gives other figures: val_acc 0."),
     "runs only once": (f"import os\nos.mkdir('results')\n{PLAIN}", "", "", "noise", f"failed: {TWICE}"),
     "fails after its figures": (
         *("import sys\n" + PLAIN.replace("4", "int(sys.argv[1])") + "{}['x']", "{rounds}", "", "line"),
         "advice: own failed with status 1 after its last round; its figures count: KeyError: 'x'",
-    ),
-    "an effect": (
-        *(SEEDED, "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
-        "passed: lr, lam: another value gives other figures\n",
     ),
     "no effect": (
         *(SEEDED.replace(" / lam", ""), "{lr} {lam} {seed} {rounds}", SPACE, "hyperparameters"),
@@ -152,7 +147,7 @@ SLEEPS = "import time\nfor i in range(4):\n    time.sleep({seconds})\n    print(
             "import time\ntime.sleep(1)\n" + SLEEPS.format(seconds=0.01),
             "",
             0.001,
-            "advice: 3 rounds came, … takes 0:00:01, most of it start-up, which each trial pays for",
+            "advice: 3 rounds came, … takes 0:00:01; most of it start-up, which each trial pays for",
         ),
     ],
 )
@@ -180,23 +175,10 @@ LINE = "client 0 acc=0.35 | global: acc=0.42, f1=0.4 | test: acc=0.38"
 @pytest.mark.parametrize(
     ("metric", "line", "says"),
     [
-        (
-            "val_acc]\npattern = '.*acc=([0-9.]+)'",
-            LINE,
-            "advice: … by its name alone: … test: acc=>>0.38<<; the word test ",
-        ),
-        ("val_acc]\npattern = '.*acc=([0-9.]+)'", LINE, "a shorter match reads 0.35: write .*? for .* if"),
+        ("val_acc]\npattern = '.*acc=([0-9.]+)'", LINE, "advice: … test: acc=>>0.38<<; the word test "),
         ("val_acc]\npattern = 'global: acc=([0-9.]+)'", LINE, "passed: val_acc … global: acc=>>0.42<<, f1=0.4 | test"),
-        (
-            "val_acc]\npattern = 'test: acc=([0-9.]+)'\nsplit = 'validation'",
-            LINE,
-            "passed: … of validation rows, as split",
-        ),
-        (
-            "acc]\nmode = 'max'\npattern = 'global: acc=([0-9.]+)'",
-            LINE,
-            "passed: acc, of rows that the file does not say",
-        ),
+        ("val_acc]\npattern = 'test: acc=([0-9.]+)'\nsplit = 'validation'", LINE, "validation rows, as split"),
+        ("acc]\nmode = 'max'\npattern = 'global: acc=([0-9.]+)'", LINE, "of rows that the file does not say"),
         ("val_acc]\npattern = 'acc=([0-9.]+)'", "TEST loss 1, acc=0.4", "advice: … the word TEST stands before it"),
         ("val_acc]\npattern = 'acc=([0-9.]+)'", "latest acc=0.4", "passed: … latest acc=>>0.4<<"),
         ("val_acc]", 'fedtune {"val_acc": 0.4}', 'passed: val_acc, … by its name alone: fedtune {"val_acc": 0.4}'),
@@ -336,7 +318,7 @@ def test_a_checkpoint_that_is_never_written_is_told(tmp_path: Path, monkeypatch:
 def test_test_figures_that_would_select_are_a_failure(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN, more="[metrics.acc]\npattern = 'test_acc: ([0-9.]+)'\n")
     said = found(path, until="rounds")
-    assert said["selection"].startswith(f"failed: {path}:5: a search must not use test data")
+    assert said["selection"].startswith(f"failed: {path}: a search must not use test data")
     assert said["rounds"].startswith("passed: ")
 
 
