@@ -147,25 +147,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rounds are searched": ({"space": {"num-server-rounds": "1..9"}}, "space.num-server-rounds must be left out"),
     "no key of rounds": ({"rounds_key": "rounds"}, "name the one that is the number of rounds (rounds_key)"),
     "a range for text": ({"space": {"opt": "1..2"}}, "space: opt must be a list of choices, as the app's is 'sgd'"),
-    "a broken range for a whole number": (
-        {"space": {"local-epochs": "0.5..2"}},
-        "local-epochs must be of whole numbers, as the app's is 2",
-    ),
-    "choices of another type": (
-        {"space": {"local-epochs": [1, 1.5]}},
-        "local-epochs must be a whole number in any, but got 1.5",
-    ),
-    "a fixed value of another type": (
-        {"defaults": {"lr": "fast"}},
-        "defaults: lr must be a number in any, but got 'fast'",
-    ),
+    "a broken range": ({"space": {"local-epochs": "0.5..2"}}, "must be of whole numbers, as the app's is 2"),
+    "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "must be a whole number in any, but got 1.5"),
+    "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "defaults: lr must be a number in any"),
     "no range": ({"space": {"lr": "fast"}}, "--algo: space.lr must be a range or a list of choices"),
     "no interpreter": ({"python": "/none/python"}, "python must be an interpreter that has Flower, but '/none/python'"),
     "no clients": ({"clients": 0}, "clients must be greater than or equal to 1, but got 0"),
-    "a seed that is no number": (
-        {"seed_key": "opt"},
-        "opt must be a whole number to be a seed (seed_key), but is 'sgd'",
-    ),
+    "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed (seed_key)"),
 }
 
 
@@ -186,10 +174,7 @@ APPS = {
     "no module": (PYPROJECT.replace("own.client", "own.clinet"), "cannot be imported: ModuleNotFoundError: "),
     "no federation": (PYPROJECT.replace('"here"', '"there"'), "has no federation 'there'; it has here"),
     "no clients": (PYPROJECT.replace("options.num-supernodes = 3", ""), "must be 1 or more, but is None"),
-    "0 clients": (
-        PYPROJECT.replace("supernodes = 3", "supernodes = 0"),
-        "num-supernodes of the federation, must be 1 or more, but is 0",
-    ),
+    "0 clients": (PYPROJECT.replace("supernodes = 3", "supernodes = 0"), "must be 1 or more, but is 0"),
 }
 
 
@@ -203,7 +188,7 @@ def test_an_app_that_cannot_be_is_refused_in_a_line(case: str, tmp_path: Path) -
 
 def test_without_federations_flowers_own_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n[superlink.local]\noptions.num-supernodes = 5\n'
+        '[superlink]\ndefault = "local"\n[superlink.local]\noptions.num-supernodes = 5'
     )
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     app = flower_app(tmp_path / "app", re.sub(r"(?s)\[tool.flwr.federations\].*", "", PYPROJECT))
@@ -237,7 +222,7 @@ def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path, m
         SearchOptions(**given, preset="as_text")
 
 
-def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
+def test_a_newer_fedtune_elsewhere_goes_on_with_an_app(
     app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ProgramWorkload(program=of_app(app, "client:eval-acc"))
@@ -254,9 +239,7 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 
 
-def test_an_app_is_checked_like_any_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice is of what an app has, which is no command line."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")

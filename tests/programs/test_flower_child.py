@@ -26,9 +26,7 @@ def test_every_round_is_a_row_of_numbers_from_all_who_measured(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     found = rows(done.stdout)
     assert [row["round"] for row in found] == [1, 2, 3]  # round 0 was before training
-    assert {*found[0]} == {
-        *("round", "train_clients", "train_first", "client_eval_acc", "client_clients", "server_loss")
-    }
+    assert {*found[0]} == {"round", "train_clients", "train_first", "client_eval_acc", "client_clients", "server_loss"}
     assert [row["server_loss"] for row in found] == [0.5, 0.25, 0.5 / 3]
 
 
@@ -81,9 +79,9 @@ def app(grid, context):
 
 
 @pytest.mark.parametrize(
-    ("says", "status"), [("Simulation Runtime crashed.", 1), ("The current node timed out during startup.", -15)]
+    ("says", "status"), [("Runtime crashed.", 1), ("The current node timed out during startup.", -15)]
 )
-def test_what_flower_ends_with_ends_the_run_at_once_and_as_if_from_outside_if_its_ray_was_late(
+def test_what_flower_ends_with_ends_the_run_as_if_from_outside_if_its_ray_was_late(
     says: str, status: int, tmp_path: Path
 ) -> None:
     """A thread of Flower's own waits on."""

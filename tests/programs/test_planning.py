@@ -50,9 +50,7 @@ def compared(**options: Any) -> comparison_plan.ComparisonPlan:
     return comparison_plan.make(ComparisonOptions(**options))
 
 
-def test_a_command_is_a_program_that_runs_in_the_folder_where_its_search_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_runs_in_the_folder_where_its_search_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = f"{sys.executable} -c pass {{lr}} {{mu}} {{k}} {{rounds}}"
     p = planned(algo=command, metric=("acc: (.*)",), vary=VARY, fields={"rounds": "4"})
     assert (p.workload.rounds, p.goal.first.name, p.space.names) == (4, "val_acc", ["lr", "mu", "k"])
@@ -90,7 +88,7 @@ def test_test_figures_select_only_where_that_is_asked_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("objective", "of_check", "column"), [("f1", "test_f1", "test_f1"), ("f1", "f1", "f1")])
-def test_the_final_check_compares_the_metric_that_reports_the_objective(
+def test_the_final_check_compares_what_reports_the_objective(
     tmp_path: Path, objective: str, of_check: str, column: str
 ) -> None:
     metric = f"[metrics.{objective}]\nmode = 'max'\n"
@@ -118,9 +116,7 @@ def test_a_program_and_an_algorithm_are_compared_over_the_same_rounds(tmp_path: 
     }
 
 
-def test_what_a_program_has_not_is_fixed_for_the_built_in_algorithms_beside_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_program_has_not_is_fixed_for_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = file(tmp_path, metrics="[metrics.val_acc]\n[metrics.test_acc]")
     beside = {
         "algos": f"{own},fedavg",

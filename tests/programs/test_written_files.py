@@ -120,7 +120,7 @@ WRONG = {
         "for c in ([0.1], [0.2, 0.3]):\n    json.dump({'acc': c}, open(to, 'w'))\n    time.sleep(0.2)",
         "must grow, but the 1. figure of val_acc was written anew",
     ),
-    "fewer figures than rounds": (
+    "fewer figures": (
         "h.json",
         "json.dump({'round': [1, 2, 3], 'acc': rounds[:1]}, open(to, 'w'))",
         "has 3 numbers and 1 of acc",
