@@ -33,9 +33,7 @@ def split(command: str) -> list[str]:
     if words and re.match(r"[A-Za-z_]\w*=", words[0]):
         raise UserError(f"must begin with a program, but got {words[0]!r}; say it in [environment], or after env")
     if operator := next((word for word in words if re.fullmatch(OPERATOR, word)), None):
-        raise UserError(
-            f"must be one program, as no shell reads it, but has {operator!r}; write sh -c '…', or a list of words"
-        )
+        raise UserError(f"must be one program, but has {operator!r}, and no shell reads it; write sh -c '…'")
     return words
 
 
@@ -47,8 +45,12 @@ def names(words: Sequence[str]) -> list[str]:
 def fill(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """The words with values in place of names.  A word that is only a name is left out if its value is empty text."""
     _require_plain(words, values)
-    filled = ["".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(w)) for w in words]
-    return [made for made, word in zip(filled, words, strict=True) if made or not word]
+    return [made for word in words if (made := filled(word, values)) or not word]
+
+
+def filled(word: str, values: Mapping[str, Any]) -> str:
+    """A text with values in place of names."""
+    return "".join(lead + ("" if name is None else text(values[name])) for lead, name in _parts(word))
 
 
 def text(value: Any) -> str:
@@ -65,25 +67,18 @@ def _require_plain(words: Sequence[str], values: Mapping[str, Any]) -> None:
         anew = reader in READERS and any(re.fullmatch(READERS[reader], word, re.DOTALL) for word in later)
         for name in names(later) if anew else ():
             if (value := text(values[name])) != shlex.quote(value):
-                raise UserError(
-                    f"{{{name}}} must be one plain word for {reader}, which has it read anew, but is {value!r}; a "
-                    "script in a file can take it as an argument"
-                )
+                advice = "a script in a file can take it as an argument"
+                raise UserError(f"{{{name}}} must be one plain word for {reader}, but is {value!r}; {advice}")
 
 
 def _parts(word: str) -> Iterator[tuple[str, str | None]]:
     """A word's literal texts, each with the name that follows."""
-    advice = "for braces of the program's own write {{ and }}"
+    rule = f"must have names alone in braces, and other braces as {{{{ and }}}}, but got {shown(word)}"
     try:
         found = list(string.Formatter().parse(word))
     except ValueError as error:
-        raise UserError(f"must have names in braces, but got {shown(word)}: {error}; {advice}") from None
+        raise UserError(f"{rule}: {error}") from None
     for literal, name, form, conversion in found:
-        if form or conversion:
-            raise UserError(
-                f"must have names in braces and nothing else, but got {shown(word)}; a value is written with all its "
-                f"digits, so write {{{name}}}"
-            )
-        if name is not None and not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
-            raise UserError(f"must have names in braces, but got {{{name}}} in {shown(word)}; {advice}")
+        if form or conversion or (name is not None and not re.fullmatch(r"[A-Za-z_][\w.-]*", name)):
+            raise UserError(rule)
         yield literal, name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from fedtune.core.errors import UserError, unknown
 from fedtune.core.terminal import one_line
 from fedtune.programs import command
 from fedtune.programs.entries import Text, below, refused
+from fedtune.programs.flower_child import flatten
 
 KINDS = (".yaml", ".yml", ".json", ".toml")
 
@@ -51,7 +52,7 @@ def _declared(table: Any, info: ValidationInfo) -> ConfigFile:
     if not isinstance(table, Mapping):
         raise refused(table, "a table", 'for example {from = "base.yaml", "optimizer.lr" = "{lr}"}')
     base = str(below(str(table["from"]), info)) if "from" in table else ""
-    found = ConfigFile(base, dict(_flat({key: value for key, value in table.items() if key != "from"})))
+    found = ConfigFile(base, flatten({key: value for key, value in table.items() if key != "from"}))
     made = _read(Path(base)) if base else {}
     for key, value in found.entries.items():
         _put(made, key.split("."), value, base)
@@ -64,7 +65,7 @@ Files = dict[Text, Annotated[ConfigFile, BeforeValidator(_declared)]]
 def write(files: Mapping[str, ConfigFile], place: Path, values: Mapping[str, Any]) -> None:
     """Write a trial's files.  place: the folder that it runs in."""
     for path, file in files.items():
-        target = place / command.fill([path], values)[0]
+        target = place / command.filled(path, values)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(file.content(path, values))
 
@@ -81,15 +82,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"from must be a file of keys and values, but {path} is none")
     return found
-
-
-def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of a table and of those in it, by dotted key."""
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", of_it) for inner, of_it in _flat(value))
-        else:
-            yield name, value
 
 
 def _put(table: Any, keys: list[str], value: Any, base: str) -> None:
@@ -118,7 +110,7 @@ def _mapped(value: Any, function: Callable[[str], Any]) -> Any:
 def _filled(text: str, values: Mapping[str, Any]) -> Any:
     """A text of the program file, in which a name alone stands for a trial's value in its type."""
     names = command.names([text])
-    return values[names[0]] if names and text == f"{{{names[0]}}}" else "".join(command.fill([text], values))
+    return values[names[0]] if names and text == f"{{{names[0]}}}" else command.filled(text, values)
 
 
 def _toml(value: Any) -> str:

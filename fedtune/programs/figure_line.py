@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
-from dataclasses import replace
-
-from fedtune.core.errors import UserError
 from fedtune.core.terminal import printable
 from fedtune.programs.metric import NEEDLE, ProgramMetric
-from fedtune.programs.rows import Figure, Pattern
+from fedtune.programs.rows import Figure
 
 BEFORE, AFTER = 120, 60  # characters of a line that are shown around a figure
-GREEDY = re.compile(r"(?<!\\)\.([*+])(?![?+])")  # takes as much of a line as it can
 
 
 def shown(figure: Figure) -> str:
     """The line of a figure, with the figure marked where its place is known."""
     line, (begin, end) = figure.said, figure.at or (len(figure.said), len(figure.said))
-    before, after = line[max(0, begin - BEFORE) : begin], line[end : end + AFTER]
-    before = f"{'…' * (begin > BEFORE)}{before}"
-    after = f"{after}{'…' * (len(line) > end + AFTER)}"
+    first, last = max(0, begin - BEFORE), min(len(line), end + AFTER)
     marked = f">>{line[begin:end]}<<" if figure.at else ""
-    return printable(f"{before}{marked}{after}".strip())
+    text = f"{'…' * (first > 0)}{line[first:begin]}{marked}{line[end:last]}{'…' * (last < len(line))}"
+    return printable(text.strip())
 
 
 def rows_by(m: ProgramMetric) -> str:
@@ -31,24 +24,15 @@ def rows_by(m: ProgramMetric) -> str:
         return f"of {m.split} rows, as split says"
     if m.tests:
         return "of test rows, by the word test in its name or pattern"
-    return (
-        "of validation rows, by its name alone" if m.name.startswith("val_") else "of rows that the file does not say"
-    )
+    by_name = m.name.startswith("val_")
+    return "of validation rows, by its name alone" if by_name else "of rows that the file does not say"
 
 
-def doubts(figure: Figure) -> list[str]:
-    """Why a figure may be another than its metric says."""
-    m, found = figure.metric, list[str]()
-    if figure.at is None:
-        return found
-    if not m.tests and m.split is None and (word := NEEDLE.search(figure.said[: figure.at[0]])):
-        found.append(
-            f"the word {word[0]} stands before it: if it is of test rows, make the pattern find another figure, or say "
-            'split = "test"; otherwise say split = "validation"'
-        )
-    lazy = GREEDY.sub(r".\1?", m.pattern or "")
-    with suppress(UserError):  # it takes a part of a number only
-        for other in Pattern(replace(m, pattern=lazy)).found(figure.said)[:1]:
-            if other.at != figure.at:
-                found.append(f"a shorter match reads {other.value}: write .*? for .* if that is meant")
-    return found
+def doubt(figure: Figure) -> str:
+    """Why a figure may be of other rows than its metric says; "" if nothing says so."""
+    m, at = figure.metric, figure.at
+    word = NEEDLE.search(figure.said[: at[0]]) if at and not m.tests and m.split is None else None
+    if not word:
+        return ""
+    advice = 'make the pattern find another figure, or say split = "test"; otherwise say split = "validation"'
+    return f"; the word {word[0]} stands before it: if it is of test rows, {advice}"

@@ -4,7 +4,7 @@
 
 It runs in the interpreter that has Flower, so only Python's own modules and flwr are imported here, never fedtune.
 `flower.py` says in the file what runs: the app's folder and components, its run config with the trial's values, its
-clients.  A round is a JSON line in the file that FEDTUNE_ROWS names, or a line `fedtune {…}` on stdout.
+clients; and gives it ENVIRONMENT.  A round is a line `fedtune {…}` in the file that FEDTUNE_ROWS names, else on stdout.
 
 It works with the strategies of today (`flwr.serverapp.strategy`) and with those before (`flwr.server.strategy`).  What
 it uses of Flower beyond its documentation, and what for:
@@ -88,10 +88,7 @@ def backend(app: App) -> dict[str, Any]:
     if given := os.environ.get(CPUS):
         start["num_cpus"] = max(1, math.floor(float(given)))
     if client["num_cpus"] > (limit := start.get("num_cpus", math.inf)):
-        refuse(
-            f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give trials more, or clients fewer "
-            "by client_cpus"
-        )
+        refuse(f"a client uses {client['num_cpus']} CPUs, but a trial has {limit}: give it more, or see client_cpus")
     share = float(os.environ.get("FEDTUNE_GPU_SHARE") or 1)
     if 0 < share < 1:  # of the one GPU that Ray sees here
         if client["num_gpus"] > share:
@@ -110,41 +107,32 @@ class RoundRows:
         """Without a round.  tolerant: also of rounds in which clients failed."""
         self.round, self.tolerant = 0, tolerant
         self.metrics: dict[str, float] = {}
-        self.lock = threading.RLock()  # a strategy of before trains each client in a thread
+        self.lock = threading.Lock()  # a strategy of before trains each client in a thread
 
     def add(self, round: Any, kind: str, metrics: Any) -> None:
         """Metrics of a round that clients or the server measured; what is no number is left out."""
         if round < 1:  # Flower's evaluation before training
             return
-        with self.lock:
-            if round != self.round:
-                self.end()
-            self.round = round
-            for name, value in metrics.items():
-                if isinstance(value, numbers.Real) and not isinstance(value, bool):
-                    plain = int(value) if isinstance(value, numbers.Integral) else float(value)
-                    self.metrics[column(kind, name)] = plain
+        if round != self.round:
+            self.end()
+        self.round = round
+        for name, value in metrics.items():
+            if isinstance(value, numbers.Real) and not isinstance(value, bool):
+                self.metrics[column(kind, name)] = float(value)
 
     def end(self) -> None:
         """Write the row of the round that is over, if there is one."""
         with self.lock:
             if self.metrics:
-                write({"round": self.round, **self.metrics})
+                row = json.dumps({"round": self.round, **self.metrics})
+                with open(os.environ.get(ROWS, "/dev/stdout"), "a", encoding="utf-8") as file:
+                    file.write(f"fedtune {row}\n")
             self.metrics = {}
 
 
 def column(kind: str, name: str) -> str:
     """A metric's name in rows: client:eval-acc is client_eval_acc."""
     return re.sub(r"\W", "_", f"{kind}_{name}")
-
-
-def write(row: dict[str, float]) -> None:
-    """Hand a row to fedtune, or show it where there is none."""
-    if file := os.environ.get(ROWS):
-        with open(file, "a", encoding="utf-8") as rows:
-            rows.write(f"{json.dumps(row)}\n")
-    else:
-        print(f"fedtune {json.dumps(row)}", flush=True)
 
 
 class _Reporting(dict):
@@ -318,10 +306,8 @@ def watch(grid: Any, rows: RoundRows) -> None:
         with kept_random():
             replies = in_order(exchange(messages, *args, **named))
         if len(replies) < len(messages) and not rows.tolerant:
-            fail(
-                f"only {len(replies)} of {len(messages)} clients answered in time, so a mean would be of fewer; "
-                "give the strategy a longer timeout"
-            )
+            some = f"only {len(replies)} of {len(messages)} clients answered in time"
+            fail(f"{some}, so a mean would be of fewer; give the strategy a longer timeout")
         return replies
 
     def in_order(replies: Iterable[Any]) -> list[Any]:
@@ -400,10 +386,8 @@ def import_all(app: App) -> tuple[Any, Any]:
     try:
         from flwr.simulation import run_simulation
     except ImportError as error:
-        refuse(
-            f"{sys.executable} cannot import Flower's simulation ({error}); install it there: "
-            "pip install 'flwr[simulation]', or name another interpreter by python = PATH"
-        )
+        advice = "install it there: pip install 'flwr[simulation]', or name another interpreter by python = PATH"
+        refuse(f"{sys.executable} cannot import Flower's simulation ({error}); {advice}")
     for name in ("clientapp", "serverapp"):
         try:
             found = load(app[name], app["folder"])
@@ -452,12 +436,9 @@ def main(app: App, check: bool) -> None:
 
 
 def isolate(folder: str) -> None:
-    """See the app's modules, none of those beside this file, and nothing of the Ray that started this process."""
+    """See the app's modules, and none of those beside this file."""
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder, *(entry for entry in sys.path if os.path.abspath(entry) != own)]
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
-        del os.environ[name]
-    os.environ.update(ENVIRONMENT)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 

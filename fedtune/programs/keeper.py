@@ -1,4 +1,4 @@
-"""Keeps a program's processes: starts it, stops and continues it, and ends them all when it is no longer wanted.
+"""Keeps a program's processes: starts it, and ends them all when it is no longer wanted.
 
 `child.py` runs this file beside each program, in its folder and environment: python keeper.py PTY COMMAND…
 Its stdin is open as long as the program is wanted, so all ends with whoever started it, also after SIGKILL.
@@ -28,7 +28,7 @@ _statuses: dict[int, int] = {}
 
 
 def main(pty: bool, command: list[str]) -> None:
-    """Start the program and keep it; on stdout it says when the program is stopped, and when and how it ends."""
+    """Start the program and keep it; on stdout it says its own number, and how the program ends."""
     if os.fork():  # it is nobody's child, as Ray kills the children of a worker that ends, and this one must outlive it
         os._exit(0)
     _say(f"keeper {os.getpid()}")
@@ -40,10 +40,7 @@ def main(pty: bool, command: list[str]) -> None:
     child, wanted = _start(pty, command), True
     while wanted:
         ready, _, _ = select.select([0, woken], [], [])
-        if 0 in ready:
-            wanted = bool(asked := os.read(0, 1))
-            _signal(below(os.getpid()), signal.SIGSTOP if asked == b"p" else signal.SIGCONT)
-            _say("paused" if asked == b"p" else "goes on")
+        wanted = 0 not in ready
         if woken in ready:
             wanted &= signal.SIGTERM not in os.read(woken, 4096)
             _left()
@@ -58,7 +55,6 @@ def _start(pty: bool, command: list[str]) -> int:
     os.environ[MARK] = str(os.getpid())
     if child := os.fork():
         return child
-    status = os.dup(1)  # is closed where the program begins
     try:
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -70,7 +66,7 @@ def _start(pty: bool, command: list[str]) -> int:
         os.dup2(2, 1)
         os.execvp(command[0], command)
     except OSError as error:
-        os.write(status, b"failed %d\n" % (error.errno or 0))
+        print(f"{command[0]} could not be started: {error.strerror}", file=sys.stderr, flush=True)
     os._exit(127)
 
 
@@ -87,10 +83,10 @@ def end_all(left: Callable[[], list[int]], linger: float = 0) -> None:
     began, asked = time.monotonic() + linger, False
     while (pids := left()) and (seconds := time.monotonic() - began) < GIVES_UP:
         if seconds > POLITE:
-            _signal(pids, signal.SIGKILL, cleaners=seconds > CLEANS)
+            send(pids, signal.SIGKILL, cleaners=seconds > CLEANS)
         elif seconds >= 0 and not asked:
-            _signal(pids, signal.SIGTERM)
-            _signal(pids, signal.SIGCONT)
+            send(pids, signal.SIGTERM)
+            send(pids, signal.SIGCONT)
             asked = True
         time.sleep(LOOK)
 
@@ -102,7 +98,8 @@ def _cleans(pid: int) -> bool:
     return b"resource_tracker import main" in words or words.split(b"\0")[0].endswith(b"torch_shm_manager")
 
 
-def _signal(pids: list[int], number: int, cleaners: bool = False) -> None:
+def send(pids: list[int], number: int, cleaners: bool = False) -> None:
+    """Send a signal to processes, to those that clean shared memory only if that is said."""
     for pid in pids:
         with suppress(OSError):
             if cleaners or not _cleans(pid):

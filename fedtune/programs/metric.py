@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
-import regex
 from pydantic import AfterValidator, ConfigDict, with_config
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.metrics import METRICS, limits
-from fedtune.programs.entries import Count, Number, Source, Text, Whole, refused
+from fedtune.programs.entries import Count, Number, Text, Whole, of_key, refused
 
 # names that a row has for something else
 TAKEN = {
@@ -20,7 +19,6 @@ TAKEN = {
     *("training_iteration", "time_total_s", "time_this_iter_s", "date", "pid", "hostname", "node_ip", "error"),
     *("iterations_since_restore", "time_since_restore", "should_checkpoint", "experiment_tag", "checkpoint_dir_name"),
 }
-FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # a brace that is one for `re`; regex would allow errors there
 NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word test, but not contest or latest
 
 
@@ -35,9 +33,8 @@ def _pattern(text: str) -> str:
     """A regular expression with one group around the number, and perhaps a group of name `round`."""
     example = "for example 'acc: ([0-9.]+)'"
     try:
-        re.compile(text)  # what is one for Python only: regex knows more
-        found = compiled(text)
-    except (re.error, regex.error, RecursionError, OverflowError) as error:
+        found = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
         raise refused(text, "a regular expression", f"{error}; {example}") from None
     if (numbers := found.groups - ("round" in found.groupindex)) != 1:
         rule = f"a regular expression with one group (…), around the number, but it has {numbers}"
@@ -77,37 +74,27 @@ KEYS = tuple(f.name for f in fields(ProgramMetric) if f.name != "name")
 Name = Annotated[str, AfterValidator(_name)]
 
 
-def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool, source: Source) -> ProgramMetric:
+def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool) -> ProgramMetric:
     """The metric with what follows from its name and from the program's file; UserError for what contradicts these.
 
     is_text: that file is a text, in whose lines patterns are searched, and no table
     """
     key = f"metrics.{name}"
     if m.name:
-        raise source.error(f"{key}.name", unknown(f"key of {key}", "name", KEYS))
+        raise unknown(f"key of {key}", "name", KEYS)
     if m.column and (m.pattern or not file or is_text):
-        rule, advice = "left out where there is a pattern", "a metric comes from one place"
-        if not m.pattern:
-            rule, advice = "of a file with columns", 'name it at the top, for example file = "results/{trial}.csv"'
-        raise source.error(f"{key}.column", refused(m.column, rule, advice))
+        raise of_key(f"{key}.column", refused(m.column, "of a file with columns, and without a pattern"))
     if is_text and not m.pattern:
-        says = f"{name} needs a pattern, because {file} is read as a text; or give a `reader` of it"
-        raise source.error(key, says)
+        raise of_key(key, f"must have a pattern, because {file} is read as a text; or give a `reader` of it")
     tests, (low, high) = name.startswith("test_"), limits(name)
     if m.split and (name.startswith("val_") and m.split == "test" or tests and m.split != "test"):
-        right, other = ("test", f"val_{name[5:]}") if tests else ("validation", f"test_{name[4:]}")
-        raise source.error(f"{key}.split", refused(m.split, f"{right!r} for {name}", f"or call it {other}"))
+        right = "test" if tests else "validation"
+        raise of_key(f"{key}.split", refused(m.split, f"{right!r} for {name}", "or give it another name"))
     if m.worst is not None and high == 1.0 and not low <= m.worst <= high:  # or what diverged would be the best
-        raise source.error(f"{key}.worst", refused(m.worst, f"within {low:g} to {high:g} for {name}"))
-    known = METRICS.get(name.replace("test_", "val_", 1) if name.startswith("test_") else name)
+        raise of_key(f"{key}.worst", refused(m.worst, f"within {low:g} to {high:g} for {name}"))
+    known = METRICS.get(name.replace("test_", "val_", 1) if tests else name)
     if known and known.goal and m.mode and m.mode != known.goal:
-        advice = "choose another name if it is something else"
-        raise source.error(f"{key}.mode", refused(m.mode, f"{known.goal!r} for {name}", advice))
+        raise of_key(f"{key}.mode", refused(m.mode, f"{known.goal!r} for {name}", "or give it another name"))
     worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
     mode: Any = m.mode or (known and known.goal) or None
     return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
-
-
-def compiled(pattern: str) -> regex.Pattern[str]:
-    """A pattern of the user's, whose search of a line can be ended, unlike one of `re`."""
-    return regex.compile(FUZZY.sub(r"\{", pattern), regex.VERSION0)

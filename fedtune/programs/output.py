@@ -11,7 +11,6 @@ from typing import IO
 from fedtune.core.terminal import printable
 
 KEPT = 2**20  # bytes of output that its file holds at most
-LINE = 2**16  # bytes of a line that are looked at
 SHOWN = 200  # characters of a line that a message shows
 LAST = 20  # lines that a message shows
 TAIL = 64 * 1024  # bytes that the last lines are looked for in
@@ -23,12 +22,7 @@ TRACEBACK = "Traceback (most recent call last)"
 def cut(content: bytes) -> tuple[list[str], bytes]:
     """The lines of some output, and the rest, which is no whole line yet; a carriage return ends one too."""
     *lines, rest = content.replace(b"\r", b"\n").split(b"\n")
-    return [_looked_at(line) for line in lines if line], rest[: LINE + 1]
-
-
-def _looked_at(line: bytes) -> str:
-    """A line; the beginning of one that is too long, without its last word: a number that is cut is another."""
-    return clean(line) if len(line) <= LINE else clean(line[:LINE]).rpartition(" ")[0]
+    return [clean(line) for line in lines if line], rest
 
 
 def clean(line: bytes) -> str:

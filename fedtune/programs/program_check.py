@@ -80,10 +80,10 @@ class ProgramCheck:
         self._tell(f"run {self._number}: {what}")
         folder, values = self._root / f"check-{self._number}", {**(config or {}), **self.workload.pinned}
         short = replace(program, rounds=self.rounds) if program.uses("rounds") else program
-        return ProgramRun(program=short, config=values, seed=seed, folder=folder, selects=program.selectable())
+        return ProgramRun(short, values, seed, folder)
 
     def _run(self, what: str, program: Program, config: Mapping[str, Any] | None = None, seed: int = 0) -> Trial:
-        """A run's first rows, and what it wrote."""
+        """The first rows of a new run, and what it wrote."""
         return self._rows(self._new(what, program, config, seed))
 
     def _rows(self, run: ProgramRun) -> Trial:
@@ -132,22 +132,23 @@ class ProgramCheck:
         rest = max(0, self.program.rounds // self.program.every - 1) * each
         says = f"{several(first.run.round, 'round')} came, the first after {begin:.2g} s, then one in {each:.2g} s"
         says += f"; a whole run of {self.program.rounds} takes {timedelta(seconds=round(begin + rest))}"
+        advice = ""
         if self.program.every == self.program.rounds > 1:
-            yield "advice", f"{says}; figures come once, at the end: no trial can be stopped early; report more often"
+            advice = "figures come once, at the end: no trial can be stopped early; report more often"
         elif gaps and max(gaps) <= BURST and first.seconds >= QUICK:
-            yield "advice", f"{says}; all came at once: let the program flush each round, or try pty = true"
+            advice = "all came at once: let the program flush each round, or try pty = true"
         elif gaps and begin - each > max(QUICK, rest):
-            yield "advice", f"{says}, most of it start-up, which each trial pays for: load less, or keep prepared data"
-        else:
-            yield "passed", says
+            advice = "most of it start-up, which each trial pays for: load less, or keep prepared data"
+        yield ("advice", f"{says}; {advice}") if advice else ("passed", says)
 
     def _lines(self) -> Said:
         """Only a person can see whether that figure is the one that is meant."""
-        for figure in self._trials[0].run.first_figures:
-            says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}"
-            doubts = figure_line.doubts(figure)
-            yield "advice" if doubts else "passed", "; ".join([says, *doubts])
-        yield from (("advice", note) for note in self._trials[0].run.take_notes())
+        run = self._trials[0].run
+        for figure in run.rows.first.values() if run.rows else ():
+            doubt = figure_line.doubt(figure)
+            says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}{doubt}"
+            yield "advice" if doubt else "passed", says
+        yield from (("advice", note) for note in run.take_notes())
 
     def _noise(self) -> Said:
         """How far equal runs are apart, and those of two seeds."""
@@ -158,10 +159,8 @@ class ProgramCheck:
         if error := again.error or other.error:
             yield "failed", f"it fails when it runs {'again' if again.error else 'with another seed'}: {error}"
         elif not apart:
-            yield (
-                "advice",
-                "figures are equal whatever the seed: the final check shows no noise; see what it seeds itself",
-            )
+            says = "figures are equal whatever the seed: the final check shows no noise; see what it seeds itself"
+            yield "advice", says
         elif self._chance:
             what = "the same seed gives other figures" if seeded else "two runs without a seed differ"
             advice = "seed all that it draws from" if seeded else "give {seed} to the program if it takes one"
@@ -171,18 +170,19 @@ class ProgramCheck:
 
     def _hyperparameters(self) -> Said:
         """Which change something, and with which values the program fails."""
-        defaults, effects = self.workload.configuration({}), dict[str, str]()
-        searched = [name for name in self.program.searched if name not in self.workload.pinned]
-        for name in searched:
+        defaults, effects, left = self.workload.configuration({}), dict[str, str](), list[str]()
+        for name in (name for name in self.program.searched if name not in self.workload.pinned):
             asked = self.program.conditions.get(name, {}).items()
             if len(effects) < TRIED and all(defaults[other] in values for other, values in asked):
                 effects[name] = self._without_effect(name, defaults[name])
+            else:
+                left.append(name)
         if self._chance and effects:
             yield "skipped", "figures differ from run to run, so what changes nothing cannot be told"
         elif good := [name for name, says in effects.items() if not says]:
             yield "passed", f"{', '.join(good)}: another value gives other figures"
         yield from (("advice", says) for says in effects.values() if says)
-        if left := [name for name in searched if name not in effects]:
+        if left:
             yield "skipped", f"{', '.join(left)}: not tried, to save time or because of `when`; --set fixes others"
 
     def _without_effect(self, name: str, value: Any) -> str:
@@ -190,11 +190,10 @@ class ProgramCheck:
         # an end to what a slow value may cost: that it is slow is an effect too
         longest = min(self.program.longest_round, TIMES * self._trials[0].seconds + AND)
         program = replace(self.program, longest_round=longest / self.program.every)
-        hp, before = self.program.hyper[name], command.text(value)
-        choices = [choice for choice in hp.choices if choice != value]
-        after = command.text(
-            other := choices[-1] if choices else max(hp.low, hp.high, key=lambda end: abs(end - value))
-        )
+        hp = self.program.hyper[name]
+        others = [choice for choice in hp.choices if choice != value]
+        other = others[-1] if others else max(hp.low, hp.high, key=lambda end: abs(end - value))
+        before, after = command.text(value), command.text(other)
         tried = self._run(f"{name} = {after}", program, {name: other})
         if isinstance(tried.error, UserError) and tried.seconds < longest:
             return f"{name} = {after} fails, and so would trials with such a value: {tried.error}"
@@ -227,7 +226,7 @@ class ProgramCheck:
         if not self.program.uses("checkpoint") or not seen:
             yield "skipped", "it has none, or one report only: a trial that is interrupted begins again"
             return
-        run = self._new("up to its checkpoint", self.program)
+        run, kept = self._new("up to its checkpoint", self.program), self._root / CHECKPOINT
         try:
             while run.round < seen:
                 run.step()
@@ -240,11 +239,12 @@ class ProgramCheck:
         again = self._new("on from its checkpoint", self.program)
         again.load(self._root)
         rest, says = self._rows(again), f"it goes on after round {seen}"
-        if not any((self._root / CHECKPOINT).iterdir()):
+        apart = self._apart(first._replace(rows=first.rows[-len(rest.rows) :]), rest)
+        if not any(kept.iterdir()):
             yield "advice", f"nothing was in {{checkpoint}} after {several(seen, 'round')}; write it every round"
-        elif rest.error or (notes := again.take_notes()):
-            yield "advice", str(rest.error or notes[0])
-        elif (apart := self._apart(first._replace(rows=first.rows[-len(rest.rows) :]), rest)) and not self._chance:
+        elif wrong := rest.error or next(iter(again.take_notes()), None):
+            yield "advice", str(wrong)
+        elif apart and not self._chance:
             advice = "keep the states of optimizers and of random generators too"
             yield "advice", f"{says} with other figures than an undisturbed run: {apart}; {advice}"
         else:

@@ -5,7 +5,6 @@ Everything in it is data.  Each mistake is refused in one line, with the file's 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -17,13 +16,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, with_config
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, with_config
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter
 from fedtune.core.terminal import one_line
 from fedtune.programs import command, config_files, fingerprint, flower, metric, space_words
-from fedtune.programs.entries import Count, Flag, Seconds, Source, Text, Whole, Words, below, refused
+from fedtune.programs.entries import Count, Flag, Seconds, Text, Whole, Words, below, checked, of_key, refused, table
 from fedtune.programs.metric import ProgramMetric
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
@@ -130,19 +129,6 @@ class Program:
         """The metrics of test rows, which are reported and select nothing."""
         return tuple(name for name, m in self.metrics.items() if m.tests)
 
-    def require_selectable(self, name: str, selects_on_test: bool = False) -> None:
-        """UserError unless a search may select by this metric."""
-        if name not in self.metrics:
-            raise unknown(f"metric of {self.name}", name, self.metrics)
-        if name not in self.selectable(selects_on_test):
-            why = "its split is test" if self.metrics[name].split else "the word test is in its name or pattern"
-            raise Source.of(self.path, self.text).error(
-                f"metrics.{name}",
-                f"a search must not use test data, or test figures would no longer estimate new data, but got {name}: "
-                f'{why}; say split = "validation" if it is measured on validation rows, or allow it by '
-                "--selects-on-test",
-            )
-
     def checking(self) -> Program:
         """The program of the final check."""
         return self.check or self
@@ -157,14 +143,11 @@ class Program:
         found |= {f"write.{path}": (path, *file.texts()) for path, file in self.write.items()}
         return {"command": self.command, "resume_arguments": self.resume_arguments} | found
 
-    def require_rounds(self, rounds: int, said: str) -> None:
-        """UserError unless a run of so many rounds ends with a report.  said: who asks for them."""
+    def require_rounds(self, rounds: int) -> None:
+        """UserError unless a run of so many rounds ends with a report."""
         if rounds % self.every:
             up = -(-rounds // self.every) * self.every
-            raise UserError(
-                f"{said}: rounds must be a multiple of report_every, {self.every}, so that a run ends with a "
-                f"report, but got {rounds}; give {up}"
-            )
+            raise UserError(f"rounds must be a multiple of report_every, {self.every}, but got {rounds}; give {up}")
 
     def user_files(self) -> tuple[UserFile, ...]:
         """The user's code that fedtune itself runs: the reader, with what it imports from its folder."""
@@ -172,14 +155,15 @@ class Program:
 
     def scripts(self) -> dict[str, str]:
         """The hashes of the files that its figures depend on and that can be known, by name."""
-        named = {Path(file.base).name: Path(file.base) for file in self.write.values() if file.base}
+        bases = {Path(file.base).name: Path(file.base) for file in self.write.values() if file.base}
         own = {file.name: file.sha256 for file in self.user_files()}
-        return fingerprint.scripts(self.command, Path(self.folder), named) | own
+        return fingerprint.scripts(self.command, Path(self.folder), bases) | own
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies the program in records: its file, command, commit and interpreter."""
-        found = fingerprint.of(self.command, Path(self.folder), self.environment.get("PATH"))
-        return found | {"sha256": hashlib.sha256(self.text.encode()).hexdigest(), "scripts": self.scripts()}
+        """What identifies the program in records: its file, its command, the commit of its folder, its scripts."""
+        commit, sha256 = fingerprint.commit(Path(self.folder)), hashlib.sha256(self.text.encode()).hexdigest()
+        found = {"command": list(self.command), "sha256": sha256, "scripts": self.scripts()}
+        return found | ({"commit": commit} if commit else {})
 
 
 def of_option(**entries: Any) -> Program:
@@ -191,38 +175,34 @@ def of_option(**entries: Any) -> Program:
 def read(path: str | Path) -> Program:
     """The program that a file declares, or the run's copy of one that is gone; UserError in one line for a mistake."""
     file, path = user_files.of_content(path), Path(path)
-    try:
-        text = (file.content or b"").decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: a program file must be UTF-8, but: {error}") from None
-    program = parse(text, str(path), path.resolve().parent, path.stem)
+    program = parse(file.content or b"", str(path), path.resolve().parent, path.stem)
     note = f"{path} is gone; the run's own copy of it is used, for the same folder"
     return program if path.exists() else replace(program, notes=(*program.notes, note))
 
 
-def parse(text: str, path: str, base: Path, stem: str) -> Program:
-    """The program of a file's text.
+def parse(content: bytes, path: str, base: Path, stem: str) -> Program:
+    """The program of a file's content.
 
     path: for messages; base: the folder that its paths are relative to; stem: the program's name if it has none.
     """
     try:
-        raw = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        said = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deeply"
-        at = re.search(r"at line (\d+)", said)
-        line = int(at[1]) if at else text.rstrip().count("\n") + 1
-        raise UserError(f"{path}:{line}: a program file must be TOML, but: {one_line(said)}") from None
+        raw = tomllib.loads(text := content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: a program file must be TOML in UTF-8, but: {one_line(error)}") from None
     return _program(raw, path, text, base, stem)
 
 
 def _program(raw: dict[str, Any], path: str, text: str, base: Path, stem: str) -> Program:
-    source, notes = Source.of(path, "" if path.startswith("--") else text), list[str]()
-    if "flower" in raw:
-        raw, notes = flower.entries(raw, source, base)
-    check = raw.pop("check", None)
-    made = _made(raw, source, base, stem)
-    if check is not None:
-        made = replace(made, check=replace(_of_check(made, raw, check, source, base), path=path, text=text, notes=()))
+    notes = list[str]()
+    try:
+        if "flower" in raw:
+            raw, notes = flower.entries(raw, base)
+        check = raw.pop("check", None)
+        made = _made(raw, base, stem)
+        if check is not None:
+            made = replace(made, check=replace(_of_check(made, raw, check, base), path=path, text=text, notes=()))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return replace(made, path=path, text=text, notes=(*made.notes, *notes))
 
 
@@ -230,136 +210,119 @@ _NAMES = [f.name for f in fields(Program)]
 KEYS = tuple(_NAMES[: _NAMES.index("check") + 1])
 
 
-@functools.cache
-def _type() -> TypeAdapter[Program]:
-    return TypeAdapter(Program)
-
-
-def _known(*above: str) -> Sequence[str]:
-    """The names that a table may have."""
-    return {"metrics": metric.KEYS, "space": space_words.KEYS}[above[0]] if above else KEYS
-
-
-def _made(raw: Mapping[str, Any], source: Source, base: Path, stem: str) -> Program:
+def _made(raw: Mapping[str, Any], base: Path, stem: str, of_check: bool = False) -> Program:
     if strange := [name for name in raw if name not in KEYS]:
-        raise source.error(strange[0], unknown("key", strange[0], KEYS))
-    made: Program = source.checked(_type(), {"name": stem, "folder": ".", **raw}, _known, base)
-    hyper, notes = space_words.hyperparameters(made.space, made.defaults, source)
+        raise unknown("key", strange[0], KEYS)
+    known = {"metrics": metric.KEYS, "space": space_words.KEYS}
+    made: Program = checked(Program, {"name": stem, "folder": ".", **raw}, known, base)
+    hyper, notes = space_words.hyperparameters(made.space, made.defaults)
     if clash := [name for name in hyper if name in made.metrics]:
-        words = f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}"
-        raise source.error(f"metrics.{clash[0]}", words)
-    metrics = {n: metric.settled(n, m, made.file, made.reads_text, source) for n, m in made.metrics.items()}
-    conditions = space_words.conditions(made.space, hyper, source)
+        raise UserError(f"a metric and a hyperparameter must differ in name, but both have {clash[0]!r}")
+    metrics = {n: metric.settled(n, m, made.file, made.reads_text) for n, m in made.metrics.items()}
+    conditions = space_words.conditions(made.space, hyper)
     made = replace(made, hyper=hyper, conditions=conditions, metrics=metrics, notes=tuple(notes))
-    made.require_rounds(made.rounds, source.place("rounds"))
-    _require_places(made, source)
-    _require_names(made, source)
-    made = _seeded(made, source)
-    _require_runs(made, source)
-    _require_checkpoints(made, source)
+    made.require_rounds(made.rounds)
+    _require_places(made)
+    _require_names(made, of_check)
+    made = _seeded(made, of_check)
+    _require_runs(made)
+    _require_checkpoints(made)
     return made
 
 
-def _of_check(made: Program, raw: Mapping[str, Any], check: Any, source: Source, base: Path) -> Program:
+def _of_check(made: Program, raw: Mapping[str, Any], check: Any, base: Path) -> Program:
     """The program of the final check: the same but for what [check] says."""
-    if not source.table("check", check):
-        raise source.error("check", refused(check, "a table with what differs", "for example command"))
+    if not table("check", check):
+        raise of_key("check", refused(check, "a table with what differs", "for example command"))
     for name in check:
         if name not in CHECK_KEYS:
-            raise source.error(f"check.{name}", unknown("key of check", name, CHECK_KEYS))
+            raise unknown("key of check", name, CHECK_KEYS)
     whole = {**raw, "seed": made.seed, **check}
-    if "environment" in check:
-        given = source.table("check.environment", check["environment"])
-        whole["environment"] = {**raw.get("environment", {}), **given}
-    return _made(whole, source._replace(of_check=frozenset(check)), base, made.name)
+    try:
+        if "environment" in check:
+            whole["environment"] = {**raw.get("environment", {}), **table("environment", check["environment"])}
+        return _made(whole, base, made.name, of_check=True)
+    except UserError as error:
+        raise UserError(f"[check]: {error}") from None
 
 
-def _require_places(program: Program, source: Source) -> None:
+def _require_places(program: Program) -> None:
     """UserError for a file that trials would share, or a reader of none."""
     places = {f"write.{path}": path for path in program.write} | ({"file": program.file} if program.file else {})
     for key, path in places.items():
-        if not program.isolate and not {"trial", "folder", "checkpoint"} & {*_names(key, [path], program, source)}:
+        if not program.isolate and not {"trial", "folder", "checkpoint"} & {*_names(key, [path], program)}:
             advice = 'two at once would write it; give for example "results/{trial}.csv"'
-            raise source.error(key, refused(path, "another file for every trial", advice))
+            raise of_key(key, refused(path, "another file for every trial", advice))
         if key != "file" and not path.endswith(config_files.KINDS):
-            raise source.error(key, refused(path, f"a file that ends in {', '.join(config_files.KINDS)}"))
+            raise of_key(key, refused(path, f"a file that ends in {', '.join(config_files.KINDS)}"))
     if program.reader and not program.file:
-        raise source.error("reader", refused(program.reader, "beside `file`, which it is given"))
+        raise of_key("reader", refused(program.reader, "beside `file`, which it is given"))
 
 
-def _names(key: str, words: Sequence[str], program: Program, source: Source) -> list[str]:
+def _names(key: str, words: Sequence[str], program: Program) -> list[str]:
     """The names in braces in these words; UserError for one that is not known."""
     try:
         found = command.names(words)
     except UserError as error:
-        raise source.error(key, error) from None
+        raise of_key(key, error) from None
     for name in found:
         if name not in (known := [*program.hyper, *command.OWN]):
             hint = f"declare it in [space] or [defaults], or write {{{{{name}}}}} for braces of the program's own"
-            raise source.error(key, f"{unknown(f'name in {source.key(key)}', name, known)}; {hint}")
+            raise UserError(f"{unknown(f'name in {key}', name, known)}; {hint}")
     return found
 
 
-def _require_names(program: Program, source: Source) -> None:
+def _require_names(program: Program, of_check: bool) -> None:
     """UserError for a hyperparameter that nothing uses, or a value that a shell would read as something else."""
-    named = {key: _names(key, words, program, source) for key, words in program.texts().items()}
+    named = {key: _names(key, words, program) for key, words in program.texts().items()}
     used = {name for key, names in named.items() if key != "resume_arguments" for name in names}
-    key = source.key("command")
     usual = dict.fromkeys(command.OWN, 0) | program.configuration({})
     for name, hp in program.hyper.items():
         try:
             for choice in (usual[name], *hp.choices):
                 command.fill(program.command, usual | {name: choice})
         except UserError as error:
-            raise source.error("command", f"{key}: {error}") from None
-        if name not in used and (name in program.space or key == "command"):
-            table = "space" if name in program.space else "defaults"
-            where = "command, environment or [write]" if key == "command" else "[check]'s command"
-            rule = f"{key} must use every hyperparameter, but {name} would change nothing; write {{{name}}} in {where}"
-            raise source.error(f"{table}.{name}", rule)
+            raise of_key("command", error) from None
+        if name not in used and (name in program.space or not of_check):
+            where = f"write {{{name}}} in the command, environment or [write]"
+            raise UserError(f"every hyperparameter must be used, but {name} would change nothing; {where}")
 
 
-def _seeded(program: Program, source: Source) -> Program:
+def _seeded(program: Program, of_check: bool) -> Program:
     """The program with how it is seeded; where nothing says so, by {seed} if the command has it."""
     said, given = program.seed, program.uses("seed")
-    if source.of_check and (said == "{seed}") != given:
-        words = "the final check must be seeded as the search is, but only one has {seed}; write it in both"
-        raise source.error("command", words)
+    if of_check and (said == "{seed}") != given:
+        raise UserError("it must be seeded as the search is, but only one has {seed}; write it in both commands")
     if not said and not given:
         note = f"{program.name} is given no seed: the same configuration may give other figures each time"
         return replace(program, seed="none", notes=(*program.notes, note))
     if not said or given and said == "{seed}":
         return replace(program, seed="{seed}")
-    if given:
-        raise source.error("seed", refused(said, "'{seed}', which it is given"))
-    if not re.fullmatch(r"[A-Za-z_]\w*", said):
-        rule = "'none' or the name of an environment variable, where {seed} is not in the command"
-        raise source.error("seed", refused(said, rule))
+    if given or not re.fullmatch(r"[A-Za-z_]\w*", said):
+        rule = "'{seed}' where the command has {seed}, else 'none' or the name of an environment variable"
+        raise of_key("seed", refused(said, rule))
     return program
 
 
-def _require_runs(program: Program, source: Source) -> None:
+def _require_runs(program: Program) -> None:
     """UserError if the command is not found, or the script that it gives to Python."""
     first, *others = program.command
     place = str(Path(program.folder) / first) if "/" in first else first
     if "{" not in first and not shutil.which(place, path=program.environment.get("PATH")):
         advice = "install it, give its whole path, or make it executable"
-        raise source.error("command", f"must begin with a program, but {first!r} is not found; {advice}")
+        raise of_key("command", f"must begin with a program, but {first!r} is not found; {advice}")
     script = next((word for word in others[:1] if word.endswith(".py") and "{" not in word), None)
     if script and re.match(r"python[\d.]*$", Path(first).name) and not Path(program.folder, script).is_file():
-        words = f"must name a script that is there, but {script!r} is not in {program.folder}; say its folder"
-        raise source.error("command", words)
+        raise of_key("command", f"must name a script that is there, but {script!r} is not in {program.folder}")
 
 
-def _require_checkpoints(program: Program, source: Source) -> None:
+def _require_checkpoints(program: Program) -> None:
     """UserError if a program that goes on from checkpoints does not say which rounds its figures are of."""
-    if program.resume_arguments and not program.uses("checkpoint"):
-        advice = "write {checkpoint} in the command: a folder for it"
-        raise source.error("resume_arguments", refused(program.resume_arguments, "beside {checkpoint}", advice))
-    for name, m in program.metrics.items() if program.uses("checkpoint") else ():
-        if m.pattern and "round" not in metric.compiled(m.pattern).groupindex:
-            raise source.error(
-                f"metrics.{name}.pattern",
-                f"with {{checkpoint}} a pattern must also find the number of the round, or rounds could be counted "
-                f"wrongly after the program goes on, but got {m.pattern!r}; for example {PATTERN_WITH_ROUND}",
-            )
+    if not program.uses("checkpoint"):
+        if program.resume_arguments:
+            raise of_key("resume_arguments", refused(program.resume_arguments, "beside {checkpoint} in the command"))
+        return
+    for name, m in program.metrics.items():
+        if m.pattern and "round" not in re.compile(m.pattern).groupindex:
+            rule = "a pattern that finds the number of the round too, as the program may go on from {checkpoint}"
+            raise of_key(f"metrics.{name}.pattern", refused(m.pattern, rule, f"for example {PATTERN_WITH_ROUND}"))

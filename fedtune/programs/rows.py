@@ -13,12 +13,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import regex
-
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
-from fedtune.programs import metric
 from fedtune.programs.metric import ProgramMetric
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
@@ -35,7 +32,6 @@ STAND_INS = ("0.5", *(f"{number:.{digits}f}" for number in (0.5, 50.5) for digit
 
 _JSON = json.JSONDecoder()
 
-LONGEST = 1.0  # seconds of computing in which a pattern must be done with a line
 SEARCHED = 4096  # characters of a line that patterns are tried on: some take the square of its length
 
 
@@ -50,13 +46,12 @@ class Figure(NamedTuple):
 
 
 class RowMaker:
-    """Makes rows of figures; each complete row is told to `done` with its round."""
+    """Makes rows of figures."""
 
-    def __init__(
-        self, program: Program, selects: Collection[str], done: Callable[[int, dict[str, float]], None]
-    ) -> None:
+    def __init__(self, program: Program, selects: Collection[str]) -> None:
         """selects: the metrics that may not be NaN or infinite."""
-        self.program, self._selects, self._done = program, selects, done
+        self.program, self._selects = program, selects
+        self.complete: list[tuple[int, dict[str, float]]] = []  # rows with their rounds, until somebody takes them
         self._patterns = [Pattern(m) for m in program.metrics.values() if m.pattern]
         self.by_name = {m.name: m for m in program.metrics.values() if not m.pattern and not m.column}
         self.columns = {m.column: m for m in program.metrics.values() if m.column}
@@ -131,10 +126,7 @@ class RowMaker:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            advice = "; write it by json.dumps" if text.lstrip().startswith("{'") else ""
-            raise UserError(
-                f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}{advice}'
-            )
+            raise UserError(f'a row must be JSON such as {{"round": 3, "val_acc": 0.91}}, but got {shown(line)!r}')
         number = row.pop("round", None)
         for name, value in row.items():
             if name not in self.by_name:
@@ -166,37 +158,27 @@ class RowMaker:
         if m.name in self._row:
             lacking = ", ".join(self.missing) or "the next round"
             rule = f"each metric must come once a round, but {m.name} came twice before {lacking}"
-            raise self._refuse(figure, rule, _advice(m))
+            raise self._refuse(figure, rule, "make its pattern more exact, or say how many come by `every`")
         self._row[m.name] = value
         self.first.setdefault(m.name, figure)
         if not self.missing:
             self.round += self.program.every
             row, self._row = self._row, {}
-            self._done(self.round, row)
+            self.complete.append((self.round, row))
 
     def _place(self, figure: Figure) -> None:
         """UserError unless a figure is of the round that is not complete yet."""
-        name, last, every = figure.metric.name, self.program.rounds, self.program.every
+        name, last, every, first = figure.metric.name, self.program.rounds, self.program.every, self.program.first_round
         if figure.round is not None:
-            number = self._whole(figure) - self.program.first_round + 1
+            number = self._whole(figure) - first + 1
             if self.begins_anywhere:
                 self.begins_anywhere, self.round = False, max(0, number - every) // every * every
-            if number < 1:
-                rule = f"rounds are counted from {self.program.first_round}, but {figure.round} came"
-                first = "give first_round = 0 if that is the first after training"
-                raise self._refuse(figure, rule, f"{first}, or skip = 1 if nothing was trained yet")
-            if number <= self.round:
-                rule = f"rounds must rise, but {figure.round} of {name} came again"
-                raise self._refuse(figure, rule, _advice(figure.metric))
             if number != self.round + every:
-                expected = self.round + every + self.program.first_round - 1
-                lacks = f"before round {expected} had {', '.join(self.missing)}"
-                come = "one by one" if every == 1 else f"{every} by {every}, as report_every says"
-                rule = f"rounds must come {come}, but {figure.round} of {name} came {lacks}"
-                raise self._refuse(figure, rule, _every(number - self.round) if number > self.round + 1 else "")
+                rule = f"{', '.join(self.missing)} of round {self.round + every + first - 1} must come next"
+                advice = "if it is right, see `first_round`, `report_every`, `skip`, and `every` of a metric"
+                raise self._refuse(figure, f"{rule}, but {name} of round {figure.round} came", advice)
         if self.round >= last:
-            rule = f"a run has {last} rounds, but another {name} came after the last"
-            raise self._refuse(figure, rule, f"correct `rounds`; {_advice(figure.metric)}")
+            raise self._refuse(figure, f"a run has {last} rounds, but another {name} came after the last")
 
     def _require_same_step(self, figure: Figure) -> None:
         """UserError if reports are counted, but their lines tell of rounds that are farther apart, or closer."""
@@ -207,11 +189,9 @@ class RowMaker:
         number, before = int(said[1]), self._named.get(name)
         self._named[name] = number
         if before is not None and number > before and number - before != every:
-            raise self._refuse(
-                figure,
-                f"a report stands for {several(every, 'round')}, but two of {name} tell of round {before} and {number}",
-                f"{_every(number - before)}; if these are no rounds that were trained, write report_every = 1",
-            )
+            rule = f"a report stands for {several(every, 'round')}, but {name} tells of round {before} and {number}"
+            advice = f"write report_every = {number - before}, or 1 if these are no rounds that were trained"
+            raise self._refuse(figure, rule, advice)
 
     def _whole(self, figure: Figure) -> int:
         given = figure.round
@@ -253,14 +233,14 @@ class Pattern:
     def __init__(self, m: ProgramMetric) -> None:
         """m: a metric that has one."""
         assert m.pattern
-        self.metric, self._pattern = m, metric.compiled(m.pattern)
+        self.metric, self._pattern = m, re.compile(m.pattern)
         self._round = "round" in self._pattern.groupindex
         self._group = 2 if self._pattern.groupindex.get("round") == 1 else 1  # that holds the number
 
     def found(self, line: str) -> list[Figure]:
         """The figures in a line."""
         tried = line if len(line) <= SEARCHED else line[:SEARCHED].rpartition(" ")[0]  # whose last word may be cut
-        found = self._matches(tried)
+        found = list(self._pattern.finditer(tried))
         if NOT_FINITE.search(tried) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
             if unusual := self._not_finite(tried):
                 return unusual
@@ -268,7 +248,7 @@ class Pattern:
             self._require_whole(match, tried)
         return [self._figure(m, m[self._group] or "", m.span(self._group), line) for m in found]
 
-    def _figure(self, match: regex.Match[str], value: str, at: tuple[int, int], line: str) -> Figure:
+    def _figure(self, match: re.Match[str], value: str, at: tuple[int, int], line: str) -> Figure:
         return Figure(self.metric, value, match["round"] if self._round else None, line, at)
 
     def _not_finite(self, line: str) -> list[Figure]:
@@ -279,42 +259,19 @@ class Pattern:
             for word in words:
                 places[word.start() + shift] = word
                 shift += len(digits) - len(word[0])
-            matches = [m for m in self._matches(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
+            matches = [m for m in self._pattern.finditer(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
             found = [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]
             if found:
                 return [self._figure(m, word[0], word.span(), line) for m, word in found]
         return []
 
-    def _matches(self, line: str) -> list[regex.Match[str]]:
-        try:
-            return list(self._pattern.finditer(line, timeout=LONGEST, concurrent=True))
-        except TimeoutError:
-            raise UserError(
-                f"the pattern of {self.metric.name} must find its figure within {LONGEST:g} second, but did not in "
-                f"{shown(line)!r}; repeat nothing that may be repeated in several ways, as (a+)+ or (a|aa)+ may"
-            ) from None
-
-    def _require_whole(self, match: regex.Match[str], line: str) -> None:
+    def _require_whole(self, match: re.Match[str], line: str) -> None:
         """UserError if the group took a part of a number only: 1.2 of 1.2e-05, or 0.5 of -0.5."""
         begin, end = match.span(self._group)
         if begin < end and (MORE_OF_IT.match(line, end) or MINUS.search(line[max(0, begin - 2) : begin])):
-            raise UserError(
-                f"the pattern of {self.metric.name} must take the whole figure, but it takes "
-                f"{line[begin:end]!r} only, in {shown(line)!r}; write ([^ ]+) for the group, for example"
-            )
+            rule = f"must take the whole figure, but it takes {line[begin:end]!r} only, in {shown(line)!r}"
+            raise UserError(f"the pattern of {self.metric.name} {rule}; write ([^ ]+) for the group, for example")
         if match.end() == end and line[begin:end].lstrip("+-").isdigit() and COMMA.match(line, end):
-            raise UserError(
-                f"the pattern of {self.metric.name} must say where the figure ends, but {line[begin:end]!r} may be a "
-                f"part of {line[begin : end + 6]!r}; numbers have points, and if these are two, write the comma "
-                "after the group"
-            )
-
-
-def _every(rounds: int) -> str:
-    return f"if a report stands for {several(rounds, 'round')}, write report_every = {rounds}"
-
-
-def _advice(m: ProgramMetric) -> str:
-    if m.pattern:
-        return "make its pattern more exact, or say how many figures a round has by `every`"
-    return "report each once a round"
+            rule = f"must say where the figure ends, but {line[begin:end]!r} may be a part of {line[begin : end + 6]!r}"
+            advice = "numbers have points, and if these are two, write the comma after the group"
+            raise UserError(f"the pattern of {self.metric.name} {rule}; {advice}")

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, with_c
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import Hyperparameter, Range
 from fedtune.programs import command, metric
-from fedtune.programs.entries import LARGEST, Source, refused
+from fedtune.programs.entries import LARGEST, of_key, refused
 
 EXAMPLES = '"0.001..0.3 log", "1..50" (whole numbers) or ["a", "b"]'
 KEYS = ("range", "choices", "when")
@@ -99,50 +99,47 @@ Defaults = dict[Name, Annotated[Any, AfterValidator(_scalar)]]
 
 
 def hyperparameters(
-    space: Mapping[str, Searched], defaults: Mapping[str, Any], source: Source
+    space: Mapping[str, Searched], defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Hyperparameter], list[str]]:
     """Those that are searched, then those that are fixed, and a note for each default that was not given."""
     found, notes = {}, list[str]()
     for name, searched in space.items():
         found[name] = made = searched.declared(name)
         if name in defaults:
-            default = _value(made, defaults[name], f"defaults.{name}", source)
-            found[name] = replace(made, default=default)
+            found[name] = replace(made, default=_value(made, defaults[name], f"defaults.{name}"))
         else:
             which = "the first of its choices" if made.choices else "the middle of its range"
             notes.append(f"{name} has no default; {made.default!r} is taken, {which}")
     return found | {name: _fixed(name, value) for name, value in defaults.items() if name not in space}, notes
 
 
-def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter], source: Source) -> Conditions:
+def conditions(space: Mapping[str, Searched], hps: Mapping[str, Hyperparameter]) -> Conditions:
     """What each hyperparameter needs of others, of those that need something."""
     found: Conditions = {}
     for name, searched in space.items():
         for other, asked in searched.when.items():
             key = f"space.{name}.when.{other}"
             if other not in hps or other == name:
-                raise source.error(key, unknown("hyperparameter", other, [n for n in hps if n != name]))
+                raise of_key(key, unknown("hyperparameter", other, [n for n in hps if n != name]))
             if not (values := asked if isinstance(asked, list) else [asked]):
-                raise source.error(key, refused(asked, "a value or a list of values"))
-            found.setdefault(name, {})[other] = tuple(_value(hps[other], value, key, source) for value in values)
+                raise of_key(key, refused(asked, "a value or a list of values"))
+            found.setdefault(name, {})[other] = tuple(_value(hps[other], value, key) for value in values)
     try:
         TopologicalSorter(found).prepare()
     except CycleError as error:
         name = min(error.args[1])
-        words = f"a condition must not depend on itself, but that of {name} does; leave a `when` out"
-        raise source.error(f"space.{name}", words) from None
+        raise UserError(f"a condition must not depend on itself, but that of {name} does; leave a `when` out") from None
     return found
 
 
-def _value(hp: Hyperparameter, value: Any, key: str, source: Source) -> Any:
+def _value(hp: Hyperparameter, value: Any, key: str) -> Any:
     """A value that this hyperparameter may have, in its type."""
     if isinstance(value, str) and not isinstance(hp.default, str):
-        rule = f"a value of {hp.name}, which is {hp.range_text()}"
-        raise source.error(key, refused(value, rule, "write it without quotes"))
+        raise of_key(key, refused(value, f"in {hp.range_text()}", "write it without quotes"))
     try:
         return hp.check(value)
     except UserError as error:
-        raise source.error(key, error) from None
+        raise of_key(key, error) from None
 
 
 def _fixed(name: str, value: Any) -> Hyperparameter:

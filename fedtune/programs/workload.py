@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedtune.core.errors import UserError, unknown
+from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter
-from fedtune.core.workload import Measures, Trainer, Traits, Workload
+from fedtune.core.terminal import few
+from fedtune.core.workload import HERE, Measures, Place, Runs, Trainer, Traits, Workload
 from fedtune.programs import command, fingerprint, flower, program_file
 from fedtune.programs.naming import is_file
 from fedtune.programs.program_file import Program
-from fedtune.programs.trainer import ProgramTrainer
+from fedtune.programs.run import STATE, ProgramRun, Stopped
 from fedtune.user_code import user_files
 from fedtune.user_code.user_files import UserFile
+
+
+class ProgramTrainer(Trainer):
+    """Starts a program for every seed; it reads its data itself."""
+
+    def start(self, workload: Any, config: Mapping[str, Any], data: Mapping[int, None], at: Place = HERE) -> Runs:
+        """Runs whose programs have not been started yet."""
+        return ProgramRuns([_run(workload, config, seed, len(data) > 1, at) for seed in data], at.retries)
+
+    def saved_round(self, folder: Path) -> int:
+        """The round of the first seed's state."""
+        return int(json.loads((folder / "0" / STATE).read_text())["round"])
+
+
+def _run(workload: Any, config: Mapping[str, Any], seed: int, several: bool, at: Place) -> ProgramRun:
+    program = workload.program
+    user_files.register(workload.own)
+    told = json.dumps([program.command, program.environment, sorted(config.items())], default=str)
+    whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
+    name = f"{whose}-seed{seed}" if several or not at.name else whose
+    folder = at.folder or Path(tempfile.mkdtemp(prefix="fedtune-"))
+    return ProgramRun(program, workload.pinned | dict(config), seed, folder / name, at, workload.selects_on_test)
+
+
+class ProgramRuns(Runs):
+    """The runs of a program; those that are ended from outside begin again."""
+
+    def __init__(self, runs: Sequence[ProgramRun], retries: int = 0) -> None:
+        """retries: how often each may begin again."""
+        super().__init__(runs)
+        self._retries, self._left = retries, {run.seed: retries for run in runs}
+
+    def step_of(self, run: ProgramRun) -> dict[str, Any] | Diverged | UserError:
+        """A run's next row; one that begins again is silent until the round where it was."""
+        try:
+            return super().step_of(run)
+        except Stopped as error:
+            if not self._retries:
+                raise
+            if not self._left[run.seed]:
+                return UserError(f"{error}; it was tried {self._retries + 1} times")
+            self._left[run.seed] -= 1
+            run.notes.append(f"{error}; it begins again")
+            return self.step_of(run)
 
 
 class ProgramMeasures(Measures):
@@ -33,11 +81,11 @@ class ProgramMeasures(Measures):
 
     @property
     def objective(self) -> str:
-        """The first metric of the file that may select and has a direction."""
-        found = self._program.selectable(self._on_test)
-        if not found:
-            (name, *_) = self._program.metrics
-            self._program.require_selectable(name)
+        """The first metric of the file that may select and has a direction; UserError if there is none that may."""
+        if not (found := self._program.selectable(self._on_test)):
+            rule = f"a search must not use test data, but has only {few(self._program.reported)}, of test rows by split"
+            advice = 'say split = "validation" if it is not, or allow it by --selects-on-test'
+            raise UserError(f"{self._program.path}: {rule} or by the word test in name or pattern; {advice}")
         return next((name for name, mode in found.items() if mode), next(iter(found)))
 
     def worst(self, metric: str) -> float | None:
@@ -109,10 +157,8 @@ class ProgramWorkload(Workload):
         then, now = dict(record.get("program") or {}).get("scripts", {}), self.program.scripts()
         for name, digest in then.items():
             if now.get(name) != digest:
-                raise UserError(
-                    f"a search goes on with the program that it began with, but {name} has changed since; restore it, "
-                    "or start a new search"
-                )
+                rule = "a search goes on with the program that it began with"
+                raise UserError(f"{rule}, but {name} has changed since; restore it, or start a new search")
         return self
 
     def describe(self) -> list[str]:
@@ -120,15 +166,10 @@ class ProgramWorkload(Workload):
         lines = [f"runs: {' '.join(self.program.command)}", f"in: {self.program.folder}"]
         lines += [f"note: {note}" for note in self.program.notes]
         if not self.program.uses("rounds"):
-            lines.append(
-                f"note: {self.name} trains as many rounds as it is written to, because its command has no {{rounds}}: "
-                f"{self.rounds} must be that number"
-            )
+            lines.append(f"note: the command of {self.name} has no {{rounds}}: {self.rounds} must be its own number")
         if self.selects_on_test and self.program.reported:
-            lines.append(
-                f"warning: {', '.join(self.program.reported)} may select, which is measured on test rows: what is "
-                "found there is too good, and says nothing about new data"
-            )
+            on_test = f"{', '.join(self.program.reported)} may select, which is measured on test rows"
+            lines.append(f"warning: {on_test}: what is found there is too good, and says nothing about new data")
         if self.program.check:
             lines.append(f"final check: {' '.join(self.program.check.command)}")
         return lines
@@ -144,14 +185,6 @@ class ProgramWorkload(Workload):
         own = {"rounds": rounds or self.rounds, "seed": self.seed, "gpu": 0, "trial": "best", "folder": "best"}
         return self.configuration(config) | own | {"checkpoint": "best/checkpoint"}
 
-    def _written(self, config: Mapping[str, Any], rounds: int | None) -> dict[str, Any]:
-        """The configuration files of a configuration, by name, if there are any."""
-        values = self._values(config, rounds)
-        found = {
-            command.fill([path], values)[0]: file.content(path, values) for path, file in self.program.write.items()
-        }
-        return {"files": found} if found and not flower.is_app(self.program) else {}
-
     def to_plain(self) -> dict[str, Any]:
         """All that is known of what a run's numbers depend on."""
         program = asdict(replace(self.program, notes=(), path=""))
@@ -162,9 +195,9 @@ class ProgramWorkload(Workload):
 
     def to_record(self) -> dict[str, Any]:
         """What the record of a run holds of it."""
-        of_tests = {name: "test" for name, m in self.program.metrics.items() if m.tests}
         metrics = {
-            n: {"split": of_tests.get(n, m.split or ""), "mode": m.mode or ""} for n, m in self.program.metrics.items()
+            name: {"split": "test" if m.tests else m.split or "", "mode": m.mode or ""}
+            for name, m in self.program.metrics.items()
         }
         return {
             "algorithm": self.name,
@@ -188,7 +221,12 @@ class ProgramWorkload(Workload):
             "seed": self.seed,
             "hyperparameters": self.configuration(config),
         }
-        return found | ({"selects_on_test": True} if self.selects_on_test else {}) | self._written(config, rounds)
+        if self.selects_on_test:
+            found["selects_on_test"] = True
+        if self.program.write and not flower.is_app(self.program):
+            values = self._values(config, rounds)
+            found["files"] = {command.filled(p, values): f.content(p, values) for p, f in self.program.write.items()}
+        return found
 
 
 def of_file(
@@ -212,15 +250,9 @@ def of_program(
     """The workload of a program.  rounds: if other than the program's own."""
     if rounds not in (None, program.rounds):
         if not program.uses("rounds"):
-            raise UserError(
-                f"--rounds needs {{rounds}} in the command, or {program.name} would not know, but got {rounds}; write "
-                "it there, or leave out --rounds"
-            )
-        program.require_rounds(rounds, "--rounds")
+            raise UserError(f"--rounds needs {{rounds}} in the command of {program.name}, but got {rounds}")
+        program.require_rounds(rounds)
         program = replace(program, rounds=rounds, check=program.check and replace(program.check, rounds=rounds))
-    known = program.hyper
-    for name in pinned or {}:
-        if name not in known:
-            raise unknown(f"hyperparameter of {program.name}", name, known)
-    fixed = {name: known[name].check(value) for name, value in (pinned or {}).items()}
+    typed = program.configuration(pinned or {})
+    fixed = {name: typed[name] for name in pinned or {}}
     return ProgramWorkload(program=program, seed=seed, pinned=fixed, selects_on_test=on_test, own=own)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import glob
-import itertools
 import json
 import os
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,30 +19,29 @@ import numpy as np
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import python_value
 from fedtune.core.terminal import few, one_line
-from fedtune.programs import isolation
+from fedtune.programs import command, isolation
 from fedtune.programs.output import clean, shown
 from fedtune.programs.rows import RowMaker
 from fedtune.user_code import user_errors, user_files
 
-MOST = 2**24  # bytes that are read at a time
 SAME = 2**16  # bytes before the new ones that must be those that were read, or else the file was written anew
-LINE = 2**20  # bytes of a line, at most
 EVENTS = "events.out.tfevents"
 HEADER, FOOTER = 12, 4  # bytes of a record around its event
 OWN = ("output.log", "rows.jsonl")  # files in a trial's folder that fedtune itself writes
-LOOKED_AT = 10_000  # files among which those are looked for that the program wrote in place of its file
 
 
-def looks(rows: RowMaker, reported: Path, written: str | None) -> list[Callable[[bool], bool]]:
+def looks(rows: RowMaker, reported: Path, place: Path, values: Mapping[str, Any]) -> list[Callable[[bool], bool]]:
     """Functions that take what is new in files and tell whether anything was; True: the program ended without an error.
 
-    reported: the file $FEDTUNE_ROWS; written: that of the program file, perhaps with ** and * for what is not known
+    reported: the file $FEDTUNE_ROWS; place: where the program runs; values: what names in braces stand for
     """
     found: list[Callable[[bool], bool]] = []
     if rows.by_name:
-        found.append(Lines(reported, rows.reported, lambda: rows.anew(rows.by_name)).look)
-    if written and rows.of_file:
-        found.append(_WrittenFile(written, rows).look)
+        found.append(_Lines(reported, rows.reported, lambda: rows.anew(rows.by_name)).look)
+    if rows.program.file and rows.of_file:
+        known = {name: glob.escape(command.text(value)) for name, value in values.items()}
+        template = re.sub(r"[\[?]", r"[\g<0>]", rows.program.file)  # only * and ** stand for others
+        found.append(_WrittenFile(os.path.join(glob.escape(str(place)), command.filled(template, known)), rows).look)
     return found
 
 
@@ -83,10 +82,8 @@ class _WrittenFile:
         others = [place for place in places if place != (self._place or places[0])]
         if others:
             one, other = (os.path.relpath(place, self._base) for place in (self._place or places[0], others[0]))
-            raise UserError(
-                f"file must be one for each trial, but {self._name} is both {one} and {other} in {self._base}; write "
-                "more of its name"
-            )
+            both = f"{self._name} is both {one} and {other} in {self._base}"
+            raise UserError(f"file must be one for each trial, but {both}; write more of its name")
         if places and self._place is None:
             self._place = places[0]
             self._look = _reader(self._place, self._events, self._before, self._rows)
@@ -112,7 +109,7 @@ def _matches(pattern: str) -> set[Path]:
 
 def _new_files(folder: Path, since: float) -> list[Path]:
     found = []
-    for path in itertools.islice(folder.rglob("*"), LOOKED_AT):
+    for path in folder.rglob("*"):
         with suppress(OSError):
             if path.name not in OWN and path.is_file() and path.stat().st_mtime > since - 0.1:
                 found.append(path)
@@ -124,15 +121,16 @@ def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Call
     if reader := rows.program.reader:
         return _Whole(path, _user_reader(reader), rows).look
     if events:
-        return _Events(path, before, rows).look
-    if load := {".json": _json, ".csv": _table, ".tsv": _table}.get(path.suffix):
+        return _events(path, before, rows)
+    if path.suffix in (".csv", ".tsv", ".json"):
+        load = _table if path.suffix != ".json" else lambda path, ended: json.loads(path.read_text())
         return _Whole(path, load, rows).look
     if path.suffix in (".jsonl", ".ndjson"):
-        return Lines(path, lambda line: rows.record(_object(line, path), line), lambda: rows.anew(rows.of_file)).look
-    return Lines(path, rows.text, lambda: rows.anew(rows.of_file)).look
+        return _Lines(path, lambda line: rows.record(_object(line, path), line), lambda: rows.anew(rows.of_file)).look
+    return _Lines(path, rows.text, lambda: rows.anew(rows.of_file)).look
 
 
-class Lines:
+class _Lines:
     """The lines of a file that grows, or that is written anew with the same figures and more."""
 
     def __init__(self, path: Path, take: Callable[[str], None], anew: Callable[[], None]) -> None:
@@ -142,26 +140,15 @@ class Lines:
         self._last = b""  # the last of them
         self._inode = 0
 
-    def look(self, ended: bool = False) -> bool:
+    def look(self, ended: bool) -> bool:
         """Take lines that are new, with `ended` also the last one if it has no end; whether there were any."""
-        new = False
-        while content := self._content():
-            whole, end, rest = content.rpartition(b"\n")
-            lines = whole.split(b"\n") if end else []
-            if len(content) < MOST and ended and rest:
-                lines, rest = [*lines, rest], b""
-            elif len(rest) > LINE:
-                raise UserError(f"a line must have at most {LINE:,} bytes, but {self.path} has a longer one")
-            taken = len(content) - len(rest)
-            self._place, self._last = self._place + taken, (self._last + content[:taken])[-SAME:]
-            for line in lines:
-                text = clean(line.rstrip(b"\r")).removeprefix("\ufeff")
-                if text.strip():
-                    new = True
-                    self._take(text)
-            if len(content) < MOST:
-                break
-        return new
+        content = self._content()
+        taken = content if ended else content[: content.rfind(b"\n") + 1]
+        self._place, self._last = self._place + len(taken), (self._last + taken)[-SAME:]
+        lines = [clean(line.rstrip(b"\r")).removeprefix("\ufeff") for line in taken.split(b"\n")]
+        for line in filter(str.strip, lines):
+            self._take(line)
+        return bool(taken)
 
     def _content(self) -> bytes:
         """What is new in the file, from the end of a line on."""
@@ -173,11 +160,9 @@ class Lines:
                     self._place, self._last, self._inode = 0, b"", status.st_ino
                     self._anew()
                 file.seek(self._place)
-                return file.read(MOST)
+                return file.read()
         except FileNotFoundError:
             return b""
-        except OSError as error:
-            raise UserError(f"what the program writes must be readable, but {self.path}: {error.strerror}") from None
 
 
 def _object(line: str, path: Path) -> dict[str, Any]:
@@ -191,11 +176,8 @@ def _table(path: Path, ended: bool) -> list[dict[str, str]]:
     """The rows of a table, whose first line has the columns' names; the last line counts when it has its end."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     lines = (text if ended else text[: text.rfind("\n") + 1]).split("\n")
-    try:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        rows = [row for row in csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True) if row]
-    except csv.Error as error:
-        raise UserError(f"{path} must be a table, but: {error}") from None
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    rows = [row for row in csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True) if row]
     names = [name.strip() for name in rows[0]] if rows else []
     if uneven := next((row for row in rows if len(row) != len(names)), None):
         rule = f"{path} must have {len(names)} columns on each line"
@@ -224,21 +206,21 @@ class _Whole:
         self._version = version
         try:
             data = self._load(self._path, ended)
-        except Exception:
-            if ended:
+        except Exception as error:
+            if not ended:
+                return False
+            if isinstance(error, UserError):
                 raise
-            return False
-        if self._load is _table and data:
-            self._require_columns(data[0])
+            raise UserError(f"{self._path} cannot be read: {error}") from None
+        if lacking := [name for name in self._rows.columns if self._load is _table and data and name not in data[0]]:
+            raise unknown(f"column of {self._path}", str(lacking[0]), data[0])  # its first line says what there will be
         columns = {name: _column(data, name) for name in (self._rows.program.round_column, *self._rows.columns)}
         rounds = columns[self._rows.program.round_column]
         uneven = [name for name, values in columns.items() if rounds and values and len(values) != len(rounds)]
         if uneven and isinstance(data, dict):  # nothing says which entry is of which round
             if ended:
-                raise UserError(
-                    f"{self._path} must have a round's number for each figure, but has {len(rounds)} numbers and "
-                    f"{len(columns[uneven[0]])} of {uneven[0]}; write null where a round has none"
-                )
+                has = f"has {len(rounds)} numbers and {len(columns[uneven[0]])} of {uneven[0]}; write null for none"
+                raise UserError(f"{self._path} must have a round's number for each figure, but {has}")
             return False
         self._rows.anew(self._rows.of_file)
         for i in range(max(map(len, columns.values()))):
@@ -247,12 +229,6 @@ class _Whole:
         first = data[0] if isinstance(data, list) and data else data
         self._rows.found |= dict.fromkeys(map(str, first)) if isinstance(first, dict) else {}
         return True
-
-    def _require_columns(self, row: Mapping[str, str]) -> None:
-        """UserError for a metric whose column a table lacks: its first line says what there will be."""
-        for name in self._rows.columns:
-            if name not in row:
-                raise unknown(f"column of {self._path}", name, row)
 
 
 def _column(data: Any, name: str) -> list[Any]:
@@ -275,13 +251,6 @@ def _inside(table: Any, name: str) -> Any:
     return next((_inside(table[n], name[len(n) + 1 :]) for n in table if name.startswith(f"{n}.")), None)
 
 
-def _json(path: Path, ended: bool) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} must be JSON, but: {error}") from None
-
-
 def _user_reader(reader: str) -> Callable[[Path, bool], list[dict[str, Any]]]:
     """The user's function that reads a file, executed anew for this trial."""
     execution, name = user_files.Execution(), Path(reader).name
@@ -298,57 +267,39 @@ def _user_reader(reader: str) -> Callable[[Path, bool], list[dict[str, Any]]]:
     return load
 
 
-class _Events:
-    """TensorBoard's event files in a folder: records of a length, its checksum, the event and its checksum."""
+def _events(folder: Path, before: set[Path], rows: RowMaker) -> Callable[[bool], bool]:
+    """A look at TensorBoard's event files in a folder.  before: those that are not read."""
+    places: dict[Path, int] = {}  # bytes that were read
 
-    def __init__(self, folder: Path, before: set[Path], rows: RowMaker) -> None:
-        """before: files that are not read."""
-        self._folder, self._before, self._rows = folder, before, rows
-        self._places: dict[Path, int] = {}
-        self._event = _event_class()
-
-    def look(self, ended: bool) -> bool:
-        """Take scalars that are new; whether there were any."""
+    def look(ended: bool) -> bool:
         new = False
-        for path in sorted({*self._folder.glob(f"{EVENTS}*")} - self._before):
+        for path in sorted({*folder.glob(f"{EVENTS}*")} - before):
             try:
-                scalars = list(self._scalars(path))
+                scalars = list(_scalars(path, places))
             except Exception as error:  # of the disk, or of what decodes events
                 raise UserError(f"{path} must be a file of TensorBoard's, but: {one_line(error)}") from None
             for step, tag, value in scalars:
                 new = True
-                self._rows.record({self._rows.program.round_column: step, tag: value}, f"step {step}: {tag} {value:g}")
+                rows.record({rows.program.round_column: step, tag: value}, f"step {step}: {tag} {value:g}")
         return new
 
-    def _scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
-        """The scalars of events that are whole; pictures and the like are passed over."""
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while (place := self._places.get(path, 0)) + HEADER <= size:
-                file.seek(place)
-                (length,) = struct.unpack("<Q", file.read(HEADER)[:8])
-                if place + HEADER + length + FOOTER > size:
-                    return
-                self._places[path] = place + HEADER + length + FOOTER
-                if length > MOST:
-                    continue
-                event = self._event.FromString(file.read(length))
-                for value in event.summary.value:
-                    figures = value.tensor.float_val if value.HasField("tensor") else [value.simple_value]
-                    if len(figures) == 1 and value.HasField("tensor") | value.HasField("simple_value"):
-                        yield event.step, value.tag, float(str(np.float32(figures[0])))  # 0.91, and not 0.9100000262
+    return look
 
 
-def _event_class() -> Any:
-    with suppress(ImportError):
-        from tensorboardX.proto.event_pb2 import Event
+def _scalars(path: Path, places: dict[Path, int]) -> Iterator[tuple[int, str, float]]:
+    """The new scalars of a file of records: a length, its checksum, an event and its checksum; no pictures and such."""
+    from tensorboardX.proto.event_pb2 import Event  # which Ray Tune installs
 
-        return Event
-    with suppress(ImportError):
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        return Event
-    raise UserError(
-        "TensorBoard's files are read by tensorboardX or tensorboard, but neither is installed; install one by pip, "
-        "or write a .csv"
-    )
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while (place := places.get(path, 0)) + HEADER <= size:
+            file.seek(place)
+            (length,) = struct.unpack("<Q", file.read(HEADER)[:8])
+            if place + HEADER + length + FOOTER > size:
+                return
+            places[path] = place + HEADER + length + FOOTER
+            event = Event.FromString(file.read(length))
+            for value in event.summary.value:
+                figures = value.tensor.float_val if value.HasField("tensor") else [value.simple_value]
+                if len(figures) == 1 and value.HasField("tensor") | value.HasField("simple_value"):
+                    yield event.step, value.tag, float(str(np.float32(figures[0])))  # 0.91, and not 0.9100000262

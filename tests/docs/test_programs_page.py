@@ -33,16 +33,16 @@ def test_its_example_is_a_program_file(tmp_path: Path) -> None:
     (tmp_path / "PFLlib" / "system").mkdir(parents=True)
     (tmp_path / "PFLlib" / "system" / "main.py").touch()
     example = blocks("toml")[2].replace("python main", "python3 main")
-    program = program_file.parse(example, "page.toml", tmp_path, "page")
+    program = program_file.parse(example.encode(), "page.toml", tmp_path, "page")
     assert program.selectable() == {"val_acc": "max"} and program.checking().reported == ("test_acc",)
 
 
 def test_its_first_example_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(blocks("python")[0])
     example = blocks("toml")[0].replace("python train.py", f"{sys.executable} -S train.py")
-    program = program_file.parse(example, "own.toml", tmp_path, "own")
+    program = program_file.parse(example.encode(), "own.toml", tmp_path, "own")
     assert program.selectable() == {"val_acc": "max"} and program.reported == ("test_acc",)
-    run = ProgramRun(program=program, config={"lr": 0.1}, seed=3, folder=tmp_path / "trial")
+    run = ProgramRun(program, {"lr": 0.1}, 3, tmp_path / "trial")
     rows = [run.step() for _ in range(program.rounds)]
     assert rows[-1]["val_acc"] > rows[0]["val_acc"] and rows[-1]["test_acc"] > 0.8
 
@@ -52,4 +52,4 @@ def test_its_ranges_are_taken(tmp_path: Path) -> None:
     names = [line.split(" ")[0] for line in lines]
     command = " ".join(["echo", *(f"{{{name}}}" for name in names)])
     text = f"command = '{command}'\nrounds = 1\n[metrics.acc]\n[space]\n" + "\n".join(lines)
-    assert list(program_file.parse(text, "page.toml", tmp_path, "page").searched) == names
+    assert list(program_file.parse(text.encode(), "page.toml", tmp_path, "page").searched) == names

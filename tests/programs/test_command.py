@@ -43,16 +43,14 @@ def test_a_value_that_another_program_reads_anew_is_one_plain_word_or_refused(wo
     split = command.split(words)
     assert command.fill(split, {"v": 1e-05})[-1] == split[-1].replace("{v}", "1e-05")
     for value in ("a b", "$HOME", "x;y"):
-        with pytest.raises(UserError, match=r"^\{v\} must be one plain word for \w+, which has it read anew"):
+        with pytest.raises(UserError, match=r"^\{v\} must be one plain word for \w+, but is"):
             command.fill(split, {"v": value})
     for table in ("[space]\nv = ['a', 'a b']\n", "[defaults]\nv = 'a b'\n"):
-        with pytest.raises(UserError, match=r"own.toml:1: command: \{v\} must be one plain word"):
+        with pytest.raises(UserError, match=r"own.toml: command: \{v\} must be one plain word"):
             made(tmp_path, split, table)
 
 
-@pytest.mark.parametrize(
-    "words", ["flock lock x --v {v}", "env X=1 x {v}", "bash run.sh {v}", "x -c {v}", "env x -c y {v}"]
-)
+@pytest.mark.parametrize("words", ["flock lock x --v {v}", "env X=1 x {v}", "bash run.sh {v}", "x -c {v}"])
 def test_other_programs_get_any_value_as_one_word(words: str) -> None:
     assert command.fill(command.split(words), {"v": "a b"})[-1] == "a b"
 

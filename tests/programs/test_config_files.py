@@ -40,11 +40,16 @@ def test_a_trials_values_stand_in_their_types_in_a_file_of_its_own(tmp_path: Pat
     (tmp_path / f"base{base}").write_text(BASES[base])
     script = "import sys\nprint('acc: 0.5', open(sys.argv[1]).read())"
     program = python(tmp_path, script, MORE.format(base=base, to=to), 1, f"'{{folder}}/in/{{name}}{to}' {{seed}}")
-    run = start(program, tmp_path, {"lr": 1e-4, "width": 16, "name": 'c"'}, seed=3, trial="t7")
+    run = start(program, tmp_path, {"lr": 1e-4, "width": 16, "name": 'c"'}, seed=3)
     finish(run)
     written = READERS[to]((tmp_path / "trial" / "in" / f'c"{to}').read_text())
     layers = [{"width": 16}, {"width": "1e-3"}]
-    assert written == {"optimizer": {"name": "sgd", "lr": 1e-4}, "layers": layers, "tags": ['c"', "x-t7"], "seed": 3}
+    assert written == {
+        "optimizer": {"name": "sgd", "lr": 1e-4},
+        "layers": layers,
+        "tags": ['c"', f"x-{run.trial}"],
+        "seed": 3,
+    }
     assert type(written["optimizer"]["lr"]) is float and type(written["layers"][0]["width"]) is int
     found = workload.of_program(program)
     assert program.seed == "{seed}" and found.traits.repeatable

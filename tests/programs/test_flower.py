@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.flower_apps import CLIENT, FAKE, PYPROJECT, SERVER, flower_app
+from support.flower_apps import FAKE, PYPROJECT, SERVER, flower_app
 from support.programs import finish, start
 
 from fedtune.commands import check
@@ -98,7 +98,7 @@ def test_a_program_file_may_describe_an_app(app: Path, tmp_path: Path) -> None:
     assert program.selectable() == {"client_eval_acc": "max", "client_f1": "max"}
     assert program.searched == ("lr", "local-epochs") and program.configuration({})["opt"] == "adam"
     file.write_text(FILE.replace("local-epochs", "epochs"))
-    with pytest.raises(UserError, match=r"own.toml:12: unknown run-config key 'epochs'"):
+    with pytest.raises(UserError, match=r"own.toml: space: unknown run-config key 'epochs'"):
         program_file.read(file)
 
 
@@ -120,7 +120,7 @@ def config(program: Program) -> dict[str, Any]:
 
 def test_a_trial_runs_the_app(app: Path, tmp_path: Path) -> None:
     program = of_app(app, "client:eval-acc", "server:loss", space={"lr": "0.1..4"}, rounds=2)
-    run = start(program, tmp_path / "runs", {"lr": 3.0}, seed=5, threads=2)
+    run = start(program, tmp_path / "runs", {"lr": 3.0}, seed=5, cpus=2)
     rows = finish(run)
     run.test()
     assert [row["server_loss"] for row in rows] == [3.0, 1.5] and 0 < rows[0]["client_eval_acc"] < 1
@@ -135,16 +135,6 @@ def test_a_metric_that_the_app_does_not_report_is_told_with_those_that_it_does(a
     run.close()
 
 
-def test_an_app_that_never_ends_a_round_is_ended(tmp_path: Path) -> None:
-    app = flower_app(
-        tmp_path / "app", client="import time\n" + CLIENT.replace("    seen = ", "    time.sleep(99)\n    seen = ")
-    )
-    run = start(of_app(app, stall=0.5), tmp_path / "runs")
-    with pytest.raises(UserError, match="must print something, but was silent for 0.5 seconds"):
-        run.step()
-    run.close()
-
-
 def test_the_interpreter_of_the_apps_own_environment_is_found(app: Path) -> None:
     own = app / ".venv" / "bin" / "python"
     own.parent.mkdir(parents=True)
@@ -154,32 +144,16 @@ def test_the_interpreter_of_the_apps_own_environment_is_found(app: Path) -> None
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"space": {"lrr": "0.1..1"}}, "unknown run-config key 'lrr': did you mean 'lr'? known are fair"),
-    "an unknown fixed key": (
-        {"defaults": {"epochs": 3}},
-        "unknown run-config key 'epochs': did you mean 'local-epochs'",
-    ),
-    "rounds are searched": (
-        {"space": {"num-server-rounds": "1..9"}},
-        "is given the length of a run (--rounds)",
-    ),
+    "rounds are searched": ({"space": {"num-server-rounds": "1..9"}}, "space.num-server-rounds must be left out"),
     "no key of rounds": ({"rounds_key": "rounds"}, "name the one that is the number of rounds (rounds_key)"),
-    "rounds that are no number": ({"rounds_key": "opt"}, "opt must be a whole number to be the number of rounds"),
-    "a range for text": ({"space": {"opt": "1..2"}}, "opt needs a list of choices, as it is 'sgd'"),
-    "a broken range for a whole number": ({"space": {"local-epochs": "0.5..2"}}, "local-epochs must be whole, as 2"),
-    "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "local-epochs must be of type int, as 2 in"),
-    "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "lr must be of type float, as 0.5 in"),
+    "a range for text": ({"space": {"opt": "1..2"}}, "space: opt must be a list of choices, as the app's is 'sgd'"),
+    "a broken range": ({"space": {"local-epochs": "0.5..2"}}, "must be of whole numbers, as the app's is 2"),
+    "choices of another type": ({"space": {"local-epochs": [1, 1.5]}}, "must be a whole number in any, but got 1.5"),
+    "a fixed value of another type": ({"defaults": {"lr": "fast"}}, "defaults: lr must be a number in any"),
     "no range": ({"space": {"lr": "fast"}}, "--algo: space.lr must be a range or a list of choices"),
-    "no interpreter": (
-        {"python": "/none/python"},
-        "python must be an interpreter that has Flower, but '/none/python'",
-    ),
+    "no interpreter": ({"python": "/none/python"}, "python must be an interpreter that has Flower, but '/none/python'"),
     "no clients": ({"clients": 0}, "clients must be greater than or equal to 1, but got 0"),
-    "another key of the file": ({"pty": True}, "unknown key 'pty'"),
-    "no federation": ({"federation": "there"}, "has no federation 'there'; it has here"),
-    "a seed that is no number": (
-        {"seed_key": "opt"},
-        "opt must be a whole number to be a seed (seed_key), but is 'sgd'",
-    ),
+    "a seed that is no number": ({"seed_key": "opt"}, "opt must be a whole number to be a seed (seed_key)"),
 }
 
 
@@ -192,19 +166,15 @@ def test_what_cannot_be_is_refused_in_a_line(case: str, app: Path) -> None:
 
 
 APPS = {
-    "no TOML": ("a = [", "pyproject.toml cannot be read: "),
-    "no app": ("[project]\nname = 'x'\n", "has no [tool.flwr.app], so app is no Flower app"),
-    "a table that is none": ("[tool.flwr]\napp = 3\n", "tool.flwr.app is wrong: "),
-    "no clientapp": (PYPROJECT.replace("clientapp", "client"), "tool.flwr.app.components.clientapp is wrong: "),
+    "no TOML": ("a = [", "flower must be a folder with the pyproject.toml of an app, but "),
+    "no app": ("[project]\nname = 'x'\n", "tool.flwr.app must be a table, but got None"),
+    "a table that is none": ("[tool.flwr]\napp = 3\n", "tool.flwr.app must be a table, but got 3"),
+    "no clientapp": (PYPROJECT.replace("clientapp", "client"), "components.clientapp must be there, but is missing"),
     "no object": (PYPROJECT.replace("client:app", "client"), "but got 'own.client'"),
     "no module": (PYPROJECT.replace("own.client", "own.clinet"), "cannot be imported: ModuleNotFoundError: "),
-    "no attribute": (PYPROJECT.replace("server:app", "server:ap"), "has no attribute 'ap'"),
     "no federation": (PYPROJECT.replace('"here"', '"there"'), "has no federation 'there'; it has here"),
-    "no clients": (PYPROJECT.replace("options.num-supernodes = 3", ""), "the number of clients must be said"),
-    "0 clients": (
-        PYPROJECT.replace("supernodes = 3", "supernodes = 0"),
-        "federation here: options.num-supernodes: Input should be greater than or equal to 1, but got 0",
-    ),
+    "no clients": (PYPROJECT.replace("options.num-supernodes = 3", ""), "must be 1 or more, but is None"),
+    "0 clients": (PYPROJECT.replace("supernodes = 3", "supernodes = 0"), "must be 1 or more, but is 0"),
 }
 
 
@@ -218,21 +188,21 @@ def test_an_app_that_cannot_be_is_refused_in_a_line(case: str, tmp_path: Path) -
 
 def test_without_federations_flowers_own_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n[superlink.local]\noptions.num-supernodes = 5\n'
+        '[superlink]\ndefault = "local"\n[superlink.local]\noptions.num-supernodes = 5'
     )
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     app = flower_app(tmp_path / "app", re.sub(r"(?s)\[tool.flwr.federations\].*", "", PYPROJECT))
     assert any(note.startswith("5 clients, each with 1 CPU") for note in of_app(app).notes)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "client:", "clients:loss", ":loss"])
+@pytest.mark.parametrize("name", ["client:", "clients:loss"])
 def test_a_metric_needs_who_measures_it(name: str, app: Path) -> None:
-    with pytest.raises(UserError, match="is client:NAME, server:NAME or train:NAME, for example client:accuracy"):
+    with pytest.raises(UserError, match="must be client:NAME, server:NAME or train:NAME, but got"):
         of_app(app, name)
 
 
 def test_a_broken_app_is_refused_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="flower must be the folder of a Flower app, but got '.*'; there is"):
+    with pytest.raises(UserError, match="flower must be a folder with the pyproject.toml"):
         of_app(tmp_path / "none")
     with pytest.raises(UserError, match=r"own/client\.py:1: ZeroDivisionError: division by zero$"):
         of_app(flower_app(tmp_path / "broken", client="1 / 0\n"))
@@ -252,7 +222,7 @@ def test_an_app_of_a_command_line_is_that_of_a_file(app: Path, tmp_path: Path, m
         SearchOptions(**given, preset="as_text")
 
 
-def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
+def test_a_newer_fedtune_elsewhere_goes_on_with_an_app(
     app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ProgramWorkload(program=of_app(app, "client:eval-acc"))
@@ -269,9 +239,7 @@ def test_a_newer_fedtune_in_another_place_goes_on_with_an_app(
     start(now.program, tmp_path / "runs").load(tmp_path / "saved")
 
 
-def test_an_app_is_checked_like_any_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_app_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice is of what an app has, which is no command line."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     app = flower_app(tmp_path / "app", server=f"{SERVER}    open('final.npz', 'w').write('x')\n")

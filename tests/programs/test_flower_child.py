@@ -26,9 +26,7 @@ def test_every_round_is_a_row_of_numbers_from_all_who_measured(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     found = rows(done.stdout)
     assert [row["round"] for row in found] == [1, 2, 3]  # round 0 was before training
-    assert {*found[0]} == {
-        *("round", "train_clients", "train_first", "client_eval_acc", "client_clients", "server_loss")
-    }
+    assert {*found[0]} == {"round", "train_clients", "train_first", "client_eval_acc", "client_clients", "server_loss"}
     assert [row["server_loss"] for row in found] == [0.5, 0.25, 0.5 / 3]
 
 
@@ -59,11 +57,6 @@ def test_both_apps_see_the_run_config_by_dotted_keys(tmp_path: Path) -> None:
     assert f"config {expected}" in done.stdout
 
 
-def test_rows_go_to_the_file_that_fedtune_names(tmp_path: Path) -> None:
-    done = run_app(flower_app(tmp_path / "app"), FEDTUNE_ROWS=str(tmp_path / "rows"))
-    assert len((tmp_path / "rows").read_text().splitlines()) == 3 and not rows(done.stdout)
-
-
 def test_a_client_that_fails_ends_the_run_with_its_place(tmp_path: Path) -> None:
     app = flower_app(tmp_path / "app")
     line = CLIENT.splitlines().index('        raise ValueError("out of luck")') + 1
@@ -86,9 +79,9 @@ def app(grid, context):
 
 
 @pytest.mark.parametrize(
-    ("says", "status"), [("Simulation Runtime crashed.", 1), ("The current node timed out during startup.", -15)]
+    ("says", "status"), [("Runtime crashed.", 1), ("The current node timed out during startup.", -15)]
 )
-def test_what_flower_ends_with_ends_the_run_at_once_and_as_if_from_outside_if_its_ray_was_late(
+def test_what_flower_ends_with_ends_the_run_as_if_from_outside_if_its_ray_was_late(
     says: str, status: int, tmp_path: Path
 ) -> None:
     """A thread of Flower's own waits on."""
@@ -128,11 +121,11 @@ def test_clients_that_do_not_answer_in_time_end_the_run(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stderr.startswith("only 0 of 1 clients answered in time")
 
 
-def test_the_app_sees_nothing_of_fedtune_and_of_the_ray_around_it(tmp_path: Path) -> None:
-    told = "[n for n in os.environ if 'RAY' in n], [p for p in sys.path if 'fedtune/programs' in p]"
+def test_the_app_sees_nothing_of_fedtune(tmp_path: Path) -> None:
+    told = "'path', [p for p in sys.path if 'fedtune/programs' in p]"
     server = f"import os, sys\nprint({told})\n"
-    done = run_app(flower_app(tmp_path / "app", server=server + SERVER), RAY_ADDRESS="1.2.3.4:5", RAY_JOB_ID="1")
-    assert "['RAY_USAGE_STATS_ENABLED'] []" in done.stdout
+    done = run_app(flower_app(tmp_path / "app", server=server + SERVER))
+    assert "path []" in done.stdout
 
 
 def test_clients_get_the_resources_of_the_federation_and_of_the_trial(tmp_path: Path) -> None:
@@ -174,20 +167,3 @@ def imported(text: str) -> set[str]:
     nodes = [*ast.walk(ast.parse(text))]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return names | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-
-
-def test_check_imports_the_app_and_tells_versions(tmp_path: Path) -> None:
-    done = run_app(flower_app(tmp_path / "app"), "--check")
-    assert done.returncode == 0 and "python" in json.loads(done.stdout)
-
-
-def test_a_broken_import_is_told_with_its_place(tmp_path: Path) -> None:
-    app = flower_app(tmp_path / "app", client="\n\n1 / 0\n")
-    done = run_app(app)
-    assert done.returncode == flower_child.WRONG
-    assert done.stderr.splitlines()[-1].endswith(f"{app}/own/client.py:3: ZeroDivisionError: division by zero")
-
-
-def test_no_flower_is_told(tmp_path: Path) -> None:
-    done = run_app(flower_app(tmp_path / "app"), flower=tmp_path)  # where no flwr lies
-    assert done.returncode == flower_child.WRONG and "pip install 'flwr[simulation]'" in done.stderr

@@ -26,14 +26,10 @@ def test_in_a_trial_it_appends_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert rows == [{"round": 1, "val_acc": 0.5}, {"round": 2, "val_acc": 0.25, "loss": 3}]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [{}, {"round": 1}, {"round": 1.5, "a": 1}, {"round": True, "a": 1}, {"a": "1"}, {"a": None}, {"a": np.ones(3)}],
-)
-def test_in_a_trial_it_takes_numbers_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: dict) -> None:
+def test_what_is_no_number_is_pythons_own_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDTUNE_ROWS", str(tmp_path / "rows"))
-    with pytest.raises(TypeError, match="report needs"):
-        report(**row)
+    with pytest.raises(ValueError, match="size 1"):
+        report(val_acc=np.ones(3))  # type: ignore[arg-type]
     assert not (tmp_path / "rows").exists()
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from support.programs import made
-from support.rows import first
 
 from fedtune.core.errors import Diverged, UserError
 from fedtune.programs.rows import SEARCHED, RowMaker
@@ -20,11 +19,10 @@ NAMED = "[metrics.val_acc]\n[metrics.test_acc]\n"
 def rows(folder: Path, metrics: str, lines: str, rounds: int = 3) -> list[dict[str, float]]:
     """The rows of a program that prints these lines."""
     program = made(folder, "true", metrics, rounds)
-    found: list[dict[str, float]] = []
-    taker = RowMaker(program, program.selectable(), lambda number, row: found.append({"round": number} | row))
+    taker = RowMaker(program, program.selectable())
     for line in lines.split("\n"):
         taker.line(line)
-    return found
+    return [{"round": number} | row for number, row in taker.complete]
 
 
 def accuracies(found: list[dict[str, float]]) -> list[float]:
@@ -75,47 +73,26 @@ def test_a_very_long_line_takes_no_time_and_no_number_is_cut(tmp_path: Path) -> 
 
 
 WRONG = {
-    "figures twice before the other": (
-        TWO,
-        "acc: 0.5\nacc: 0.6 x",
-        "val_acc came twice before loss.*'acc: 0.6 x'.*`every`",
-    ),
-    "two in a line": (TWO, "acc: 0.5 acc: 0.6", "val_acc came twice"),
-    "more than rounds": (ONE, "acc: 0.1\nacc: 0.2\nacc: 0.3\nacc: 0.4", "a run has 3 rounds, but another.*'acc: 0.4'"),
+    "figures twice before the other": (TWO, "acc: 0.5\nacc: 0.6 x", "came twice before loss.*'acc: 0.6 x'.*`every`"),
     "no number": (ONE, "acc: 0.5.", r"val_acc must be a number, but got '0.5.', in 'acc: 0.5.'"),
     "a number in Python's way": (ONE, "acc: 1_0", "must be a number"),
-    "a comma": (ONE, "acc: 0,5", "must be a number"),
     "a percentage": (ONE, "acc: 87.5", "val_acc must be within 0 and 1, but is 87.5.*divide = 100"),
-    "a part of a number": (
-        "[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n",
-        "acc: 1e-05",
-        "takes '1' only, in 'acc: 1e-05'",
-    ),
+    "a part of a number": ("[metrics.val_acc]\npattern = 'acc: ([0-9.]+)'\n", "acc: 1e-05", "takes '1' only"),
     "a number cut": ("[metrics.val_acc]\npattern = 'acc: ([0-9.]{3})'\n", "acc: 0.52", "takes '0.5' only"),
     "a sign left out": ("[metrics.val_acc]\npattern = 'acc:.*?([0-9.]+)'\n", "acc: -0.5", "takes '0.5' only"),
-    "below 0": (ONE, "acc: -1", "within 0 and 1"),
-    "the number again": (
-        NUMBERED,
-        "round 1 acc: 0.5\nround 1 acc: 0.5",
-        "rounds must rise, but 1 of val_acc came again",
-    ),
+    "the number again": (NUMBERED, "round 1 acc: 0.5\nround 1 acc: 0.5", "of round 2 must come next"),
     "a falling number": (
         NUMBERED,
         "round 1 acc: 0.5\nround 2 acc: 0.5\nround 1 acc: 0.6",
-        "must rise, but 1 of.*acc: 0.6",
+        "val_acc of round 3 must come next, but val_acc of round 1 came, in .*acc: 0.6",
     ),
-    "a gap": (NUMBERED, "round 1 acc: 0.5\nround 3 acc: 0.5", "one by one, but 3 of val_acc came before round 2"),
-    "round 0": (NUMBERED, "round 0 acc: 0.5", "counted from 1, but 0 came.*first_round = 0.*skip = 1"),
+    "a gap": (NUMBERED, "round 1 acc: 0.5\nround 3 acc: 0.5", "of round 2 must come next, but"),
+    "round 0": (NUMBERED, "round 0 acc: 0.5", "of round 1 must come next, but val_acc of round 0 came.*`first_round`"),
     "no whole round": (NUMBERED, "round 1.5 acc: 0.5", "a round's number must be whole, but got '1.5'"),
-    "a round of words": (NUMBERED, "round one acc: 0.5", "must be whole, but got 'one'"),
-    "an infinite round": (NUMBERED, "round inf acc: 0.5", "must be whole, but got 'inf'"),
-    "a dict of Python's": (NAMED, "fedtune {'val_acc': 0.5}", "must be JSON.*; write it by json.dumps$"),
-    "no JSON": (NAMED, "fedtune {val_acc: 0.5}", "a row must be JSON such as.*but got 'fedtune {val_acc: 0.5}'"),
+    "a dict of Python's": (NAMED, "fedtune {'val_acc': 0.5}", "must be JSON"),
     "a text": (NAMED, 'fedtune {"val_acc": "good"}', "must be a number, but got 'good'"),
     "true": (NAMED, 'fedtune {"val_acc": true}', "must be a number, but got True"),
     "a list": (NAMED, 'fedtune {"val_acc": [0.5]}', "must be a number"),
-    "a metric twice": (NAMED, 'fedtune {"val_acc": 0.5}\nfedtune {"val_acc": 0.6}', "came twice before test_acc"),
-    "a round true": (NAMED, 'fedtune {"round": true, "val_acc": 0.5}', "must be whole, but got True"),
     "digits": (NAMED, f'fedtune {{"val_acc": {"9" * 5000}}}', "JSON|within"),
 }
 
@@ -141,28 +118,6 @@ def test_a_figure_of_test_rows_may_be_anything(tmp_path: Path) -> None:
     assert str(found[0]["test_acc"]) == "nan"
 
 
-SLOW = ["(?:val_acc |(?:a|aa)+$)([0-9.]+)", "(?:val_acc |(?:a|a)+b)([0-9.]+)", "(?:val_acc |(?:[a-z]|a)+:)([0-9.]+)"]
-
-
-@pytest.mark.parametrize("pattern", first(SLOW, 1))
-def test_a_line_that_a_pattern_cannot_be_done_with_is_refused(tmp_path: Path, pattern: str) -> None:
-    program = made(tmp_path, "true", f"[metrics.val_acc]\npattern = '{pattern}'\n")
-    found: list[float] = []
-    taker = RowMaker(program, program.selectable(), lambda number, row: found.append(row["val_acc"]))
-    taker.line("val_acc 0.5")
-    with pytest.raises(UserError, match="val_acc must find its figure within 1 second, but did not in 'aaaaaa"):
-        taker.line("a" * 80)
-    assert found == [0.5]
-
-
-def test_a_pattern_means_what_it_means_to_python(tmp_path: Path) -> None:
-    braces = "[metrics.val_acc]\npattern = 'a{e} \\{x{2} [{]i} acc: ([0-9.]{1,4})'\n"
-    assert accuracies(rows(tmp_path, braces, "a{e} {xx {i} acc: 0.51")) == [0.51]
-    assert rows(tmp_path, braces, "b {xx {i} acc: 0.51") == []
-    fast = "[metrics.val_acc]\npattern = '(?:val_acc |(?:a+)+$)([0-9.]+)'\n"
-    assert accuracies(rows(tmp_path, fast, "val_acc 0.5\n" + "a" * 60 + "\nval_acc 0.6")) == [0.5, 0.6]
-
-
 EVERY = f"report_every = 5\n{ONE}"
 
 
@@ -180,30 +135,16 @@ def test_a_report_stands_for_several_rounds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metrics", "lines", "says"),
     [
-        (
-            f"report_every = 5\n{NUMBERED}",
-            "round 1 acc: 0.1",
-            "rounds must come 5 by 5, as report_every says, but 1 of",
-        ),
-        (
-            f"report_every = 5\n{NUMBERED}",
-            "round 5 acc: 0.1\nround 15 acc: 0.2",
-            "but 15 of val_acc came before round 10",
-        ),
-        (NUMBERED, "round 5 acc: 0.1", "if a report stands for 5 rounds, write report_every = 5"),
-        (
-            ONE,
-            "Round 5: acc: 0.1\nRound 10: acc: 0.2",
-            "tell of round 5 and 10, .* write report_every = 5; if these are",
-        ),
+        (f"report_every = 5\n{NUMBERED}", "round 1 acc: 0.1", "of round 5 must come next, but val_acc of round 1 came"),
+        (f"report_every = 5\n{NUMBERED}", "round 5 acc: 0.1\nround 15 acc: 0.2", "of round 10 must come next"),
+        (NUMBERED, "round 5 acc: 0.1", "val_acc of round 5 came.*`report_every`"),
+        (ONE, "Round 5: acc: 0.1\nRound 10: acc: 0.2", "tells of round 5 and 10, .* report_every = 5"),
         (ONE, "[round number: 2] acc: 0.1\n[round number: 4] acc: 0.2", "write report_every = 2"),
         (EVERY, "round 1: acc: 0.1\nround 2: acc: 0.2", "a report stands for 5 rounds, but .* of round 1 and 2"),
         (EVERY, "acc: 0.1\nacc: 0.2\nacc: 0.3\nacc: 0.4\nacc: 0.5", "a run has 20 rounds, but another val_acc came"),
     ],
 )
-def test_reports_that_are_not_so_many_rounds_apart_are_refused(
-    tmp_path: Path, metrics: str, lines: str, says: str
-) -> None:
+def test_reports_that_are_farther_apart_are_refused(tmp_path: Path, metrics: str, lines: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         rows(tmp_path, metrics, lines, rounds=20)
 

@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.programs import finish, made, python, start
+from support.programs import finish, made, processes, python, start
 from support.rows import first
 from support.waiting import wait_for
 
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core.errors import UserError
 from fedtune.programs import child
+from fedtune.programs.output import last_line
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun, Stopped
 
 ROUNDS = "for i in range(1, 4): print('acc:', i / 10)\n"
 NAMED = "[metrics.val_acc]\n"
-
-
-def marked(trial: str) -> list[int]:
-    """The processes of a trial that are alive, by the mark in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment, state = (
-                (folder / "environ").read_bytes(),
-                (folder / "stat").read_text().rpartition(")")[2].split()[0],
-            )
-        except OSError:
-            continue
-        if f"FEDTUNE_TRIAL={trial}".encode() in environment.split(b"\0") and state != "Z":
-            found.append(int(folder.name))
-    return found
 
 
 @pytest.fixture
@@ -45,59 +31,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def named(folder: Path) -> str:
-    return f"{folder.name}-{os.getpid()}"
-
-
-def begun(program: Program, folder: Path, **more: object) -> ProgramRun:
-    return start(program, folder, trial=named(folder), **more)
-
-
 def fails(program: Program, folder: Path, kind: type[BaseException] = UserError) -> str:
     """What its failure says; nothing is left of it."""
-    run = begun(program, folder)
+    run = start(program, folder)
     with pytest.raises(kind) as caught:
         finish(run)
-    assert marked(named(folder)) == []
+    assert processes(folder) == []
     return str(caught.value)
 
 
 # --- rows
 
 
-def test_rows_before_a_line_that_cannot_be_matched_count(folder: Path) -> None:
-    more = "[metrics.val_acc]\npattern = '(?:acc: |(?:a|aa)+$)([0-9.]+)'\n"
-    run = begun(python(folder, ROUNDS.replace("print", "print('a' * 80) if i == 3 else print"), more), folder)
-    assert [run.step()["val_acc"], run.step()["val_acc"]] == [0.1, 0.2]
-    with pytest.raises(UserError, match="own: the pattern of val_acc must find its figure within 1 second"):
-        run.step()
-    assert marked(named(folder)) == []
-
-
 def test_rows_come_round_by_round(folder: Path) -> None:
-    run = begun(python(folder, ROUNDS), folder)
+    run = start(python(folder, ROUNDS), folder)
     assert (run.round, run.rounds) == (0, 3)
     rows = finish(run)
     assert [row["val_acc"] for row in rows] == [0.1, 0.2, 0.3] and [row["round"] for row in rows] == [1, 2, 3]
     assert all(row["seconds"] >= 0 and row["eval_seconds"] == 0 for row in rows)
-    assert run.round == 3 and run.test() == rows[-1] and run.last_line == "acc: 0.3"
-    assert marked(named(folder)) == []
+    assert run.round == 3 and run.test() == rows[-1]
+    assert processes(folder) == []
     run.close()
 
 
 def test_a_row_comes_before_the_program_goes_on(folder: Path) -> None:
     """Nothing is buffered, also where the program says nothing of it."""
     script = "import os, time\nprint('acc: 0.1')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('acc: 0.2')"
-    run = begun(python(folder, script, rounds=2), folder)
+    run = start(python(folder, script, rounds=2), folder)
     assert run.step()["val_acc"] == 0.1
     (folder / "go").touch()
     assert run.step()["val_acc"] == 0.2
-
-
-def test_stdout_and_stderr_are_read_together(folder: Path) -> None:
-    assert (
-        len(finish(begun(python(folder, "import sys\n" + ROUNDS.replace("10)", "10, file=sys.stderr)")), folder))) == 3
-    )
 
 
 def test_the_configuration_is_in_the_command(folder: Path) -> None:
@@ -107,9 +70,9 @@ def test_the_configuration_is_in_the_command(folder: Path) -> None:
     more += "[environment]\nOPT = '{opt}'\n"
     script = "import os, sys\nprint(sys.argv[1:], os.environ['OPT'])\nprint('acc: 0.5')"
     program = python(folder, script, more, 1, "{lr} --n={n} {seed} {rounds} {trial} {gpu}")
-    run = begun(program, folder, config={"lr": 1e-3, "opt": "a b"}, seed=7)
+    run = start(program, folder, config={"lr": 1e-3, "opt": "a b"}, seed=7)
     finish(run)
-    assert f"['0.001', '--n=3', '7', '1', '{named(folder)}', '0'] a b" in (folder / "trial" / "output.log").read_text()
+    assert f"['0.001', '--n=3', '7', '1', '{run.trial}', '0'] a b" in (folder / "trial" / "output.log").read_text()
     with pytest.raises(UserError, match="unknown hyperparameter of own 'lx'"):
         start(program, folder, {"lx": 1})
     with pytest.raises(UserError, match="n must be a whole number"):
@@ -126,23 +89,17 @@ json.dump(dict(os.environ), open('found.json', 'w'))
 print('acc: 0.5', sys.stdin.read())
 """
     more = "[environment]\nOPENBLAS_NUM_THREADS = 2\n"
-    finish(begun(python(folder, script, more, 1), folder, gpus=["3", "5"], gpu_share=0.5, threads=4))
+    finish(start(python(folder, script, more, 1), folder, gpu_ids=("3", "5"), gpus=0.5, cpus=4))
     found = json.loads((folder / "found.json").read_text())
-    assert (
-        found["PYTHONUNBUFFERED"] == "1"
-        and found["CUDA_VISIBLE_DEVICES"] == "3,5"
-        and found["FEDTUNE_GPU_SHARE"] == "0.5"
-    )
+    assert (found["CUDA_VISIBLE_DEVICES"], found["FEDTUNE_GPU_SHARE"], found["PYTHONUNBUFFERED"]) == ("3,5", "0.5", "1")
     assert [found[f"{n}_NUM_THREADS"] for n in ("OMP", "MKL", "OPENBLAS")] == ["4", "5", "2"]
     assert "RAY_ADDRESS" not in found
 
 
 @pytest.mark.parametrize(("said", "index", "visible"), [("", "0,1", "3,5"), ("gpu = 'machine'\n", "3,5", None)])
-def test_the_index_of_a_gpu_is_what_the_program_counts(
-    folder: Path, said: str, index: str, visible: str | None
-) -> None:
+def test_the_index_of_a_gpu_is_as_the_program_counts(folder: Path, said: str, index: str, visible: str | None) -> None:
     script = "import os, sys\nprint(sys.argv[1], os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint('acc: 0.5')"
-    run = begun(python(folder, script, said, 1, "{gpu}"), folder, gpus=["3", "5"])
+    run = start(python(folder, script, said, 1, "{gpu}"), folder, gpu_ids=("3", "5"))
     finish(run)
     assert f"{index} {visible}" in (folder / "trial" / "output.log").read_text()
 
@@ -150,7 +107,7 @@ def test_the_index_of_a_gpu_is_what_the_program_counts(
 def test_a_seed_may_be_an_environment_variable(folder: Path) -> None:
     program = made(folder, ["sh", "-c", "echo acc: 0.$MY_SEED"], rounds=1)
     object.__setattr__(program, "seed", "MY_SEED")
-    assert begun(program, folder, seed=7).step()["val_acc"] == 0.7
+    assert start(program, folder, seed=7).step()["val_acc"] == 0.7
 
 
 def test_rows_are_reported_through_a_file(folder: Path) -> None:
@@ -160,7 +117,7 @@ for i in range(3):
     with open(os.environ['FEDTUNE_ROWS'], 'a') as file:
         file.write('{"val_acc": 0.%d}\\n' % i)
 """
-    assert [r["val_acc"] for r in finish(begun(python(folder, script, NAMED), folder))] == [0.0, 0.1, 0.2]
+    assert [r["val_acc"] for r in finish(start(python(folder, script, NAMED), folder))] == [0.0, 0.1, 0.2]
 
 
 def test_colours_carriage_returns_and_wrong_letters_do_no_harm(folder: Path) -> None:
@@ -168,15 +125,14 @@ def test_colours_carriage_returns_and_wrong_letters_do_no_harm(folder: Path) -> 
         "import sys\nw = sys.stdout.buffer.write\nw(b'10%\\r20% \\x1b[1;32macc:\\x1b[0m 0.1\\r\\n')\n"
         "w(b'\\xff\\xfe acc: 0.2\\n')\nw(b'\\x1b]0;title\\x07acc: 0.3')"
     )
-    run = begun(python(folder, script), folder)
-    assert [row["val_acc"] for row in finish(run)] == [0.1, 0.2, 0.3]
-    assert run.last_line == "acc: 0.3"
+    assert [row["val_acc"] for row in finish(start(python(folder, script), folder))] == [0.1, 0.2, 0.3]
+    assert last_line(folder / "trial" / "output.log") == "acc: 0.3"
 
 
 def test_a_program_that_needs_a_terminal_has_one_if_that_is_said(folder: Path) -> None:
     script = "import os, sys\nassert sys.stdout.isatty() and open('/dev/tty')\n" + ROUNDS
     assert "AssertionError" in fails(python(folder, script), folder)
-    assert len(finish(begun(python(folder, script, "pty = true\n"), folder))) == 3
+    assert len(finish(start(python(folder, script, "pty = true\n"), folder))) == 3
 
 
 def test_output_of_gigabytes_is_kept_to_its_end(folder: Path) -> None:
@@ -187,14 +143,9 @@ for i in range(1, 4):
         print(line * 1000, end='')
     print('acc:', i / 10)
 """
-    assert len(finish(begun(python(folder, script), folder))) == 3
+    assert len(finish(start(python(folder, script), folder))) == 3
     log = folder / "trial" / "output.log"
     assert log.stat().st_size <= 2**20 and log.read_text().endswith("acc: 0.3\n")
-
-
-def test_a_line_without_end_is_not_looked_at_to_its_end(folder: Path) -> None:
-    script = "print('x' * 10**6, 'acc: 0.9')\n" + ROUNDS
-    assert [row["val_acc"] for row in finish(begun(python(folder, script), folder))] == [0.1, 0.2, 0.3]
 
 
 def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
@@ -204,7 +155,7 @@ def test_each_trial_may_have_a_copy_of_the_folder(folder: Path) -> None:
     )
     program = python(folder, script, "isolate = 'copy'\n")
     for name in ("a", "b"):
-        assert len(finish(ProgramRun(program=program, config={}, seed=0, folder=folder / "runs" / name))) == 3
+        assert len(finish(ProgramRun(program, {}, 0, folder / "runs" / name))) == 3
     assert not (folder / "result").exists() and (folder / "own.py").read_text() == script
     assert not (folder / "runs" / "a" / "copy").exists()
 
@@ -214,10 +165,8 @@ def test_two_runs_never_have_the_same_folder(folder: Path, monkeypatch: pytest.M
     program = python(folder, "import sys\nopen(sys.argv[1] + '/x', 'x')\n" + ROUNDS, "", 3, "{folder} {trial}")
     runs = [start(program, folder) for _ in range(2)]
     rows = [run.step() for run in runs]
-    assert (
-        rows[0]["val_acc"] == rows[1]["val_acc"]
-        and len({run.folder for run in runs}) == len({r.trial for r in runs}) == 2
-    )
+    assert rows[0]["val_acc"] == rows[1]["val_acc"]
+    assert len({run.folder for run in runs}) == len({r.trial for r in runs}) == 2
     for run in runs:
         finish(run)
     (folder / "trial" / "x").unlink()
@@ -227,22 +176,22 @@ def test_two_runs_never_have_the_same_folder(folder: Path, monkeypatch: pytest.M
 # --- failures
 
 FAILURES = {
-    "no match ever": (
-        "print('accuracy 0.5')",
-        r"must report 3 rounds, but ended after 0 rounds, without val_acc.*pattern.*\n  accuracy 0.5",
-    ),
+    "no match ever": ("print('accuracy 0.5')", r"ended after 0 rounds, without val_acc.*pattern.*\n  accuracy 0.5"),
     "no output": ("", "ended after 0 rounds.*it printed nothing"),
-    "too few rounds": ("print('acc: 0.5')", "report_every = N if a report is of several"),
+    "too few rounds": ("print('acc: 0.5')", "say by `report_every`"),
     "too many rounds": (ROUNDS + "print('acc: 0.4')", "own: a run has 3 rounds, but another val_acc came.*'acc: 0.4'"),
     "a traceback": (
         "print('acc: 0.5')\nraise KeyError('lr')",
-        "failed with status 1 after 1 round, without val_acc of the next: KeyError: 'lr'\n",
+        "after 1 round, without val_acc of the next: KeyError: 'lr'\n",
     ),
     "a traceback with status 0": (
         "import traceback\nprint('acc: 0.5')\ntry: {}['lr']\nexcept KeyError: traceback.print_exc()",
         "must report 3 rounds, but ended after 1 round, .*; it printed a traceback: KeyError: 'lr'\n",
     ),
     "a crash": ("import os; os.abort()", "failed with signal SIGABRT after 0 rounds"),
+    "a signal without a name": ("import os; os.kill(os.getpid(), 35)", "failed with signal 35 after 0 rounds"),
+    "a status beyond those of signals": ("import sys; sys.exit(163)", "failed with status 163 after 0 rounds"),
+    "many lines": ("for i in range(100): print('line', i)", r"pattern may be wrong\n  line 80(.|\n)*\n  line 99$"),
     "it reads stdin": ("input()", r"status 1 after 0 rounds(.|\n)*EOFError"),
     "it needs a terminal": ("open('/dev/tty')", r"status 1(.|\n)*/dev/tty"),
     "a comma in a number": ("print('acc: 0,91')", "where the figure ends, but '0' may be a part of '0,91'"),
@@ -254,24 +203,11 @@ FAILURES = {
 
 @pytest.mark.parametrize(("script", "said"), FAILURES.values(), ids=FAILURES)
 def test_a_failure_says_why_with_the_last_lines(folder: Path, script: str, said: str) -> None:
-    import re
-
     assert re.search(said, fails(python(folder, script), folder))
 
 
-def test_twenty_lines_are_shown(folder: Path) -> None:
-    said = fails(python(folder, "for i in range(100): print('line', i)"), folder).split("\n")
-    assert len(said) == 21 and said[1] == "  line 80" and said[-1] == "  line 99"
-
-
-def test_figures_that_are_not_finite_diverge(folder: Path) -> None:
-    assert "val_acc is nan in round 2" in fails(
-        python(folder, "print('acc: 0.5')\nprint('acc: nan')"), folder, Diverged
-    )
-
-
 def test_rows_before_a_failure_count(folder: Path) -> None:
-    run = begun(python(folder, "print('acc: 0.5')\nprint('acc: x1')"), folder)
+    run = start(python(folder, "print('acc: 0.5')\nprint('acc: x1')"), folder)
     assert run.step()["val_acc"] == 0.5
     with pytest.raises(UserError, match="ended after 1 round"):
         run.step()
@@ -280,34 +216,32 @@ def test_rows_before_a_failure_count(folder: Path) -> None:
 def test_a_line_that_was_cut_is_not_looked_at(folder: Path) -> None:
     """When a program is killed as it prints 0.91, 0.9 may be all that comes."""
     cut = "import os, sys\nsys.stdout.write('acc: 0.9')\nsys.stdout.flush()\nos.kill(os.getpid(), 9)"
-    run = begun(python(folder, cut, rounds=1), folder)
+    run = start(python(folder, cut, rounds=1), folder)
     with pytest.raises(ChildProcessError):
         run.step()
     cut = cut.replace("sys.stdout.write(", "open(sys.argv[1], 'w').write('acc\\n0.9')  # ")
     more = "file = '{folder}/a.csv'\n[metrics.acc]\n"
     with pytest.raises(ChildProcessError):
-        begun(python(folder, cut, more, 1, "{folder}/a.csv"), folder).step()
+        start(python(folder, cut, more, 1, "{folder}/a.csv"), folder).step()
 
 
-@pytest.mark.parametrize(("rounds", "said"), [(2, "must print something"), (1, "must end after its last round")])
-def test_silence_ends_a_trial(folder: Path, rounds: int, said: str) -> None:
+@pytest.mark.parametrize("rounds", [2, 1])
+def test_silence_ends_a_trial(folder: Path, rounds: int) -> None:
     program = python(folder, "import time\nprint('acc: 0.5')\ntime.sleep(99)", rounds=rounds)
-    run = begun(program, folder)
+    run = start(program, folder)
     if rounds == 2:
         run.step()  # before that it has all the time that it needs to start
         object.__setattr__(program, "stall", 0.2)
     else:
         object.__setattr__(program, "stall", 2.0)
-    with pytest.raises(UserError, match=f"{said}, but was silent for"):
+    with pytest.raises(UserError, match="own was silent for"):
         run.step()
-    assert marked(named(folder)) == []
+    assert processes(folder) == []
 
 
 def test_a_round_that_never_ends_ends_a_trial(folder: Path) -> None:
     script = "import time\nwhile True: print('working'); time.sleep(0.01)"
-    assert "finish a round, but did not within 0.3 seconds" in fails(
-        python(folder, script, "longest_round = 0.3\n"), folder
-    )
+    assert "took more than 0.3 seconds for a round" in fails(python(folder, script, "longest_round = 0.3\n"), folder)
 
 
 def test_a_command_that_is_gone_meanwhile_is_told(folder: Path) -> None:
@@ -315,7 +249,7 @@ def test_a_command_that_is_gone_meanwhile_is_told(folder: Path) -> None:
     (folder / "tool").chmod(0o755)
     program = made(folder, "./tool")
     (folder / "tool").unlink()
-    assert "could not be started: No such file or directory: './tool'" in fails(program, folder)
+    assert "\n  ./tool could not be started: No such file" in fails(program, folder)
 
 
 # --- processes
@@ -335,11 +269,11 @@ time.sleep(600)
 def test_nothing_is_left_after_close(folder: Path) -> None:
     """Not a child, not a daemon, not one that ignores SIGTERM."""
     script = "import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + STUBBORN
-    run = begun(python(folder, script), folder)
+    run = start(python(folder, script), folder)
     run.step()
-    wait_for(lambda: len(marked(named(folder))) >= 4)
+    wait_for(lambda: len(processes(folder)) >= 4)
     run.close()
-    assert marked(named(folder)) == []
+    assert processes(folder) == []
     run.close()
 
 
@@ -353,10 +287,10 @@ def test_a_program_that_stops_its_keeper_is_ended(folder: Path, monkeypatch: pyt
     script = (
         "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\nprint('acc: 0.5', flush=True)\ntime.sleep(600)"
     )
-    run = begun(python(folder, script), folder)
+    run = start(python(folder, script), folder)
     run.step()
     run.close()
-    wait_for(lambda: not marked(named(folder)))  # they were killed, which takes a moment
+    wait_for(lambda: not processes(folder))  # they were killed, which takes a moment
 
 
 WORKER = """
@@ -364,20 +298,13 @@ import sys
 from pathlib import Path
 from fedtune.programs import program_file
 from fedtune.programs.run import ProgramRun
-run = ProgramRun(program=program_file.read(sys.argv[1]), config={}, seed=0, folder=Path(sys.argv[2]), trial=sys.argv[3])
+run = ProgramRun(program_file.read(sys.argv[1]), {}, 0, Path(sys.argv[2]))
 while True:
     print(run.step(), flush=True)
 """
 
 
 ENDS = "import os, signal, sys\nfor i in range(1, {rounds} + 1): print('acc:', i / 10, flush=True)\n{end}\n"
-
-
-@pytest.mark.parametrize("number", [34, int(signal.SIGSEGV)])
-def test_a_program_that_any_signal_ends_has_a_message(folder: Path, number: int) -> None:
-    said = fails(python(folder, ENDS.format(rounds=1, end=f"os.kill(os.getpid(), {number})")), folder)
-    known = {int(s): s.name for s in signal.Signals}
-    assert f"own failed with signal {known.get(number, number)} after 1 round" in said
 
 
 @pytest.mark.parametrize(
@@ -407,13 +334,8 @@ def test_a_program_that_is_ended_from_outside_says_when(folder: Path, rounds: in
     ],
 )
 def test_figures_that_are_all_there_count_however_the_program_ends(folder: Path, end: str, says: str) -> None:
-    run = begun(python(folder, ENDS.replace("{end}", end).replace("{rounds}", "3")), folder)
+    run = start(python(folder, ENDS.replace("{end}", end).replace("{rounds}", "3")), folder)
     assert [row["val_acc"] for row in finish(run)] == [0.1, 0.2, 0.3] and run.take_notes() == [f"own {says}"]
-
-
-def test_an_exit_status_beyond_those_of_signals_is_a_status(folder: Path) -> None:
-    said = fails(python(folder, ENDS.format(rounds=1, end="sys.exit(163)")), folder)
-    assert "own failed with status 163 after 1 round" in said
 
 
 SHARES = """
@@ -448,23 +370,23 @@ SHARING = [("spawn", "signal.SIG_IGN"), ("fork", "lambda *_: print('no')"), ("sp
 
 @pytest.mark.parametrize(("method", "on_sigterm"), first(SHARING, 2))
 def test_nothing_stays_in_shared_memory(folder: Path, method: str, on_sigterm: str) -> None:
-    run = begun(python(folder, SHARES.format(on_sigterm=on_sigterm, method=method)), folder)
+    run = start(python(folder, SHARES.format(on_sigterm=on_sigterm, method=method)), folder)
     run.step()
     names = shared(folder)
     assert len(names) == 2 and all(path.exists() for path in names)
     run.close()
-    assert not any(path.exists() for path in names) and marked(named(folder)) == []
+    assert not any(path.exists() for path in names) and processes(folder) == []
 
 
 @pytest.mark.parametrize("who", first(["worker", "keeper"], 1))
 def test_nothing_stays_in_shared_memory_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
     program = python(folder, SHARES.format(on_sigterm="signal.SIG_IGN", method="spawn"))
-    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial"), named(folder)]
+    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline()
         names = shared(folder)
         os.kill({"worker": worker.pid, "keeper": keeper_of(folder)}[who], signal.SIGKILL)
-        wait_for(lambda: not marked(named(folder)), seconds=60)
+        wait_for(lambda: not processes(folder), seconds=60)
         assert not any(path.exists() for path in names)
         worker.kill()
 
@@ -475,28 +397,28 @@ def test_a_process_that_only_looks_like_one_that_cleans_ends_too(folder: Path) -
     script += (
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(999)  # resource_tracker import main'])\n"
     )
-    run = begun(python(folder, f"{script}print('acc: 0.1')\ntime.sleep(999)"), folder)
+    run = start(python(folder, f"{script}print('acc: 0.1')\ntime.sleep(999)"), folder)
     run.step()
     run.close()
-    assert marked(named(folder)) == []
+    assert processes(folder) == []
 
 
 @pytest.mark.parametrize("who", first(["worker and its children, as Ray does", "keeper", "worker"], 2))
 def test_nothing_is_left_when_whoever_keeps_it_is_killed(folder: Path, who: str) -> None:
     program = python(folder, STUBBORN)
-    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial"), named(folder)]
+    command = [sys.executable, "-c", WORKER, program.path, str(folder / "trial")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline()
-        assert len(marked(named(folder))) >= 2
+        assert len(processes(folder)) >= 2
         children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
         for pid in [keeper_of(folder)] if who == "keeper" else [*map(int, children * ("its" in who)), worker.pid]:
             os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not marked(named(folder)))
+        wait_for(lambda: not processes(folder))
         worker.kill()
 
 
 def keeper_of(folder: Path) -> int:
-    return next(pid for pid in marked(named(folder)) if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return next(pid for pid in processes(folder) if b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 # --- going on
@@ -504,26 +426,27 @@ def keeper_of(folder: Path) -> int:
 
 def test_a_run_that_is_loaded_is_silent_until_the_round_where_it_was(folder: Path) -> None:
     program = python(folder, ROUNDS)
-    run = begun(program, folder)
+    run = start(program, folder)
     run.step(), run.step()
     run.save(folder / "saved")
     run.close()
-    again = begun(program, folder)
+    again = start(program, folder)
     again.load(folder / "saved")
     assert again.round == 2 and again.test()["val_acc"] == 0.2
-    assert again.step()["val_acc"] == 0.3 and again.differs == "" and again.notes == []
+    assert again.step()["val_acc"] == 0.3 and again.notes == []
 
 
 def test_a_program_that_gives_other_figures_is_told(folder: Path) -> None:
     program = python(folder, "import time\n" + ROUNDS.replace("i / 10", "i / 10 + time.time() % 0.1"))
-    run = begun(program, folder)
+    run = start(program, folder)
     run.step()
     run.save(folder / "saved")
     run.close()
-    again = begun(program, folder)
+    again = start(program, folder)
     again.load(folder / "saved")
     assert again.step()["round"] == 2
-    assert again.differs.startswith("round 1 again: val_acc was 0.1") and len(again.notes) == 1
+    (note,) = again.notes
+    assert "gives other figures each time: round 1 again: val_acc was 0.1" in note
 
 
 def test_a_state_of_another_run_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,14 +494,14 @@ def checkpointed(folder: Path, every: int = 1) -> Program:
 @pytest.mark.parametrize("every", [1, 5])
 def test_a_program_with_checkpoints_goes_on_from_them(folder: Path, every: int) -> None:
     program = checkpointed(folder, every)
-    run = begun(program, folder)
+    run = start(program, folder)
     run.step(), run.step()
     wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()
     for config in ({}, {"lr": 0.2}):  # as population-based training goes on with other values
-        again = begun(program, folder, config=config)
+        again = start(program, folder, config=config)
         again.load(folder / "saved")
         assert again.round == 2 * every
         rows = finish(again)
@@ -586,32 +509,23 @@ def test_a_program_with_checkpoints_goes_on_from_them(folder: Path, every: int) 
         assert again.notes == [] and "begins at 2" in (folder / "trial" / "output.log").read_text()
 
 
-def test_a_program_that_is_paused_too_late_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "PAUSES", 0.0)
-    run = begun(checkpointed(folder), folder)
-    run.step(), run.step()
-    run.save(folder / "saved")
-    (folder / "go").touch()
-    assert [row["val_acc"] for row in finish(run)] == [0.3, 0.4]
-
-
 def test_a_run_whose_report_stands_for_several_rounds_begins_again_silently(folder: Path) -> None:
     program = python(folder, ROUNDS, "report_every = 5\n", 15)
-    run = begun(program, folder)
+    run = start(program, folder)
     rows = [run.step(), run.step()]
     run.save(folder / "saved")
     run.close()
-    again = begun(program, folder)
+    again = start(program, folder)
     again.load(folder / "saved")
     assert [(row["round"], row["val_acc"]) for row in [*rows, *finish(again)]] == [(5, 0.1), (10, 0.2), (15, 0.3)]
     assert again.notes == []
     with pytest.raises(ValueError, match="belongs to another run"):  # its rounds were counted otherwise then
-        begun(python(folder, ROUNDS, "", 3), folder).load(folder / "saved")
+        start(python(folder, ROUNDS, "", 3), folder).load(folder / "saved")
 
 
 def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Path) -> None:
     program = checkpointed(folder)
-    run = begun(program, folder)
+    run = start(program, folder)
     run.step(), run.step()
     wait_for(lambda: (folder / "trial" / "checkpoint" / "state").read_text() == "2")
     run.close()
@@ -624,14 +538,14 @@ def test_a_run_that_was_closed_begins_again_and_not_from_what_it_left(folder: Pa
 def test_a_checkpoint_that_leads_nowhere_is_left_out(folder: Path, state: str) -> None:
     """One of a later round, whose row was never told; and one that is broken."""
     program = checkpointed(folder)
-    run = begun(program, folder)
+    run = start(program, folder)
     run.step(), run.step()
     wait_for((folder / "trial" / "checkpoint" / "state").exists)
     run.save(folder / "saved")
     run.close()
     (folder / "go").touch()
     (folder / "saved" / "checkpoint" / "state").write_text(state)
-    again = begun(program, folder)
+    again = start(program, folder)
     again.load(folder / "saved")
     assert [row["val_acc"] for row in finish(again)] == [0.3, 0.4]
     assert len(again.notes) == 1 and "begins again" in again.notes[0]

@@ -163,9 +163,7 @@ def test_what_a_failing_program_printed_last_is_told(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.long  # a search of Ray's
-def test_a_program_that_is_killed_each_time_has_its_own_reason_in_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_program_that_is_killed_each_time_has_its_own_reason(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = file(tmp_path)
     script = "import os\nprint('round 1: acc 0.5')\nprint('of test rows 0.5', flush=True)\nos.kill(os.getpid(), 9)"
     (tmp_path / "own.py").write_text(script)

@@ -18,7 +18,6 @@ READER = "def rows(path):\n    import pickle\n    return pickle.load(open(path, 
 EACH = "for i in range(3):\n    {}\n    time.sleep(0.06)\n"  # longer than between two looks at files
 
 WAYS = {  # what the program file says, the trial's file, and what the program does
-    "a dict of lists, at the end": ("h.json", "val_acc", "json.dump({'lr': 1, 'val_acc': rounds}, open(to, 'w'))"),
     "a dict of lists, each round": (
         "h.json",
         "val_acc",
@@ -26,11 +25,6 @@ WAYS = {  # what the program file says, the trial's file, and what the program d
     ),
     "a list of dicts": ("h.json", "acc", EACH.format("json.dump([{'acc': x} for x in rounds[:i + 1]], open(to, 'w'))")),
     "a dict of numbers by index": ("h.json", "acc", "json.dump({'acc': dict(enumerate(rounds))}, open(to, 'w'))"),
-    "a list inside others": (
-        "h.json",
-        "val.acc",
-        "json.dump({'lr': 1, 'val': [{'acc': x} for x in rounds]}, open(to, 'w'))",
-    ),
     "a column inside others": ("h.json", "a.b.c", "json.dump({'a': {'b.c': rounds}}, open(to, 'w'))"),
     "places that are empty": ("h.json", "acc", "json.dump({'acc': [0.1, None, 0.2, 0.3, None]}, open(to, 'w'))"),
     "numbers of rounds": ("h.json", "acc", "json.dump({'round': [1, 2, 3], 'acc': rounds}, open(to, 'w'))"),
@@ -51,11 +45,7 @@ WAYS = {  # what the program file says, the trial's file, and what the program d
         "for c in ('acc 0.1 0.2 ', 'acc,x 0.1, 0.2, 0.3,5'):\n"
         "    open(to, 'w').write(c.replace(' ', '\\n'))\n    time.sleep(0.2)",
     ),
-    "a name with what means something to glob": (
-        "a?.csv",
-        "acc",
-        "open(to, 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')",
-    ),
+    "a name with what means something to glob": ("a?.csv", "acc", "open(to, 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')"),
     "below a folder with a time stamp": (
         "out/**/metrics.csv",
         "acc",
@@ -128,31 +118,15 @@ WRONG = {
     "an earlier figure": (
         "h.json",
         "for c in ([0.1], [0.2, 0.3]):\n    json.dump({'acc': c}, open(to, 'w'))\n    time.sleep(0.2)",
-        r"a file of figures must grow, but the 1. figure of val_acc was written anew.*entry 1 of h.json",
+        "must grow, but the 1. figure of val_acc was written anew",
     ),
-    "an earlier line": (
-        "a.csv",
-        "for c in ('0.1\\n', '0.2\\n0.3\\n'):\n    open(to, 'w').write('acc\\n' + c)\n    time.sleep(0.2)",
-        r"a file of figures must grow, but the 1. figure of val_acc was written anew, in .entry 1 of a.csv",
-    ),
-    "fewer figures than rounds": (
+    "fewer figures": (
         "h.json",
         "json.dump({'round': [1, 2, 3], 'acc': rounds[:1]}, open(to, 'w'))",
-        "must have a round's number for each figure, but has 3 numbers and 1 of acc",
+        "has 3 numbers and 1 of acc",
     ),
-    "a number": ("h.json", "json.dump(3, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
-    "a list of numbers": ("h.json", "json.dump(rounds, open(to, 'w'))", "unknown column of .*h.json 'acc'"),
-    "no JSON": ("h.json", "open(to, 'w').write('{\"acc\": [0.1, 0.2')", r"h.json must be JSON, but: "),
-    "another column": (
-        "h.json",
-        "json.dump({'acx': rounds}, open(to, 'w'))",
-        "unknown column of .*'acc': did you mean 'acx'",
-    ),
-    "too few": (
-        "h.json",
-        "json.dump({'acc': rounds[:2]}, open(to, 'w'))",
-        "must report 3 rounds, but ended after 2 rounds",
-    ),
+    "no JSON": ("h.json", "open(to, 'w').write('{\"acc\": [0.1, 0.2')", r"h.json cannot be read: "),
+    "another column": ("h.json", "json.dump({'acx': rounds}, open(to, 'w'))", "column .*: did you mean 'acx'"),
     "two files": (
         "out/**/a.csv",
         "for x in 'xy': os.makedirs(f'{to}/{x}'); open(f'{to}/{x}/a.csv', 'w').write('acc\\n0.1\\n0.2\\n0.3\\n')",
@@ -163,25 +137,15 @@ WRONG = {
         "to = to.replace('/a.csv', '/new')\nos.makedirs(to); open(to + '/a.csv', 'w').write('acc\\n0.1\\n')",
         r"must write \{folder\}/out/a.csv, but what it wrote in .*/out is new/a.csv; \*\* in `file`",
     ),
-    "a table without the column": (
-        "a.csv",
-        written("round,loss\\n1,2"),
-        "unknown column of .*'acc'.*known are loss, round",
-    ),
+    "a table without the column": ("a.csv", written("round,loss\\n1,2"), "'acc'.*known are loss, round"),
     "a table without the column, while the program runs": (
         "a.csv",
         written("round,loss\\n1,2\\n") + "\nimport time; time.sleep(600)",
-        "unknown column of .*'acc'.*known are loss, round",
+        "'acc'.*known are loss, round",
     ),
-    "a table with too many cells": (
-        "a.csv",
-        written("acc\\n1,2"),
-        "must have 1 columns on each line, but has 2 in .'1', '2'",
-    ),
-    "a table with an open quote": ("a.csv", written('acc\\n"1'), "must be a table, but: unexpected end of data"),
-    "a table of words": ("a.csv", written("acc\\nx"), "must be a number, but got 'x'"),
-    "a table that lacks a round": ("a.csv", written("round,acc\\n2,0.5"), "rounds must come one by one, but 2 of"),
-    "an empty table": ("a.csv", written(""), "without val_acc of the next"),
+    "a table with too many cells": ("a.csv", written("acc\\n1,2"), "must have 1 columns on each line"),
+    "a table with an open quote": ("a.csv", written('acc\\n"1'), "a.csv cannot be read: unexpected end of data"),
+    "a table that lacks a round": ("a.csv", written("round,acc\\n2,0.5"), "val_acc of round 1 must come next"),
     "no object on a line": ("a.jsonl", written("[1]"), "must have a JSON object on each line, but got '.1.'"),
     "nothing": ("out/a.csv", "", r"must write \{folder\}/out/a.csv, but wrote no file in .*trial"),
 }

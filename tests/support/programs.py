@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedtune.core.workload import Place
 from fedtune.programs import program_file
 from fedtune.programs.program_file import Program
 from fedtune.programs.run import ProgramRun
@@ -39,9 +41,20 @@ def made(folder: Path, command: str | list[str], more: str = "", rounds: int = 3
     return program_file.read(toml(folder, f"{text}{top}\n{metrics}{bar}{tables}"))
 
 
+def processes(folder: Path) -> list[int]:
+    """The processes of a trial in this folder that are alive, by the mark in their environment."""
+    found, mark = [], f"FEDTUNE_ROWS={folder.resolve()}/trial".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            alive = (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            if alive and mark in (process / "environ").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
 def start(program: Program, folder: Path, config: dict[str, Any] | None = None, **more: Any) -> ProgramRun:
-    """A trial of a program in a folder of its own."""
-    return ProgramRun(program=program, config=config or {}, seed=more.pop("seed", 0), folder=folder / "trial", **more)
+    """A trial of a program in a folder of its own.  more: its seed, or entries of its place."""
+    return ProgramRun(program, config or {}, more.pop("seed", 0), folder / "trial", Place(**more))
 
 
 def finish(run: ProgramRun) -> list[dict[str, Any]]:
