@@ -88,13 +88,14 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
     own, code = RunFiles(run).own_folder, name.endswith(".py")
+    is_data = bool(file.about) and not code  # known only by its hash
     copy = other if (other := _beside(own, name, digest)).is_file() else own / name
-    if ".." in Path(name).parts or Path(name).is_absolute() or not copy.exists():
+    if ".." in Path(name).parts or Path(name).is_absolute() or not (copy.exists() if is_data else copy.is_file()):
         try:  # without a copy: data, or code that is read from its original path
             return file._replace(content=Path(file.path).read_bytes() if code else None)
         except OSError as error:
             raise UserError(f"{run} needs {file.path}, but neither it nor its copy exists; restore it") from error
-    if file.about and not code:  # data, known only by their hash
+    if is_data:
         if not Path(file.path).exists():
             _require_unchanged(copy, copies.digest(copy), file)
             copies.register(digest, copy)

@@ -74,18 +74,6 @@ def test_raw_data_beside_the_files_is_neither_hashed_nor_copied(tmp_path: Path) 
     assert not (copy / "rawdata").exists() and content_hashes.digest(copy) == before
 
 
-def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedtune.data import user_pfllib
-
-    read: list[Path] = []
-    whole = user_pfllib.content
-    monkeypatch.setattr(user_pfllib, "content", lambda file: (read.append(file), whole(file))[1])
-    scenario = taken(pfllib(tmp_path / "once"))
-    for seed in range(3):
-        made(scenario, seed)
-    assert len(read) == len(set(read)) == 8
-
-
 class Harm:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("harm",)
