@@ -15,6 +15,13 @@ class Partition(NamedTuple):
     test: list[np.ndarray]
 
 
+class Held(NamedTuple):
+    """Rows in random order, and the client of each, int64."""
+
+    rows: np.ndarray
+    client: np.ndarray
+
+
 def pools(y: np.ndarray, train_rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers of the official training and test set; without a test set, a sixth of each class is set aside."""
     if train_rows < len(y):
@@ -63,8 +70,9 @@ def place_within_client(owner: np.ndarray, clients: int) -> np.ndarray:
     return place
 
 
-def split(rows: np.ndarray, owner: np.ndarray, clients: int, val_share: float, test_share: float) -> Partition:
-    """Each client's rows (in random order) into train, validation and test, none empty."""
+def split(held: Held, clients: int, val_share: float, test_share: float) -> Partition:
+    """Each client's rows into train, validation and test, none empty: these shares of them, rounded."""
+    rows, owner = held
     size = np.bincount(owner, minlength=clients)
     val = np.clip(np.rint(size * val_share).astype(np.int64), 1, size - 2)
     test = np.clip(np.rint(size * test_share).astype(np.int64), 1, size - 1 - val)
@@ -73,20 +81,17 @@ def split(rows: np.ndarray, owner: np.ndarray, clients: int, val_share: float, t
     return collect(rows, owner, role, clients)
 
 
-def collect(rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int) -> Partition:
-    """Group rows by client and role (0 train, 1 validation, 2 test)."""
+def collect(
+    rows: np.ndarray, owner: np.ndarray, role: np.ndarray, clients: int, test: tuple[np.ndarray, ...] = ()
+) -> Partition:
+    """Group rows by client and role (0 train, 1 validation, 2 test).  test: more test rows, and their clients."""
+    if test:
+        rows, owner = np.concatenate([rows, test[0]]), np.concatenate([owner, test[1]])
+        role = np.concatenate([role, np.full(len(test[0]), 2)])
     key = 3 * owner + role
     size = np.bincount(key, minlength=3 * clients)
     parts = np.split(rows[np.argsort(key, kind="stable")], size.cumsum()[:-1])
     return Partition(parts[0::3], parts[1::3], parts[2::3])
-
-
-def collect_with_test(
-    rows: np.ndarray, owner: np.ndarray, role: np.ndarray, test: np.ndarray, test_owner: np.ndarray, clients: int
-) -> Partition:
-    """Like `collect`, for partitions whose test rows come from a separate pool."""
-    owners, roles = np.concatenate([owner, test_owner]), np.concatenate([role, np.full(len(test), 2)])
-    return collect(np.concatenate([rows, test]), owners, roles, clients)
 
 
 def by_split(parts: Partition, split: np.ndarray, val_share: float, rng: np.random.Generator) -> Partition:

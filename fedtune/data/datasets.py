@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +33,13 @@ class Pictures:
     as in every data set.
     """
 
-    def __init__(
-        self, name: str, read: Callable[[int], Any], *, order: np.ndarray, source: DatasetSource, folder: Path
-    ) -> None:
-        """read: returns a Pillow image by its number; order [rows]: the image number of each row."""
-        self._name, self._read, self._order, self._source, self._folder = name, read, order, source, folder
+    def __init__(self, name: str, files: Sequence[Path | str], source: DatasetSource, folder: Path) -> None:
+        """files: of each row; folder: of all, for messages."""
+        self._name, self._files, self._source, self._folder = name, files, source, folder
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self._order)
+        return len(self._files)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,10 +48,12 @@ class Pictures:
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows: float32 [n, channels, height, width]; UserError for a file that cannot be read."""
+        from PIL import Image
+
         x, size = np.empty((len(rows), *self._source.shape), np.float32), self._source.shape[:0:-1]
-        for place, image in zip(x, self._order[rows].tolist(), strict=True):
-            with _reading(self._name, self._source, self._folder, download=False):
-                picture = self._read(image).convert("RGB")
+        for place, row in zip(x, rows.tolist(), strict=True):
+            with _reading(self._name, self._source, self._folder, download=False), Image.open(self._files[row]) as file:
+                picture = file.convert("RGB")
                 place[:] = np.asarray(picture if picture.size == size else picture.resize(size)).transpose(2, 0, 1)
         return _normalise(x, 255.0, self._source)
 
@@ -229,7 +229,8 @@ def _celeba(source: DatasetSource, root: Path, download: bool) -> Dataset:
         if not len(reader.filename) == len(split) == len(smiles) == len(owner):
             raise ValueError(f"the lists differ in length: {len(split)}, {len(smiles)} and {len(owner)} rows")
     order = np.argsort(split, kind="stable")
-    faces = Pictures("celeba", lambda i: reader[i][0], order=order, source=source, folder=folder)
+    files = [folder / "img_align_celeba" / reader.filename[row] for row in order]
+    faces = Pictures("celeba", files, source, folder)
     return Dataset("celeba", faces, smiles[order], source.classes, int((split == 0).sum()), owner[order])
 
 
@@ -248,10 +249,7 @@ def _tiny_imagenet(source: DatasetSource, root: Path, download: bool) -> Dataset
         y = np.array([c for _, c in train.samples] + [number[name] for _, name in labels], dtype=np.int64)
         if len(number) != source.classes:
             raise ValueError(f"there are {len(number)} classes instead of {source.classes}")
-    pictures = Pictures(
-        "tiny-imagenet", lambda i: train.loader(files[i]), order=np.arange(len(files)), source=source, folder=folder
-    )
-    return Dataset("tiny-imagenet", pictures, y, source.classes, len(train.samples))
+    return Dataset("tiny-imagenet", Pictures("tiny-imagenet", files, source, folder), y, source.classes, len(train))
 
 
 @contextmanager

@@ -136,18 +136,7 @@ def joined(federations: Sequence[Federation]) -> Federation:
     row = None if any(r is None for r in rows) else np.concatenate(rows)
     have_names = all(f.owners for f in federations)  # clients of only some federations may equal owners by chance
     owners = tuple(names for f in federations for names in f.owners) if have_names else ()
-    first = federations[0]
-    return Federation(
-        x=x,
-        y=y,
-        classes=first.classes,
-        train=train,
-        val=val,
-        test=test,
-        row=row,
-        owners=owners,
-        class_names=first.class_names,
-    )
+    return federations[0]._replace(x=x, y=y, train=train, val=val, test=test, row=row, owners=owners)
 
 
 def joined_split(splits: Sequence[Split], sizes: Sequence[int]) -> Split:

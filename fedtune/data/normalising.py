@@ -84,22 +84,19 @@ def _as_given(f: Federation, source: str, kind: str) -> Federation:
     """The values unchanged, in float32."""
     with np.errstate(over="ignore"):
         x = f.x.astype(np.float32)
-    if f.x.dtype.kind in "iu" and not _exact(x, f.x):
-        raise UserError(
-            f"x of {source} has whole numbers that float32 cannot represent, from {f.x.min()} to {f.x.max()}; leave "
-            "out --normalise none, or scale them"
-        )
+    if f.x.dtype.kind in "iu":
+        above = 2.0 ** (
+            8 * f.x.dtype.itemsize - (f.x.dtype.kind == "i")
+        )  # beyond the type's range, to which one rounds
+        if x.max() >= above or (x.astype(f.x.dtype) != f.x).any():  # as integers, because float64 has only 53 bits
+            raise UserError(
+                f"x of {source} has whole numbers that float32 cannot represent, from {f.x.min()} to {f.x.max()}; "
+                "leave out --normalise none, or scale them"
+            )
     if kind == user_rows.IMAGES and f.x.dtype == np.uint8:
         x /= 255
     _require_kept(f, x, source, "in float32")
     return f._replace(x=x)
-
-
-def _exact(x: np.ndarray, integers: np.ndarray) -> bool:
-    """Whether floats equal these integers: compared as integers, because float64 has only 53 bits."""
-    if x.max() >= 2.0 ** (8 * integers.dtype.itemsize - (integers.dtype.kind == "i")):
-        return False  # a value was rounded up beyond the integer type's range
-    return bool((x.astype(integers.dtype) == integers).all())
 
 
 def _require_kept(f: Federation, x: np.ndarray, source: str, form: str) -> None:

@@ -2,6 +2,10 @@
 
 Every function is pure and draws from the generator it is given; the same seed gives the same rows.  All are
 vectorised over rows: 10,000 clients take less than a second.
+
+Most say only who holds which rows (`Held`), in random order; `assignment.split` then divides each client's rows into
+training, validation and test, none empty, so a client needs three rows.  `ways_shots` and `fedgen` divide them
+themselves.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from fedtune.data.allocation import (
     shares_above_floor,
     test_shares,
 )
-from fedtune.data.assignment import Partition, blocks, collect_with_test, place_within_client, pools, raise_to, split
-from fedtune.data.demands import enough_rows, fits, ways_exist
+from fedtune.data.assignment import Held, Partition, blocks, collect, place_within_client, pools, raise_to
+from fedtune.data.demands import MIN_ROWS, enough_rows, fits, ways_exist
 
 
 def ways_shots(
@@ -67,25 +71,15 @@ def ways_shots(
     rows, owner, place = blocks(y[:train_rows], holds * need[0][:, None], rng)
     role = (place >= shots_of[owner]).astype(np.int64) + (place >= shots_of[owner] + val_shots)
     test, test_owner, _ = blocks(y[train_rows:], holds * need[1][:, None], rng)
-    return collect_with_test(rows, owner, role, train_rows + test, test_owner, clients)
+    return collect(rows, owner, role, clients, (train_rows + test, test_owner))
 
 
-def dirichlet(
-    y: np.ndarray,
-    clients: int,
-    alpha: float,
-    floor: int,
-    val_share: float,
-    test_share: float,
-    rng: np.random.Generator,
-) -> Partition:
+def dirichlet(y: np.ndarray, clients: int, alpha: float, floor: int, rng: np.random.Generator) -> Held:
     """Partition every class over the clients in shares drawn from Dir(alpha, ..., alpha).
 
     y        [rows] classes 0..C-1, official training and test set pooled; every row is used.
     alpha    > 0; 0.1 gives about one or two classes per client, 100 is near iid.
     floor    the least rows of a client, 3 or more.
-    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
-             train, validation and test gets at least one row.
 
     Classes are assigned in order, and a client that already holds rows / clients or more gets no rows of later classes
     (the balance step of the FedMA and PFLlib code).  Shares are redrawn, up to 100 times (fewer above 1000 clients),
@@ -102,13 +96,13 @@ def dirichlet(
             break
     rows, owner, _ = blocks(y, counts, rng)
     order = rng.permutation(len(y))
-    return split(rows[order], raise_to(floor, owner[order], clients), clients, val_share, test_share)
+    return Held(rows[order], raise_to(floor, owner[order], clients))
 
 
-def iid(y: np.ndarray, clients: int, val_share: float, test_share: float, rng: np.random.Generator) -> Partition:
-    """Partition all rows at random; client sizes differ by at most one.  Shares and errors as for `dirichlet`."""
-    fits(len(y), clients, 3)
-    return split(rng.permutation(len(y)), np.arange(len(y)) % clients, clients, val_share, test_share)
+def iid(y: np.ndarray, clients: int, rng: np.random.Generator) -> Held:
+    """Partition all rows at random; client sizes differ by at most one.  Errors as for `dirichlet`."""
+    fits(len(y), clients, MIN_ROWS)
+    return Held(rng.permutation(len(y)), np.arange(len(y)) % clients)
 
 
 def fedgen(
@@ -155,7 +149,7 @@ def fedgen(
     rows, owner = rows[order], owner[order]
     role = _validation_role(owner, clients, val_share)
     test, test_owner, _ = blocks(y[test_pool], test_shares(y[test_pool], counts), rng)
-    return collect_with_test(pool[rows], owner, role, test_pool[test], test_owner, clients)
+    return collect(pool[rows], owner, role, clients, (test_pool[test], test_owner))
 
 
 def _validation_role(owner: np.ndarray, clients: int, val_share: float) -> np.ndarray:
@@ -170,11 +164,9 @@ def natural(
     clients: int,
     owners: int,
     share: float,
-    val_share: float,
-    test_share: float,
     rng: np.random.Generator,
     names: tuple[str, ...] = (),
-) -> Partition:
+) -> Held:
     """Every client is a group of people: it holds all rows of `owners` owners, drawn without replacement.
 
     Clients with one owner each are in the owners' order.  The last client may have fewer owners.
@@ -182,8 +174,6 @@ def natural(
     owner    [rows] the owner of each row (a celebrity, a writer), any integers; the official training rows only, so
              that training and test rows are of the same people.
     share    in (0, 1]: the groups are drawn from this share of the owners, rounded down.
-    val_share, test_share   the shares of each client's rows, chosen at random, for validation and test; each of
-             train, validation and test gets at least one row.
     names    of owner 0, 1, …, for messages; () if owners are named by their numbers.
     Raises UserError if there are too few owners, or if a client's owners have fewer than 3 rows together.
 
@@ -209,4 +199,4 @@ def natural(
         np.bincount(holder, minlength=clients),
         lambda k: [names[p] if names else str(p) for p in people[client == k].tolist()],
     )
-    return split(rows, holder, clients, val_share, test_share)
+    return Held(rows, holder)

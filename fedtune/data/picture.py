@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtune.core.errors import UserError
+from fedtune.data.reading import reading
 
 COLOURS = ("1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV", "LA", "PA", "RGBA", "La", "RGBa")
-DEPTHS = {"I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16, "I": 32, "F": 32}  # bits of the other modes
+DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # grey of 16 and of 32 bits
 SCALE = {"8 bits": 255.0, "16 bits": 65535.0, "whole numbers": 1.0, "real numbers": 1.0}
 EXACT = 2**24  # float32 represents every whole number up to here
 ORIENTATION, BITS_PER_SAMPLE, WHITE, SAMPLES, SAMPLE_FORMAT = 0x0112, 258, 262, 277, 339  # entries of EXIF and TIFF
@@ -51,9 +52,9 @@ def form(file: Path | Encoded) -> PictureFormat:
     with _opened(file) as image:
         _require_whole(file, image)
         mode = "I;16" if image.format == "PPM" and image.mode == "I" else image.mode  # a PGM, scaled to 0..65535
-        depth = {"I": "whole numbers", "F": "real numbers"}.get(mode, "16 bits" if mode in DEPTHS else "")
+        depth = {"I": "whole numbers", "F": "real numbers"}.get(mode, "16 bits" if mode in DEEP else "8 bits")
         width, height = _upright(image)
-        return PictureFormat(height, width, depth or "8 bits", bool(image.has_transparency_data))
+        return PictureFormat(height, width, depth, bool(image.has_transparency_data))
 
 
 def transparent(file: Path | Encoded) -> bool:
@@ -76,39 +77,25 @@ def pixels(file: Path | Encoded, channels: int, depth: str, size: tuple[int, int
         raise UserError(f"{file} is rotated by an entry that Pillow does not follow; save it upright")
     if depth == "8 bits":
         picture = upright.convert("RGBA" if channels == 4 else "RGB")
-        if picture.size != size:
-            picture = picture.resize(size, Image.Resampling.BILINEAR)
-        x = np.asarray(picture).transpose(2, 0, 1).astype(np.float32)
     else:
         numbers = np.asarray(upright)
         _require_exact(file, image, numbers)
-        grey = Image.fromarray(np.ascontiguousarray(numbers, np.float32))
-        x = np.asarray(grey if grey.size == size else grey.resize(size, Image.Resampling.BILINEAR))
-        x = np.repeat(x[None], channels, 0)
-    x /= np.float32(SCALE[depth])
-    return x
+        picture = Image.fromarray(np.ascontiguousarray(numbers, np.float32))
+    x = np.asarray(picture if picture.size == size else picture.resize(size, Image.Resampling.BILINEAR), np.float32)
+    x = x.transpose(2, 0, 1) if x.ndim == 3 else np.repeat(x[None], channels, 0)
+    return x / np.float32(SCALE[depth])
 
 
 @contextmanager
 def _opened(file: Path | Encoded) -> Iterator[Any]:
     """Open a picture with Pillow; UserError if it cannot be read."""
-    from PIL import Image, UnidentifiedImageError  # imported here, because few runs need it
+    from PIL import Image  # imported here, because few runs need it
 
-    try:
+    with reading(file, "a picture", "repair it, save it as PNG, JPEG, PPM, BMP, TIFF or WebP, or remove it"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's warnings about transparency and size
             with Image.open(io.BytesIO(file.content) if isinstance(file, Encoded) else file) as image:
                 yield image
-    except UserError:
-        raise
-    except UnidentifiedImageError as error:
-        raise UserError(
-            f"{file} is not a picture that Pillow can read, despite its name; save it as PNG, JPEG, PPM, BMP, TIFF or "
-            "WebP, or remove it"
-        ) from error
-    except Exception as error:  # Pillow raises many types
-        reason = type(error).__name__
-        raise UserError(f"every picture must be readable, but {file} is not ({reason}); repair or remove it") from error
 
 
 def _upright(image: Any) -> tuple[int, int]:
@@ -120,26 +107,25 @@ def _upright(image: Any) -> tuple[int, int]:
 
 
 def _require_whole(file: Path | Encoded, image: Any) -> None:
-    """UserError for a picture of which Pillow would read only a part: one frame, or the upper bits."""
+    """UserError for a picture of which Pillow would read only a part, or other numbers than those it holds."""
     frames = getattr(image, "n_frames", 1) if image.format != "MPO" else 1  # a phone's picture, followed by previews
-    mode, depth, bits, tags = image.mode, DEPTHS.get(image.mode, 8), _bits(image), getattr(image, "tag_v2", {})
+    mode, bits, tags = image.mode, _bits(image), getattr(image, "tag_v2", {})
+    depth = 8 if mode in COLOURS else 32 if mode in ("I", "F") else 16
     samples, channels = tags.get(SAMPLES, 1), len(image.getbands()) - (mode == "RGBX")
-    array = "give the pixels as an array (.npz)"
     refused = (
-        (frames > 1, f"has {frames} frames, of which only one would be used; save each frame as its own picture"),
-        (mode not in COLOURS and mode not in DEPTHS, f"has Pillow's mode {mode}, not grey or coloured; save it as RGB"),
-        (bits > depth, f"has {bits} bits per channel, of which Pillow reads {depth}; save it with {depth}, or {array}"),
-        (samples > channels, f"has {samples} channels, of which Pillow reads {channels}; {array}"),
-        (depth == 8 and 2 in tags.get(SAMPLE_FORMAT, ()), "has signed numbers of 8 bits, misread by Pillow; use 16"),
-        (depth == 16 and tags.get(WHITE) == 0, "has 0 for white, never inverted in 16 bits; save it with 0 for black"),
-        (
-            mode in DEPTHS and image.has_transparency_data,
-            f"is {depth}-bit grey with a transparent value; save it without",
-        ),
+        (frames > 1, f"{frames} frames, of which one would be used"),
+        (mode not in COLOURS + DEEP, f"Pillow's mode {mode}, not grey or coloured"),
+        (bits > depth, f"{bits} bits per channel, of which Pillow reads {depth}"),
+        (samples > channels, f"{samples} channels, of which Pillow reads {channels}"),
+        (depth == 8 and 2 in tags.get(SAMPLE_FORMAT, ()), "signed numbers of 8 bits, which Pillow misreads"),
+        (depth == 16 and tags.get(WHITE) == 0, "0 for white, which Pillow does not invert in 16 bits"),
+        (mode in DEEP and image.has_transparency_data, f"{depth}-bit grey with a transparent value"),
     )
-    for wrong, words in refused:
-        if wrong:
-            raise UserError(f"{file} {words}")
+    if found := [words for wrong, words in refused if wrong]:
+        raise UserError(
+            f"a picture must be read without loss, but {file} has {found[0]}; save it as a single picture in RGB or "
+            f"grey, or give the pixels as an array (.npz)"
+        )
 
 
 def _bits(image: Any) -> int:
@@ -155,11 +141,11 @@ def _bits(image: Any) -> int:
 
 def _require_exact(file: Path | Encoded, image: Any, numbers: np.ndarray) -> None:
     """UserError for pixels that are not finite or that float32 cannot represent."""
-    unsigned = getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, (2,))
-    if not np.isfinite(numbers).all():
-        raise UserError(f"pixels must be finite, but {file} has NaN or infinite ones; fill them in")
-    wrapped = image.mode == "I" and unsigned in (1, (1,)) and numbers.min() < 0  # Pillow reads 32 bits as signed
-    if image.mode == "I" and (wrapped or np.abs(numbers.astype(np.int64)).max() > EXACT):
+    unsigned = getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT, (2,)) in (1, (1,))
+    wrapped = image.mode == "I" and unsigned and numbers.min() < 0  # Pillow reads 32 bits as signed
+    large = image.mode == "I" and np.abs(numbers.astype(np.int64)).max() > EXACT
+    if wrapped or large or not np.isfinite(numbers).all():
         raise UserError(
-            f"{file} has whole numbers beyond {EXACT:,}, which float32 would round; give the pixels as an array (.npz)"
+            f"pixels must be finite, and whole numbers at most {EXACT:,}, which float32 represents, but {file} has "
+            "others; give the pixels as an array (.npz)"
         )

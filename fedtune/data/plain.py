@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError
-
-TO_DO = {
-    "c": "give real and imaginary parts as separate features",
-    "M": "give numbers, for example days since the first",
-    "m": "give numbers, for example seconds",
-    "S": "give text: .astype(str)",
-    "V": "give plain numbers; for named fields use numpy.lib.recfunctions.structured_to_unstructured",
-}
 
 
 def plain(source: str, name: str, values: Any) -> np.ndarray:
@@ -34,14 +25,11 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
         raise
     except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        ragged = "its rows differ in length; pad them" if "inhomogeneous" in text else text
+        ragged = "its rows differ in length; pad them" if "inhomogeneous" in text or "same shape" in text else text
         raise UserError(f"{what} is not an array: {ragged}") from error
     array = _of_objects(what, array) if array.dtype.kind == "O" else array
-    if array.dtype.kind == "T":
-        array = array.astype(str)
-    if array.dtype.kind not in "biufU":
-        todo = TO_DO.get(array.dtype.kind, "convert it first")
-        raise UserError(f"{what} must be numbers or text, but is of type {array.dtype}; {todo}")
+    array = array.astype(str) if array.dtype.kind == "T" else array
+    _require_plain(what, array, "biufU")
     kind = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
     return array.astype(kind.newbyteorder("="), copy=False)
 
@@ -49,16 +37,10 @@ def plain(source: str, name: str, values: Any) -> np.ndarray:
 def require_aligned(source: str, arrays: Mapping[str, Any]) -> None:
     """UserError if pandas tables have the same index in different orders: rows are paired by position."""
     pandas = sys.modules.get("pandas")
-    tables = {n: v for n, v in arrays.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
-    first = next(iter(tables), "")
-    for name, table in tables.items():
-        index, other = tables[first].index, table.index
-        if (
-            len(index) == len(other)
-            and not index.equals(other)
-            and index.is_unique
-            and index.sort_values().equals(other.sort_values())
-        ):
+    tables = {n: v.index for n, v in arrays.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
+    for name, index in tables.items():
+        first, other = next(iter(tables.items()))
+        if index.is_unique and not index.equals(other) and index.sort_values().equals(other.sort_values()):
             raise UserError(
                 f"rows are paired by position, but {first} and {name} of {source} have the same index in different "
                 f"orders; give {name}.loc[{first}.index]"
@@ -69,27 +51,21 @@ def _array(what: str, values: Any, features: bool) -> np.ndarray:
     """A NumPy array of these values, of any type."""
     pandas = sys.modules.get("pandas")
     if _is_tensor(values):
-        return _of_tensor(what, values)
-    if hasattr(values, "toarray") and hasattr(values, "nnz"):
-        raise UserError(f"{what} is sparse ({type(values).__name__}); give {what.split()[0]}.toarray()")
+        return _of_tensor(values)
     if pandas and isinstance(values, pandas.DataFrame):
         return _of_table(what, values, features)
     if pandas and isinstance(values, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
         return _of_column(what, pandas.Series(values), features)
-    if isinstance(values, list | tuple):
-        if any(isinstance(v, np.ma.MaskedArray) for v in values):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # NumPy warns that masked values become NaN
-                values = np.ma.array(values)
-        elif values and all(map(_is_tensor, values)):
-            values = [_of_tensor(what, v) for v in values]
+    listed = isinstance(values, list | tuple)
+    if listed and any(isinstance(v, np.ma.MaskedArray) for v in values):
+        values = np.ma.stack(values)
+    elif listed and values and all(map(_is_tensor, values)):
+        values = list(map(_of_tensor, values))
     if isinstance(values, np.ma.MaskedArray):
-        _require_none(what, np.ma.getmaskarray(values), "masked", "fill them in with .filled(value)")
+        _require_none(what, np.ma.getmaskarray(values))
         values = values.data
     array = np.asarray(values)
-    if isinstance(values, list | tuple) and (
-        array.dtype.kind == "U" or (array.dtype.kind == "f" and (np.abs(array) >= 2.0**53).any())
-    ):
+    if listed and (array.dtype.kind == "U" or (array.dtype.kind == "f" and (np.abs(array) >= 2.0**53).any())):
         return np.array(values, object)  # otherwise NumPy turns NaN and 1 into text, and rounds
     return array
 
@@ -100,9 +76,7 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _of_tensor(what: str, t: Any) -> np.ndarray:
-    if str(t.layout) != "torch.strided" or t.is_quantized:
-        raise UserError(f"{what} is a sparse or quantised tensor; give its .to_dense() or .dequantize()")
+def _of_tensor(t: Any) -> np.ndarray:
     t = t.detach().cpu().resolve_conj().resolve_neg()
     array: np.ndarray = (t.float() if t.is_floating_point() and t.element_size() < 4 else t).numpy()
     return array
@@ -110,27 +84,23 @@ def _of_tensor(what: str, t: Any) -> np.ndarray:
 
 def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
     """A DataFrame's columns in one type that represents every value."""
-    columns = []
-    for i, name in enumerate(table.columns):
-        column = f"column {name!r} of {what}"
-        values = _of_column(column, table.iloc[:, i], features)
-        if values.dtype.kind not in "biuf" and (features or len(table.columns) > 1):
-            todo = TO_DO.get(values.dtype.kind, "encode it, as pandas.get_dummies does")
-            raise UserError(f"{column} must be numbers, but is of type {values.dtype}; {todo}")
-        columns.append(values)
-    if not columns:
+    columns = {f"column {n!r} of {what}": table.iloc[:, i] for i, n in enumerate(table.columns)}
+    arrays = {column: _of_column(column, values, features) for column, values in columns.items()}
+    if not arrays:
         return np.empty((len(table), 0))
-    joined = np.column_stack(columns)
-    for name, values in zip(table.columns, columns, strict=True):
+    for column, values in arrays.items():
+        if features or len(arrays) > 1:
+            _require_plain(column, values, "biuf")
+    joined = np.column_stack([*arrays.values()])
+    for column, values in arrays.items():
         if values.dtype.kind in "iu" and joined.dtype.kind == "f":
-            large = values[np.abs(values.astype(np.float64)) >= 2.0**53]
-            _require_exact(f"column {name!r} of {what}", large.tolist())
+            _require_exact(column, values[np.abs(values.astype(np.float64)) >= 2.0**53].tolist())
     return joined
 
 
 def _of_column(what: str, column: Any, features: bool) -> np.ndarray:
     """A Series's values; UserError for missing values, and for categories among features."""
-    _require_none(what, column.isna().to_numpy(), "missing", "fill them in, as .fillna(value) does")
+    _require_none(what, column.isna().to_numpy())
     if features and hasattr(column, "cat"):
         raise UserError(f"{what} holds categories; encode them, as pandas.get_dummies or .cat.codes does")
     array = np.asarray(column)
@@ -142,20 +112,29 @@ def _of_objects(what: str, array: np.ndarray) -> np.ndarray:
     values = array.ravel().tolist() if array.ndim else [array.item()]
     no_values = ("NoneType", "NAType", "NaTType")
     nothing = [type(v).__name__ in no_values or (isinstance(v, float) and math.isnan(v)) for v in values]
-    _require_none(what, np.reshape(nothing, array.shape), "missing", "fill them in")
+    _require_none(what, np.reshape(nothing, array.shape))
     if array.ndim and all(isinstance(v, str) for v in values):
         return array.astype(str)
     real = (bool, int, float, np.bool_, np.integer, np.floating)
-    if not array.ndim or not all(isinstance(v, real) for v in values):
-        bad = next((v for v in values if not isinstance(v, real)), None)
-        is_row = isinstance(bad, list | tuple | np.ndarray) or _is_tensor(bad)
-        todo = "numpy.stack it" if is_row else "convert it first"
-        actual = "both" if isinstance(bad, str) else f"a {type(bad).__name__}"
-        raise UserError(f"{what} must be numbers or text, but holds {actual}; {todo}")
+    if strange := [v for v in values if not array.ndim or not isinstance(v, real)]:
+        is_row = isinstance(strange[0], list | tuple | np.ndarray) or _is_tensor(strange[0])
+        actual = "both" if isinstance(strange[0], str) else f"a {type(strange[0]).__name__}"
+        raise UserError(
+            f"{what} must be numbers or text, but holds {actual}; {'numpy.stack it' if is_row else 'convert it first'}"
+        )
     numbers = np.array(values)
     if numbers.dtype.kind not in "biu":
         _require_exact(what, values)
     return numbers.reshape(array.shape)
+
+
+def _require_plain(what: str, array: np.ndarray, kinds: str) -> None:
+    """UserError for a type that is not of these kinds."""
+    if array.dtype.kind not in kinds:
+        raise UserError(
+            f"{what} must be numbers{' or text' * ('U' in kinds)}, but is of type {array.dtype}; convert it first, for "
+            "example dates to days, categories by pandas.get_dummies, bytes by .astype(str)"
+        )
 
 
 def _require_exact(what: str, values: list[Any]) -> None:
@@ -165,11 +144,11 @@ def _require_exact(what: str, values: list[Any]) -> None:
             raise UserError(f"{what} has {v} among floats, which float64 cannot represent; scale it or give it as text")
 
 
-def _require_none(what: str, missing: np.ndarray, kind: str, todo: str) -> None:
+def _require_none(what: str, missing: np.ndarray) -> None:
     """UserError for missing values."""
     if missing.any():
         rows = missing.reshape(len(missing), -1).any(1) if missing.ndim else missing[None]
         raise UserError(
-            f"{what} has {kind} values in {int(rows.sum())} rows, the first is row {int(rows.argmax())}; leave them "
-            f"out or {todo}"
+            f"{what} has missing values in {int(rows.sum())} rows, the first is row {int(rows.argmax())}; leave them "
+            "out or fill them in"
         )

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from fedtune.core.errors import UserError, unknown
-from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows, user_text
-from fedtune.data.dataset import PICTURES, SPLITS, Dataset, split_of
+from fedtune.data.dataset import PICTURES, Dataset, split_of
 from fedtune.data.plain import plain, require_aligned
+from fedtune.data.reading import reading
 from fedtune.data.user_options import MEAN, Options, Rows
 
 NAMES = ("x", "y", "owner", "split", "classes")
@@ -27,25 +27,11 @@ NAMES = ("x", "y", "owner", "split", "classes")
 
 def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The arrays of a file, never unpickled; UserError in one line if anything is wrong with it."""
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise UserError(
-                f"{path} holds a single array without a name; save arrays by name, as in np.savez(path, x=x)"
-            )
-        with file:
-            for name in file.files:
-                if name not in names:
-                    raise unknown(f"array in {path}", name, names)
-            return {name: file[name] for name in file.files}
-    except UserError:
-        raise
-    except Exception as error:  # from the zip format, its compression, or NumPy
-        reason = (error.strerror or "") if isinstance(error, OSError) else " ".join(str(error).split())
-        reason = reason or type(error).__name__
-        if "pickle" in reason:
-            reason = "it holds pickled Python objects, which are never read; save arrays of numbers or text"
-        raise UserError(f"{path} cannot be read as an .npz: {reason}") from error
+    todo = "save arrays of numbers or text by name, as in np.savez(path, x=x); pickled Python objects are never read"
+    with reading(path, "an .npz", todo), np.load(path, allow_pickle=False) as file:
+        if strange := [name for name in file.files if name not in names]:
+            raise unknown(f"array in {path}", strange[0], names)
+        return {name: file[name] for name in file.files}
 
 
 def read(path: Path, _: Options) -> Rows:
@@ -65,16 +51,18 @@ def rows(source: str, arrays: Mapping[str, Any]) -> Rows:
 def to_dataset(name: str, source: str, user: Rows, options: Options = Options()) -> Dataset:  # noqa: B008 - immutable
     """The data set of a user's rows, not normalised.  source: the name of the file or function in messages."""
     user = user._replace(split=None) if options.split is None else user
-    x, kind, notes = _x(source, user, options)
     columns = {n: plain(source, n, a) for n in NAMES[1:4] if (a := getattr(user, n)) is not None}
     columns = {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in columns.items()}  # a column
+    split = splits(source, columns["split"]) if "split" in columns else None
+    if split is not None and not {0, 2} <= {*split.tolist()}:
+        raise UserError(f"split of {source} needs train rows and test rows; leave split out to draw one at random")
+    x, kind, notes = _x(source, user, split, options)
     for n, array in columns.items():
-        if n == "y" and array.ndim == 2 and len(array) == len(x):
-            raise UserError(f"y of {source} must be one class per row, but has shape {array.shape}; give y.argmax(1)")
         if array.ndim != 1 or len(array) != len(x):
-            shapes = f"{n} of shape {array.shape} and x of shape {x.shape}"
-            raise UserError(f"{source} needs as many entries of {n} as rows of x, but has {shapes}")
-    split = _split(source, columns["split"]) if "split" in columns else None
+            raise UserError(
+                f"{n} of {source} must be one value for each of the {len(x)} rows of x, but has shape "
+                f"{array.shape}; for classes in columns give y.argmax(1)"
+            )
     declared = None if user.classes is None else plain(source, "classes", user.classes).ravel().tolist()
     y = user_names.classes(source, columns["y"], split, declared)
     owner = user_names.owners(source, columns["owner"]) if "owner" in columns else None
@@ -94,50 +82,32 @@ def to_dataset(name: str, source: str, user: Rows, options: Options = Options())
     )
 
 
-def _x(source: str, user: Rows, options: Options) -> tuple[Any, str, tuple[str, ...]]:
+def _x(source: str, user: Rows, split: np.ndarray | None, options: Options) -> tuple[Any, str, tuple[str, ...]]:
     """The rows as arrays or pictures, what they are, and a note."""
     x, kind = user.x, user.kind
     notes: tuple[str, ...] = ()
-    if options.text and kind != user_rows.TEXT:
-        raise UserError(f"text says how text becomes tokens, but x of {source} is no text; leave it out")
-    if options.shape and kind == PICTURES:
-        raise UserError(f"shape is for arrays, but {source} holds pictures; leave it out, or give --image-size")
+    if (options.text and kind != user_rows.TEXT) or (options.shape and kind == PICTURES):
+        raise UserError(f"text=… is for rows of text and shape=… for arrays, but {source} has neither; leave it out")
     if kind == PICTURES:
         return x, kind, ()
     if kind == user_rows.TEXT:
-        training = None if user.split is None else np.asarray(user.split) == 0
-        x, note = user_text.tokens(source, x, options.text, options.length, training)
+        x, note = user_text.tokens(source, x, options, split)
         kind, notes = user_rows.TOKENS, (note,)
     else:
         x = plain(source, "x", x)
         user_rows.require_rows(source, x, missing=options.missing == MEAN)
     if options.shape:
         if np.prod(options.shape) != np.prod(x.shape[1:]):
-            raise UserError(
-                f"shape must have as many entries as a row of {source}, "
-                f"{several(int(np.prod(x.shape[1:])), 'number')}, but {options.shape} has {np.prod(options.shape)}"
-            )
+            raise UserError(f"shape must have the {x[0].size} numbers of a row of {source}, but is {options.shape}")
         x, kind = x.reshape(len(x), *options.shape), kind if notes else ""
     return x, kind or user_rows.kind_of(x), notes
 
 
 def splits(source: str, split: np.ndarray) -> np.ndarray:
     """Splits as 0 train, 1 validation, 2 test; UserError for other values."""
-    numbers: dict[Any, int | None] = {0: 0, 1: 1, 2: 2}
-    if split.dtype.kind == "U":
-        numbers = {name: s for name in np.unique(split).tolist() if (s := split_of(name)) is not None}
-    unknown_values = [v for v in np.unique(split).tolist() if v not in numbers]
-    if unknown_values:
-        raise UserError(f"split of {source} must be 0, 1, 2 or train, val, test, but has {unknown_values[0]!r}")
-    return np.array([numbers[v] for v in split.tolist()], np.int64)
-
-
-def _split(source: str, split: np.ndarray) -> np.ndarray:
-    """The splits of a data set; UserError unless it has training and test rows."""
-    numbers = splits(source, split)
-    for i in (0, 2):
-        if not (numbers == i).any():
-            raise UserError(
-                f"split of {source} needs {SPLITS[i]} rows, but has none; leave split out to draw one at random"
-            )
-    return numbers
+    values, places = np.unique(split, return_inverse=True)
+    numbers = [split_of(v) if isinstance(v, str) else v if v in (0, 1, 2) else None for v in values.tolist()]
+    if None in numbers:
+        strange = values.tolist()[numbers.index(None)]
+        raise UserError(f"split of {source} must be 0, 1, 2 or train, val, test, but has {strange!r}")
+    return np.array(numbers, np.int64)[places.reshape(-1)]

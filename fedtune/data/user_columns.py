@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -20,14 +21,11 @@ from fedtune.data import user_names, user_options, user_rows
 from fedtune.data.dataset import PICTURES
 from fedtune.data.picture import Encoded
 from fedtune.data.plain import plain
-from fedtune.data.user_options import DROP, MEAN, REFUSE, Options, Rows
+from fedtune.data.user_options import DROP, MEAN, Options, Rows
 from fedtune.data.user_pictures import pictures_of
 
-LABELS = ("y", "label", "labels")  # columns of classes if none is named
-OWNERS = ("owner", "client")
-SPLITS = ("split",)
+USUAL = {"y": ("y", "label", "labels"), "owner": ("owner", "client"), "split": ("split",)}  # names, if none is given
 CLASS_LABEL, IMAGE = "ClassLabel", "Image"  # the types of Hugging Face's features
-MARKS = 3  # the most texts that may stand for missing values in a column of numbers
 PANDAS_INDEX = "__index_level_"
 Features = Mapping[str, Mapping[str, Any]]
 
@@ -39,21 +37,19 @@ def read(source: str, table: pa.Table, features: Features, options: Options, spl
     """
     names = _column_names(source, table, options)
     labelled = [n for n in names if features.get(n, {}).get("_type") == CLASS_LABEL]
-    y = _column_of(source, names, options.y, LABELS, "y", labelled)
+    y = _column_of(source, names, options, "y", labelled)
     if not y:
         raise UserError(
             f"{source} needs the column of classes: give y='…' in brackets after its name; its columns are {few(names)}"
         )
-    owner = _column_of(source, names, options.owner, OWNERS, "owner")
-    by = _column_of(source, names, options.split, SPLITS, "split") if split is None else None
-    others = [n for n in names if n not in (y, owner, by)]
-    x = _features(source, table, features, options, others, y)
+    owner = _column_of(source, names, options, "owner")
+    by = _column_of(source, names, options, "split") if split is None else None
+    x = _features(source, table, features, options, [n for n in names if n not in (y, owner, by)], y)
     used = [*dict.fromkeys(n for n in (*x, y, owner, by) if n)]
-    if table.num_rows == 0:
-        raise UserError(f"{source} needs rows, but has none")
     table, kept, gaps = _without_missing(source, table.select(used), options, x)
-    classes = features[y].get("names") if y in labelled else None
-    labels = _names(source, table[y])
+    if table.num_rows == 0:
+        raise UserError(f"{source} needs rows, but has none{' without missing values' if gaps else ''}")
+    labels = _labels(source, table[y])
     owners, splits = (_matched(source, table[n], features.get(n, {})) if n else None for n in (owner, by))
     rows, kind = _rows(source, table, x, features, options)
     many = f"{several(len(x), 'column')}, " if len(x) > 1 else ""
@@ -61,13 +57,14 @@ def read(source: str, table: pa.Table, features: Features, options: Options, spl
     unused = [n for n in names if n not in used]
     notes = [what + (f"; owner is {owner}" if owner else "") + (f"; split is {by}" if by else "")]
     notes += [f"{several(len(unused), 'column')} not used: {few(unused)}"] if unused else []
-    notes += [*gaps, *(note for n in (y, owner) if n for note in user_names.same_number(n, _texts(table[n])))]
+    texts = {n: _decoded(table[n]) for n in (y, owner) if n and _is_text(_decoded(table[n]).type)}
+    notes += [*gaps, *(note for n, v in texts.items() for note in user_names.same_number(n, pc.unique(v).to_pylist()))]
     return Rows(
         x=rows,
         y=labels,
         owner=owners,
         split=splits if by else split if split is None else split[kept],
-        classes=classes if labels.dtype.kind in "iu" else None,
+        classes=features[y].get("names") if y in labelled and labels.dtype.kind in "iu" else None,
         kind=kind,
         notes=tuple(notes),
     )
@@ -86,15 +83,14 @@ def _column_names(source: str, table: pa.Table, options: Options) -> list[str]:
     return [n for n in names if n]
 
 
-def _column_of(
-    source: str, names: list[str], name: str | None, usual: Sequence[str], option: str, known: Sequence[str] = ()
-) -> str | None:
+def _column_of(source: str, names: list[str], options: Options, option: str, known: Sequence[str] = ()) -> str | None:
     """The column that is named or meant; None if there is none.  known: what the data set itself calls so."""
+    name: str | None = getattr(options, option)
     if name and name not in names:
         raise unknown(f"column in {source}, given as {option}:", name, names)
     if name or name is None:
         return name
-    likely = known or [n for n in names if n.lower() in usual]
+    likely = known or [n for n in names if n.lower() in USUAL[option]]
     if len(likely) > 1:
         raise UserError(f"{source} has {' and '.join(likely)}; say which is {option}: {option}={likely[0]!r}")
     return likely[0] if likely else None
@@ -108,19 +104,16 @@ def _features(
         columns = user_options.columns(source, options.x)
         if y in columns:
             raise UserError(f"x of {source} must not hold the classes, but has {y!r}, which is y; leave it out")
-        for name in columns:
-            if name not in names:
-                raise unknown(f"column in {source}, given as x:", name, names)
+        if strange := [n for n in columns if n not in names]:
+            raise unknown(f"column in {source}, given as x:", strange[0], names)
         return list(columns)
     if not names:
         raise UserError(f"{source} needs a column of features, but has only {y}")
     kinds = {n: table.schema.field(n).type for n in names}
     texts = [n for n in names if _is_text(kinds[n])]
     whole = [n for n in names if _is_picture(kinds[n], features.get(n, {})) or _is_list(kinds[n])]
-    if not whole and (texts == names or (options.text and len(texts) == 1)):
+    if not whole and len(texts) == 1 and options.text:
         whole = texts
-    if whole == texts and len(texts) > 1 and (hint := _how_read(table[texts[0]])):
-        raise UserError(f"column {texts[0]!r} of {source} is text, {hint}")
     if len(whole) > 1:
         raise UserError(f"{source} has {few(whole)}; say which holds the rows: x={whole[0]!r}")
     return whole or names
@@ -128,17 +121,21 @@ def _features(
 
 def _rows(source: str, table: pa.Table, names: list[str], features: Features, options: Options) -> tuple[Any, str]:
     """The rows of these columns, and what they are if the table says it."""
-    first, what = table[names[0]], f"column {names[0]!r} of {source}"
+    first = table[names[0]]
     if len(names) == 1 and _is_picture(first.type, features.get(names[0], {})):
         return pictures_of(source, _Encoded(f"column {names[0]} of {source}", first)), PICTURES
     if len(names) == 1 and _is_list(first.type):
-        return _lists(what, first, options.length), ""
-    if len(names) == 1 and _is_text(first.type) and (options.text or not _how_read(first)):
+        return _lists(f"column {names[0]!r} of {source}", first, options.length), ""
+    if len(names) == 1 and _is_text(first.type) and options.text:
         return first.to_pylist(), user_rows.TEXT
-    for name in names:
-        if _is_text(table[name].type):
-            hint = _how_read(table[name]) or f"like {shown(table[name][0].as_py())}; encode it as numbers"
-            raise UserError(f"column {name!r} of {source} is text, {hint}, or leave it out of x=['…']")
+    if text := next((n for n in names if _is_text(table[n].type)), None):
+        values = pc.unique(table[text]).to_pandas()
+        example = values[pd.to_numeric(values, errors="coerce").isna()].iloc[:1]
+        raise UserError(
+            f"column {text!r} of {source} is text, like {shown(example.iloc[0] if len(example) else values[0])}: leave "
+            "it out of x=['…'], encode it as numbers, or say in brackets after the name how it is read (text='words' "
+            "or 'characters'; numbers of a CSV file: decimal=',' or na_values=['?'])"
+        )
     frame = table.select(names).to_pandas(ignore_metadata=True)  # else what was pandas' index is no column
     gaps = frame.isna().to_numpy()
     x = plain(source, "x", frame.fillna(dict.fromkeys(frame.columns[gaps.any(axis=0)], 0)))
@@ -148,12 +145,11 @@ def _rows(source: str, table: pa.Table, names: list[str], features: Features, op
 def _lists(what: str, values: pa.ChunkedArray, length: int) -> np.ndarray:
     """Lists of numbers, perhaps of lists, as an array.  length: of rows of tokens, which are cut or padded with 0."""
     array, shape = values.combine_chunks(), [len(values)]
+    if length and not types.is_integer(array.type.value_type):
+        raise UserError(f"length is for rows of tokens, but {what} holds {array.type.value_type}; leave it out")
+    if length and not array.null_count:
+        return plain(what, "x", [(row + [0] * length)[:length] for row in array.to_pylist()])
     while _is_list(array.type) and not array.null_count:
-        if length and len(shape) == 1:
-            if not types.is_integer(array.type.value_type):
-                raise UserError(f"length is for rows of tokens, but {what} holds {array.type.value_type}; leave it out")
-            padding = [0] * length
-            return plain(what, "x", [(row + padding)[:length] for row in array.to_pylist()])
         sizes = {*pc.list_value_length(array).to_pylist()}
         if len(sizes) > 1:
             raise UserError(
@@ -179,13 +175,9 @@ class _Encoded(Sequence[Encoded]):
 
     def __getitem__(self, row: Any) -> Any:
         value = self._values[row].as_py()
-        content = value.get("bytes") if isinstance(value, dict) else value
+        content = value["bytes"] if isinstance(value, dict) else value
         if content is None:
-            path = value.get("path") if isinstance(value, dict) else None
-            raise UserError(
-                f"row {row} of {self._what} has no bytes of a picture{f', only the path {path}' if path else ''}; save "
-                "the data set again with its pictures"
-            )
+            raise UserError(f"row {row} of {self._what} has no bytes of a picture; save the data with its pictures")
         return Encoded(f"row {row} of {self._what}", content)
 
 
@@ -202,27 +194,24 @@ def _without_missing(
         for n, v in zip(table.column_names, table.columns, strict=True)
     }
     holes = {name: rows for name, rows in holes.items() if rows.any()}
-    gaps = np.logical_or.reduce([np.zeros(len(table), bool), *holes.values()])
+    if not holes:
+        return table, np.arange(len(table)), []
+    gaps = np.logical_or.reduce([*holes.values()])
     rows, kept = f"{several(int(gaps.sum()), 'row')} of {len(gaps)}", np.flatnonzero(~gaps)
-    if holes and options.missing == DROP:
-        if not len(kept):
-            raise UserError(f"missing='drop' leaves no row of {source}, because {few([*holes])} has no value anywhere")
+    if options.missing == DROP:
         return table.take(kept), kept, [f"{rows} dropped, without a value of {few([*holes])}"]
     fillable = [n for n in holes if n in x and options.missing == MEAN and _is_number(table[n].type)]
     if unfit := [n for n in holes if n not in fillable]:
-        count, first = int(holes[unfit[0]].sum()), int(holes[unfit[0]].argmax())
-        advice = "missing='drop' leaves such rows out"
-        advice += ", and missing='mean' gives them the mean of training rows" if options.missing == REFUSE else ""
+        lacking = np.logical_or.reduce([holes[n] for n in unfit])
         raise UserError(
-            f"column {unfit[0]!r} of {source} has no value in {several(count, 'row')}, the first is row {first}"
-            + (f"; {several(len(unfit) - 1, 'other column')} too" if len(unfit) > 1 else "")
-            + f": in brackets after its name {advice}"
+            f"{source} has no value of {few(unfit)} in {several(int(lacking.sum()), 'row')}, the first is row "
+            f"{int(lacking.argmax())}: in brackets after its name missing='drop' leaves such rows out, and "
+            "missing='mean' gives numbers among x the mean of training rows"
         )
-    notes = [f"{rows} have the mean of training rows for {few(fillable)}"] if holes else []
-    return table, np.arange(len(table)), notes
+    return table, np.arange(len(table)), [f"{rows} have the mean of training rows for {few(fillable)}"]
 
 
-def _names(source: str, values: pa.ChunkedArray) -> np.ndarray:
+def _labels(source: str, values: pa.ChunkedArray) -> np.ndarray:
     """A column of classes, owners or splits: whole numbers, or names as they are written."""
     values = _decoded(values)
     if _is_text(values.type):
@@ -236,41 +225,14 @@ def _names(source: str, values: pa.ChunkedArray) -> np.ndarray:
 
 def _matched(source: str, values: pa.ChunkedArray, feature: Mapping[str, Any]) -> np.ndarray:
     """A column of owners or splits, by the names that Hugging Face gives its numbers."""
-    numbers, names = _names(source, values), feature.get("names") if feature.get("_type") == CLASS_LABEL else None
+    numbers, names = _labels(source, values), feature.get("names") if feature.get("_type") == CLASS_LABEL else None
     fits = names and numbers.dtype.kind in "iu" and 0 <= numbers.min() and numbers.max() < len(names)
     return np.array(names)[numbers] if fits and names else numbers
-
-
-def _texts(values: pa.ChunkedArray) -> list[str]:
-    """The texts of a column; [] if it holds something else."""
-    values = _decoded(values)
-    return pc.unique(values).to_pylist() if _is_text(values.type) else []
 
 
 def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column with its values in place of a dictionary's numbers."""
     return values.cast(values.type.value_type) if types.is_dictionary(values.type) else values
-
-
-def is_real(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _how_read(values: pa.ChunkedArray) -> str:
-    """An example of text in a column of numbers, and the options of a CSV file that read it; "" for other text."""
-    texts = pc.unique(values).drop_null().to_pylist()
-    commas = [t for t in texts if not is_real(t) and is_real(t.replace(",", ".", 1))]
-    marks = [t for t in texts if not is_real(t) and t not in commas]
-    if not (commas or marks) or len(marks) > MARKS or len(marks) == len(texts):
-        return ""
-    options = ["decimal=',' if that is a decimal comma"] if commas else []
-    options += [f"na_values={marks!r} if it stands for a missing value"] if marks else []
-    return f"like {shown((commas or marks)[0])}; a CSV file takes in brackets after its name {' and '.join(options)}"
 
 
 def _is_number(kind: pa.DataType) -> bool:

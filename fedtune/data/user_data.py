@@ -9,15 +9,15 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from fedtune.core.errors import UserError
 from fedtune.data import user_arrays, user_formats
 from fedtune.data.dataset import Dataset
-from fedtune.data.user_metadata import DATASET, GROUP, DatasetInfo, ending, is_own, of_file, offered
+from fedtune.data.user_metadata import DATASET, GROUP, DatasetInfo, ending, of_file, offered
 from fedtune.user_code import entry_points, references, user_errors, user_files
+from fedtune.user_code.references import CODE
 from fedtune.user_code.user_files import UserFile
 
 
@@ -33,15 +33,13 @@ def described(name: str, files: tuple[UserFile, ...]) -> tuple[UserFile, ...]:
     run.  UserError in one line if anything is wrong with the data.
     """
     user_files.register(files)
-    if is_own(name):
-        metadata = user_files.about(name)[DATASET][ending(name)]
-    else:
+    old, call = user_files.about(name), ending(name)
+    if call not in old.get(DATASET, {}):
         data = _read(name, _content(name))
-        info = _about(data, _digest(data) if ending(name) else "")
+        info = _about(data, _digest(data) if call else "")
         metadata = info._asdict() | {"shape": list(info.shape), "notes": list(info.notes)}  # as JSON represents it
-    old = user_files.about(name)
-    metadata_new = {DATASET: old.get(DATASET, {}) | {ending(name): metadata}}
-    files = tuple(f._replace(about=old | metadata_new) if f.name == _file(name) else f for f in files)
+        old = old | {DATASET: old.get(DATASET, {}) | {call: metadata}}
+    files = tuple(f._replace(about=old) if f.name == _file(name) else f for f in files)
     user_files.register(files)
     return files
 
@@ -56,14 +54,6 @@ def load(name: str) -> Dataset:
             f"{name} returned other arrays than before; a data set's function must return the same every time"
         )
     return data
-
-
-def without_split(name: str) -> str:
-    """What to do for a data set whose split is not to be used, in words."""
-    if not user_files.is_own(name) or _is_code(name) or not user_formats.reader(user_files.path_of(name))[1]:
-        return "leave out the array split"
-    options = {**user_files.call_options(name), "split": None}
-    return f"give {_file(name)}({', '.join(f'{n}={v!r}' for n, v in options.items())})"
 
 
 def _about(data: Dataset, digest: str) -> DatasetInfo:
@@ -85,42 +75,33 @@ def _read(name: str, content: str) -> Dataset:
     """Read a data set once for the same content."""
     if name in offered():
         function = entry_points.find(GROUP, name, "data set")
-        what = f"the data set {name} of an installed package failed"
-        calling: AbstractContextManager[None] = user_errors.reported(what, passing=(UserError,))
-    elif not _is_code(name):
+        calling: AbstractContextManager[None] = user_errors.reported(f"the data set {name} failed")
+    elif not _file(name).endswith(CODE):
         return user_formats.read(name, user_files.path_of(name), user_files.call_options(name))
-    elif ending(name):
-        function, calling = user_files.load(name, "data set"), user_files.calling(name, "data set")
     else:
-        raise UserError(f"a data set in a Python file must be a function that returns arrays; name it as {name}:NAME")
+        function, calling = user_files.load(name, "data set"), user_files.calling(name, "data set")
     if not callable(function):
-        raise UserError(f"{name} must be a function that returns arrays, but is a {type(function).__name__}")
+        raise UserError(
+            f"a data set in a Python file must be a function that returns arrays, FILE.py:NAME, but {name} is a "
+            f"{type(function).__name__}"
+        )
     with calling:
         returned = function(**user_files.call_options(name))
-    return user_arrays.to_dataset(name, name, user_arrays.rows(name, _arrays(name, returned)))
-
-
-def _arrays(source: str, returned: Any) -> Mapping[str, Any]:
-    """What a function returned, by name: a mapping, or x, y, owner and split in this order."""
     if isinstance(returned, tuple | list) and 2 <= len(returned) <= 4:
-        return dict(zip(user_arrays.NAMES, returned, strict=False))
+        returned = dict(zip(user_arrays.NAMES, returned, strict=False))
     if not isinstance(returned, Mapping) or not set(returned) <= set(user_arrays.NAMES):
         got = sorted(map(str, returned)) if isinstance(returned, Mapping) else f"a {type(returned).__name__}"
         names = ", ".join(user_arrays.NAMES)
-        raise UserError(f"{source} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
-    return returned
+        raise UserError(f"{name} must return (x, y), (x, y, owner, split) or a dict of {names}, but returned {got}")
+    return user_arrays.to_dataset(name, name, user_arrays.rows(name, returned))
 
 
 def _content(name: str) -> str:
     """What a data set is read from: path and hash of the data, or the hash of the code."""
-    if _is_code(name):
+    if _file(name).endswith(CODE):
         return user_files.version(name)
     path = user_files.path_of(name)
     return f"{path} {user_files.of_data(path).sha256}"
-
-
-def _is_code(name: str) -> bool:
-    return _file(name).endswith(".py")
 
 
 def _digest(data: Dataset) -> str:

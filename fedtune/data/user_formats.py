@@ -13,16 +13,12 @@ from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
 Reader = tuple[Callable[[Path, Options], Rows], tuple[str, ...]]
-LAYOUTS: Mapping[str, Reader] = MappingProxyType(
+READERS: Mapping[str, Reader] = MappingProxyType(
     {
         layouts.PFLLIB: (user_pfllib.read, user_options.ARRAYS),
         layouts.LEAF: (user_leaf.read, user_options.LEAF),
         layouts.HUGGING_FACE: (user_tables.hugging_face, user_options.COLUMNS),
         layouts.PARQUET: (user_tables.parquet, user_options.COLUMNS),
-    }
-)
-FILES: Mapping[str, Reader] = MappingProxyType(
-    {
         ".json": (user_leaf.read, user_options.LEAF),
         ".csv": (user_tables.csv, user_options.CSV),
         ".tsv": (user_tables.csv, user_options.CSV),
@@ -33,10 +29,10 @@ FILES: Mapping[str, Reader] = MappingProxyType(
 
 def reader(path: Path) -> Reader:
     """What reads a file or folder, and its options: of another tool's layout, or pictures, or arrays."""
-    if not path.is_dir():
-        return FILES.get(path.suffix.lower(), (user_arrays.read, ()))
-    layout = layouts.of(path)
-    return LAYOUTS[layout.kind] if layout else (user_pictures.read, ())
+    if path.is_dir():
+        layout = layouts.of(path)
+        return READERS[layout.kind] if layout else (user_pictures.read, ())
+    return READERS.get(path.suffix.lower(), (user_arrays.read, ()))
 
 
 def read(name: str, path: Path, given: Mapping[str, Any]) -> Dataset:

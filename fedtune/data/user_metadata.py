@@ -39,22 +39,18 @@ class DatasetInfo(NamedTuple):
 
     def row(self, name: str, image_size: int, x_as: str) -> tuple[str, tuple[int, ...]]:
         """The kind and shape of a row as a model sees it; UserError if that is ambiguous and x_as does not say."""
-        if self.kind == PICTURES:
-            if x_as not in (user_rows.AUTO, user_rows.IMAGES):
-                raise UserError(f"x_as is for arrays, but {name} holds pictures; leave it out")
-            return PICTURES, self._sized(name, image_size)
-        if image_size:
-            raise UserError(f"image_size is for folders of pictures, but {name} is not one; leave it out")
-        kind = user_rows.resolved(name, self.kind, self.shape, x_as)
-        return kind, user_rows.row_shape(kind, self.shape)
-
-    def _sized(self, name: str, image_size: int) -> tuple[int, ...]:
+        pictures = self.kind == PICTURES
+        if (x_as not in (user_rows.AUTO, user_rows.IMAGES)) if pictures else image_size:
+            raise UserError(f"x_as is for arrays and image_size for pictures, but {name} holds others; leave it out")
+        if not pictures:
+            kind = user_rows.resolved(name, self.kind, self.shape, x_as)
+            return kind, user_rows.row_shape(kind, self.shape)
         if not (image_size or self.shape[1]):
             raise UserError(
                 f"pictures of {name} must have the same size, but differ; give a size to resize them to, such as "
                 "--image-size 64"
             )
-        return (self.shape[0], image_size, image_size) if image_size else self.shape
+        return PICTURES, (self.shape[0], image_size, image_size) if image_size else self.shape
 
 
 def offered() -> tuple[str, ...]:

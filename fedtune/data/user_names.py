@@ -14,7 +14,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 
 MAX_NUMBERS = 20  # more whole numbers than this look like measurements, unless they number classes from 0 or 1
-BINS = "targets are classes, so bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
+BINS = "bin a measurement, for instance y = np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))"
 INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 REAL = re.compile(r"(?!(\D*\d){16})-?(0|[1-9]\d*)(\.\d*)?")  # 15 digits are exact in float64
 
@@ -30,8 +30,6 @@ class Named(NamedTuple):
 def classes(source: str, y: np.ndarray, split: np.ndarray | None, declared: Sequence[Any] | None) -> Named:
     """Classes: the values that occur, sorted.  declared: the names of all classes, which y then numbers."""
     y = _values(source, "y", y)
-    if y.dtype.kind == "f":
-        raise UserError(f"y of {source} must be classes, but holds real numbers, {_range(y)}: {BINS}")
     if y.dtype.kind in "iu" and y.min() < 0:
         raise UserError(f"y of {source} must be classes from 0 on, but has {y.min()}; leave rows without a class out")
     if declared is None:
@@ -60,10 +58,7 @@ def classes(source: str, y: np.ndarray, split: np.ndarray | None, declared: Sequ
 
 def owners(source: str, owner: np.ndarray) -> Named:
     """Owners: the values that occur, sorted."""
-    owner = _values(source, "owner", owner)
-    if owner.dtype.kind == "f":
-        raise UserError(f"owner of {source} must be whole numbers or names, but holds real numbers, {_range(owner)}")
-    values, numbers = np.unique(owner, return_inverse=True)
+    values, numbers = np.unique(_values(source, "owner", owner), return_inverse=True)
     names = _printable(source, values)
     return Named(numbers.astype(np.int64).reshape(-1), names, _only_case(source, names))
 
@@ -81,10 +76,9 @@ def as_written(texts: list[str]) -> np.ndarray:
     Text with a leading zero, an exponent, or more digits than are exact is a name.
     """
     distinct = {*texts}
-    if all(INTEGER.fullmatch(t) for t in distinct):
-        return np.array([int(t) for t in texts])
-    if all(REAL.fullmatch(t) for t in distinct):
-        return np.array([float(t) for t in texts])
+    for pattern, number in ((INTEGER, int), (REAL, float)):
+        if all(map(pattern.fullmatch, distinct)):
+            return np.array(list(map(number, texts)))
     return np.array(texts)
 
 
@@ -99,32 +93,30 @@ def same_number(column: str, texts: Iterable[str]) -> tuple[str, ...]:
 
 def _values(source: str, column: str, values: np.ndarray) -> np.ndarray:
     """The values of y or owner, one for each row; whole numbers such as 1.0, as JSON writes them, as whole numbers."""
-    gaps = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
-    if values.dtype.kind == "U":
-        gaps = np.char.strip(values) == ""
+    gaps = np.char.strip(values) == "" if values.dtype.kind == "U" else np.isnan(values)
     if gaps.any():
         raise UserError(
             f"{column} of {source} must have a value for every row, but {gaps.sum()} of {len(gaps)} have none, the "
             f"first is row {int(gaps.argmax())}; leave them out"
         )
-    whole = values.dtype.kind == "f" and ((values == np.floor(values)) & (np.abs(values) < 2**53)).all()
-    return values.astype(np.int64) if whole else values
+    if values.dtype.kind != "f":
+        return values
+    if not ((values == np.floor(values)) & (np.abs(values) < 2**53)).all():
+        raise UserError(
+            f"{column} of {source} must be whole numbers or names, but holds real numbers, from {values.min():g} to "
+            f"{values.max():g}; {BINS}"
+        )
+    return values.astype(np.int64)
 
 
 def _require_classes(source: str, y: np.ndarray, values: np.ndarray) -> None:
     """UserError unless there are several values, each with rows, as classes have and measurements do not."""
-    if len(values) < 2:
-        raise UserError(
-            f"y of {source} needs at least two classes, but has {len(values)}: {', '.join(map(str, values))}"
-        )
     numbered = y.dtype.kind in "iu"
     consecutive = numbered and values[0] in (0, 1) and values[-1] - values[0] == len(values) - 1
-    if len(values) > len(y) / 2 or (len(values) > MAX_NUMBERS and numbered and not consecutive):
+    if not 2 <= len(values) <= len(y) / 2 or (len(values) > MAX_NUMBERS and numbered and not consecutive):
         raise UserError(
-            f"y of {source} needs rows of each class, but has {len(values)} values in {len(y)} rows"
-            + (f", {_range(y)}" if numbered else "")
-            + f"; are they classes? {BINS[0].upper()}{BINS[1:]}"
-            + ("; for classes with such numbers give y.astype(str)" if numbered else "")
+            f"y of {source} needs at least two classes, and rows of each, but has {several(len(values), 'value')} in "
+            f"{len(y)} rows, from {values[0]} to {values[-1]}: {BINS}; give classes that are numbered so as text"
         )
 
 
@@ -136,7 +128,7 @@ def _printable(source: str, values: Iterable[Any]) -> tuple[str, ...]:
     texts = list(map(str, values))
     if twice := next((n for n, count in Counter(texts).items() if count > 1), ""):
         raise UserError(f"classes of {source} must have different names, but {twice!r} occurs twice")
-    printable = tuple("".join(_escaped(c) for c in n) for n in texts)
+    printable = tuple("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in n) for n in texts)
     if pairs := _pairs(printable, texts) or _pairs(map(_as_read, texts), texts):
         raise UserError(
             f"names in {source} must look different, and differ in more than blanks, a final dot or Unicode form, but "
@@ -152,26 +144,17 @@ def _only_case(source: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pairs(keys: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The names that have the same key as another one before them, with that one, as text."""
+    """The names that have the same key as another one before them, with that one, as text.
+
+    Names that look the same are shown in ASCII.
+    """
     first_names: dict[str, str] = {}
     pairs = [(first_names.setdefault(k, n), n) for k, n in zip(keys, names, strict=True)]
-    return [f"{_exactly(a, b)} and {_exactly(b, a)}" for a, b in pairs if a != b]
+    alike = {(a, b): normalize("NFC", a) == normalize("NFC", b) for a, b in pairs if a != b}
+    return [f"{a!a} and {b!a}" if same else f"{a!r} and {b!r}" for (a, b), same in alike.items()]
 
 
 def _as_read(name: str) -> str:
     """A name without what a reader may not see."""
     text = " ".join(normalize("NFC", name).split())
     return text.rstrip(".") or text or name
-
-
-def _exactly(name: str, confused_with: str) -> str:
-    """A name in quotes, as ASCII where it otherwise looks like the other one."""
-    return ascii(name) if normalize("NFC", name) == normalize("NFC", confused_with) else repr(name)
-
-
-def _escaped(letter: str) -> str:
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-
-
-def _range(y: np.ndarray) -> str:
-    return f"from {y.min():g} to {y.max():g}"

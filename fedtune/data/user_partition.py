@@ -84,18 +84,17 @@ def write(path: Path, parts: Partition) -> None:
 def _read(path: Path, sha256: str) -> _Assignment:
     """Read and check a file, once for the same content."""
     arrays = user_arrays.read_npz(path, NAMES)
-    if lacking := [name for name in NAMES if name not in arrays]:
-        raise UserError(f"{path} needs arrays {', '.join(NAMES)}, but has no {lacking[0]}")
-    if any(a.ndim != 1 for a in arrays.values()) or len(lengths := {*map(len, arrays.values())}) > 1 or 0 in lengths:
-        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
-        raise UserError(f"arrays of {path} must have the same length and not be empty, but have shapes {shapes}")
+    shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
+    if {*arrays} != {*NAMES} or len({a.shape for a in arrays.values()}) > 1 or arrays["row"].ndim != 1:
+        raise UserError(f"{path} needs arrays {', '.join(NAMES)} of one axis and the same length, but has {shapes}")
     for name in NAMES[:2]:
         values = arrays[name]
-        if values.dtype.kind not in "iu" or values.min() < 0:
-            actual = values.min() if values.dtype.kind in "iu" else f"of type {values.dtype}"
-            advice = "; give np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
-            advice = advice if name == "client" and values.dtype.kind == "U" else ""
-            raise UserError(f"{name} of {path} must be whole numbers from 0 on, but is {actual}{advice}")
+        if values.dtype.kind not in "iu" or not values.size or values.min() < 0:
+            actual = values.min() if values.dtype.kind in "iu" and values.size else f"{values.size} of {values.dtype}"
+            raise UserError(
+                f"{name} of {path} must be whole numbers from 0 on, but is {actual}; of names give "
+                "np.unique(client, return_inverse=True)[1], and the names as the data's array owner"
+            )
     row, client = (arrays[name].astype(np.int64) for name in NAMES[:2])
     split = user_arrays.splits(str(path), plain(str(path), "split", arrays["split"]))
     order = np.argsort(row, kind="stable")

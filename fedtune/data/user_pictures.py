@@ -8,6 +8,7 @@ counted.  Only the pictures that some client holds are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +17,27 @@ import numpy as np
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import picture
-from fedtune.data.dataset import PICTURES, SPLITS, split_of
+from fedtune.data.dataset import PICTURES, split_of
 from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import content_hashes
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 
 
+@dataclass(frozen=True)
 class OwnPictures:
-    """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`)."""
+    """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`).
 
-    def __init__(
-        self, *, files: Sequence[Any], channels: int, depth: str, size: tuple[int, int], side: int = 0
-    ) -> None:
-        """size: (height, width) of all, (0, 0) if they differ.  side: the side they are resized to; 0: not resized."""
-        self.files, self.channels, self.depth, self.size, self.side = files, channels, depth, size, side
+    files   paths, or encoded pictures (`picture.Encoded`).
+    size    (height, width) of all, (0, 0) if they differ.
+    side    that they are resized to; 0: not resized.
+    """
+
+    files: Sequence[Any]
+    channels: int
+    depth: str
+    size: tuple[int, int]
+    side: int = 0
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -43,14 +50,13 @@ class OwnPictures:
 
     def sized(self, side: int) -> OwnPictures:
         """The same pictures resized to squares of this side; 0: not resized."""
-        return OwnPictures(files=self.files, channels=self.channels, depth=self.depth, size=self.size, side=side)
+        return replace(self, side=side)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read these rows; UserError for a file that cannot be read."""
         x = np.empty((len(rows), *self.shape[1:]), np.float32)
-        height, width = self.shape[2:]
         for place, row in zip(x, rows.tolist(), strict=True):
-            place[:] = picture.pixels(self.files[row], self.channels, self.depth, (width, height))
+            place[:] = picture.pixels(self.files[row], self.channels, self.depth, self.shape[:1:-1])  # type: ignore[arg-type]
         return x
 
 
@@ -70,40 +76,36 @@ def read(folder: Path, _: Options) -> Rows:
     picture.
     """
     files = content_hashes.files_in(folder)
-    split_folders = _split_folders(folder)
-    rows = sorted(_rows(folder, split_folders, files))
-    for part in map(folder.joinpath, split_folders or [""]):
-        if split_folders and any(f.suffix.lower() in ENDINGS for f in part.iterdir()) and not _folders(part):
-            raise UserError(
-                f"{part} has pictures outside any class folder; put each into the folder of its class, as "
-                f"{part.name}/{min(row.name for row in rows) if rows else 'dog'}/1.png"
-            )
-        for empty in sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
-            raise UserError(f"every class folder needs pictures, but {part / empty} has none; fill or remove it")
+    splits = _split_folders(folder)
+    rows = sorted(_rows(folder, splits, files))
+    expected = f"{folder.name}/dog/1.png, {folder.name}/cat/2.png, or in folders train, val and test of such folders"
+    for part in map(folder.joinpath, splits or [""]):
+        if empty := sorted({f.name for f in _folders(part)} - {r.name for r in rows if part in r.file.parents}):
+            raise UserError(f"every class folder needs pictures, but {part / empty[0]} has none; fill or remove it")
+        if splits and not _folders(part):
+            raise UserError(f"{part} needs class folders with pictures: {expected}")
     names = sorted({row.name for row in rows})
     if len(names) < 2:
-        inner = f"; or give {folder / names[0]}" if names and len(_folders(folder / names[0])) > 1 else ""
-        expected = f"two or more class folders, as in {folder.name}/dog/1.png and {folder.name}/cat/2.png"
-        raise UserError(f"a folder of pictures needs {expected}, but {folder} has {len(names)} with pictures{inner}")
+        raise UserError(f"a folder of pictures needs two or more class folders, {expected}, but {folder} has {names}")
     x = pictures_of(folder, [row.file for row in rows])
     notes = ["some pictures have transparent parts, so opacity is a fourth channel"] * (x.channels == len("RGBA"))
     if rest := sorted(set(files) - set(x.files)):
         skipped = f"{several(len(rest), 'file')} skipped: hidden, not a picture, or in no class folder"
         notes.append(f"{skipped}; the first is {rest[0]}")
-    y, split = [names.index(row.name) for row in rows], [row.split for row in rows] if split_folders else None
+    y, split = [names.index(row.name) for row in rows], [row.split for row in rows] if splits else None
     return Rows(x, y, split=split, classes=names, kind=PICTURES, notes=tuple(notes))
 
 
-def _rows(folder: Path, split_folders: dict[str, int], files: list[Path]) -> Iterator[_Row]:
-    """The pictures in class folders.  number: the split of each split folder, if there are any."""
-    depth = 1 if split_folders else 0
+def _rows(folder: Path, splits: dict[str, int], files: list[Path]) -> Iterator[_Row]:
+    """The pictures in class folders.  splits: the split of each split folder, if there are any."""
+    depth = 1 if splits else 0
     for file in files:
         parts = file.relative_to(folder).parts
         hidden = any(part.startswith(".") for part in parts)
         if hidden or file.suffix.lower() not in ENDINGS or len(parts) < depth + 2:
             continue
-        if not split_folders or parts[0] in split_folders:
-            yield _Row(split_folders.get(parts[0], 0), parts[depth], str(file.parent), file)
+        if not splits or parts[0] in splits:
+            yield _Row(splits.get(parts[0], 0), parts[depth], str(file.parent), file)
 
 
 def _split_folders(folder: Path) -> dict[str, int]:
@@ -114,23 +116,17 @@ def _split_folders(folder: Path) -> dict[str, int]:
     inside = {f.name: {g.name for g in _folders(f)} for f in _folders(folder)}
     splits = {name: s for name in inside if (s := split_of(name)) is not None}
     others = [name for name in inside if name not in splits]
-    if (0 not in splits.values() or len(splits) == 1) and others or not splits:
+    rule = "the pictures of a split must all lie in folders train and test, and perhaps val, each once"
+    if not splits or (others and (0 not in splits.values() or len(splits) == 1)):
         for name, other in ((n, o) for n in splits for o in others):
             if common := sorted(inside[name] & inside[other]):  # as splits would have
                 raise UserError(
-                    f"{folder} has {common[0]} in {name} and in {other}, so these look like splits; call them train, "
-                    f"val and test, or rename {name} if it is a class"
+                    f"{folder} has {common[0]} in {name} and in {other}: {rule}; if these are classes, rename {name}"
                 )
         return {}
-    for s in (0, 2, 1):
-        names = [name for name in splits if splits[name] == s]
-        if not names and s != 1:
-            raise UserError(f"{folder} needs a folder {SPLITS[s]} for its split, but has {', '.join(inside)}")
-        if len(names) > 1:
-            raise UserError(f"{folder} has {' and '.join(names)}, which both mean {SPLITS[s]}; merge them")
-    for name in others:
-        if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / name)):
-            raise UserError(f"{folder} has pictures in {name}, which is not train, val or test; move it elsewhere")
+    strange = [n for n in others if any(f.suffix.lower() in ENDINGS for f in content_hashes.files_in(folder / n))]
+    if strange or sorted(splits.values()) not in ([0, 2], [0, 1, 2]):
+        raise UserError(f"{rule}, but {folder} has {', '.join([*splits, *strange])}")
     return splits
 
 
@@ -153,6 +149,4 @@ def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
             )
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}
-    return OwnPictures(
-        files=files, channels=4 if alpha else 3, depth=forms[0].depth, size=sizes.pop() if len(sizes) == 1 else (0, 0)
-    )
+    return OwnPictures(files, 4 if alpha else 3, forms[0].depth, sizes.pop() if len(sizes) == 1 else (0, 0))

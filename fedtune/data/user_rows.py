@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedtune.core.errors import UserError
@@ -15,16 +17,19 @@ TOKENS, NUMBERS, SERIES, IMAGES = KINDS = ("tokens", "numbers", "series", "image
 TEXT = "text"  # rows that are not tokens yet
 AUTO = "auto"  # inferred from type and axes
 OF_AXES = {1: (NUMBERS, TOKENS), 2: (SERIES, IMAGES), 3: (IMAGES,)}  # of a row
+QUESTION = {  # by the number of a row's axes
+    1: "numbers if they measure or count, as pixels do, or --x-as tokens if they stand for words",
+    2: "images if that is height×width, or --x-as series if it is channels×time",
+    3: "images if that is channels×height×width, or x.transpose(0, 3, 1, 2) if it is height×width×channels",
+}
 
 
 def require_rows(source: str, x: np.ndarray, missing: bool = False) -> None:
     """UserError for a value that is not an array of rows, or has NaN or infinite numbers.  missing: NaN is allowed."""
-    if x.dtype.kind == "U":
-        raise UserError(f"x of {source} must be numbers, but is text; give x.astype(float), or encode it as numbers")
-    if x.ndim not in (2, 3, 4) or 0 in x.shape:
+    if x.dtype.kind == "U" or x.ndim not in (2, 3, 4) or 0 in x.shape:
         raise UserError(
             f"x of {source} must be numbers of 2 to 4 axes, rows first, none of length 0, but is {x.dtype} of shape "
-            f"{x.shape}"
+            f"{x.shape}; for text give x.astype(float), or encode it"
         )
     finite = (~np.isinf(x) if missing else np.isfinite(x)).all(axis=tuple(range(1, x.ndim)))
     if not finite.all():
@@ -32,6 +37,13 @@ def require_rows(source: str, x: np.ndarray, missing: bool = False) -> None:
             f"x of {source} must be finite, but {int((~finite).sum())} rows are not, the first is row "
             f"{int(finite.argmin())}; leave them out or fill them in"
         )
+
+
+def require_alike(source: object, parts: Sequence[str], forms: Sequence[str]) -> None:
+    """UserError unless the rows of all parts have one form.  parts: their names."""
+    for part, form in zip(parts, forms, strict=True):
+        if form != forms[0]:
+            raise UserError(f"rows of {source} must all be alike, but are {forms[0]} in {parts[0]}, {form} in {part}")
 
 
 def kind_of(x: np.ndarray) -> str:
@@ -47,32 +59,17 @@ def kind_of(x: np.ndarray) -> str:
 
 def resolved(source: str, kind: str, shape: tuple[int, ...], x_as: str) -> str:
     """The kind of the rows; UserError if it is ambiguous and x_as is not given, or if x_as does not fit."""
-    if x_as == AUTO:
-        if not kind:
-            raise UserError(_question(source, shape))
+    form, fitting = "×".join(map(str, shape)), OF_AXES[len(shape)]
+    if x_as == AUTO and kind:
         return kind
-    if x_as not in OF_AXES[len(shape)]:
+    if x_as == AUTO:
         raise UserError(
-            f"x_as must be {' or '.join(OF_AXES[len(shape)])} for rows of shape {'×'.join(map(str, shape))}, as "
-            f"{source} has, but got {x_as}"
+            f"x of {source} has rows of shape {form}, which may mean several things: give --x-as "
+            + QUESTION[len(shape)]
         )
+    if x_as not in fitting:
+        raise UserError(f"x_as must be {' or '.join(fitting)} for rows of shape {form}, as {source} has, not {x_as}")
     return x_as
-
-
-def _question(source: str, shape: tuple[int, ...]) -> str:
-    """The message that asks for --x-as."""
-    rows = f"x of {source} has rows of shape {'×'.join(map(str, shape))}"
-    if len(shape) == 1:
-        return (
-            f"x of {source} has rows of {shape[0]} whole numbers: give --x-as numbers if they measure or count, as "
-            "pixels do, or --x-as tokens if they stand for words"
-        )
-    if len(shape) == 2:
-        return f"{rows}: give --x-as images if that is height×width, or --x-as series if it is channels×time"
-    return (
-        f"{rows}, which looks like height×width×channels: give x.transpose(0, 3, 1, 2), or --x-as images if it is "
-        "channels×height×width"
-    )
 
 
 def row_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,8 +79,9 @@ def row_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def require_tokens(source: str, x: np.ndarray) -> None:
     """UserError unless every number is a non-negative integer of at most 63 bits."""
-    low, high = x.min(), x.max()
-    is_integer = x.dtype.kind in "biu" or bool((x == np.floor(x)).all())
-    if not is_integer or low < 0 or high >= 2**63:
-        bad_value = low if low < 0 else high if is_integer else x[x != np.floor(x)].flat[0]
-        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {bad_value}; give --x-as numbers")
+    if x.dtype.kind in "biu":
+        bad = x[(x < 0) | (x > np.iinfo(np.int64).max)]
+    else:
+        bad = x[(x < 0) | (x >= 2.0**63) | (x != np.floor(x))]
+    if bad.size:
+        raise UserError(f"tokens are whole numbers from 0 on, but x of {source} has {bad.flat[0]}; give --x-as numbers")

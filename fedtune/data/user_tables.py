@@ -6,8 +6,7 @@ They are read with pyarrow alone.  A folder's parts (train, validation, test) ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,86 +16,57 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet as arrow_parquet
 
-from fedtune.core.errors import UserError, shown
+from fedtune.core.errors import UserError
 from fedtune.core.terminal import few, several
 from fedtune.data import user_columns
 from fedtune.data.dataset import split_of
+from fedtune.data.reading import reading
 from fedtune.data.user_columns import CLASS_LABEL
 from fedtune.data.user_options import Options, Rows
 from fedtune.user_code import layouts
 
 FEATURES = b"huggingface"  # the entry of a schema's metadata
-TABS = ".tsv"
+HOW = (
+    "its first line must name the columns, and brackets after its name say what is unusual: delimiter=';', "
+    "decimal=',', encoding='cp1252' (or 'utf-16'), na_values=['?'], skiprows=1 (lines before the columns' names)"
+)
 
 
 def csv(path: Path, options: Options) -> Rows:
     """A CSV file with the columns' names in its first line."""
-    delimiter = options.delimiter or ("\t" if path.suffix.lower() == TABS else ",")
-    _require_columns(path, delimiter, options)
+    delimiter = options.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     form = arrow_csv.ReadOptions(encoding=options.encoding, skip_rows=options.skiprows)
-    with _reading(path, "CSV", "make it again, or give skiprows=1 if a line stands before the columns' names"):
+    with reading(path, "CSV", HOW):
         with arrow_csv.open_csv(path, read_options=form, parse_options=parse) as file:
             names = file.schema.names
-        if not options.y and all(map(user_columns.is_real, names)):
-            raise UserError(
-                f"the first line of {path} must name its columns, but has {few(names)}; put their names before it"
-            )
-        texts = {n: pa.string() for n in names if n in (options.y, options.owner, options.split)}
-        usual_names = (*user_columns.LABELS, *user_columns.OWNERS, *user_columns.SPLITS)
-        texts |= {n: pa.string() for n in names if n.lower() in usual_names}  # so that 007 is not 7
+        usual = (options.y, options.owner, options.split, *sum(user_columns.USUAL.values(), ()))
+        texts = {n: pa.string() for n in names if n in usual or n.lower() in usual}  # so that 007 is not 7
         convert = arrow_csv.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
         convert.quoted_strings_can_be_null = bool(options.na_values)
         convert.null_values = [*convert.null_values, *options.na_values]
         table = arrow_csv.read_csv(path, read_options=form, parse_options=parse, convert_options=convert)
+        if strange := [c.name for c in table.schema if pa.types.is_binary(c.type)]:
+            raise ValueError(f"column {strange[0]} is not text in {options.encoding}")
+        if len(names) < 2:
+            raise ValueError(f"it has a single column, {few(names)}")
     if options.na_values and not any(column.null_count for column in table.columns):
         raise UserError(f"{path} must have the text of na_values somewhere, but nothing is missing; leave it out")
     return user_columns.read(str(path), table, {}, options)
 
 
-def _require_columns(path: Path, delimiter: str, options: Options) -> None:
-    """UserError unless the whole file is text, and its first line has columns."""
-    try:
-        lines = path.read_text(options.encoding).split("\n")[options.skiprows :]
-        first, second, *_ = (*filter(str.strip, lines[:9]), "", "")
-        if "\0" in first:
-            raise UnicodeError
-    except UnicodeError as error:
-        with path.open("rb") as raw:
-            likely = "cp1252" if options.encoding == Options().encoding else "utf-8"
-            likely = "utf-16" if b"\0" in raw.read(100) else likely
-        raise UserError(
-            f"{path} must be text in {options.encoding}, but is not; in brackets after its name give the encoding that "
-            f"it was saved in, such as encoding={likely!r}"
-        ) from error
-    if delimiter in first:
-        return
-    if sep := next((d for d in ",;\t|" if d in first), ""):
-        raise UserError(
-            f"{path} seems to have {sep!r} between columns; give delimiter={sep!r} in brackets after its name"
-        )
-    if any(d in second for d in (delimiter, *",;\t|")):
-        raise UserError(
-            f"the first line of {path} must name its columns, but is {shown(first)}; skiprows={options.skiprows + 1} "
-            "in brackets after its name leaves it out"
-        )
-
-
 def parquet(path: Path, options: Options) -> Rows:
     """A parquet file, or a folder of them; parts are named as train-00000-of-00001.parquet, or by folders."""
     files = layouts.of(path).files if path.is_dir() else (path,)  # type: ignore[union-attr]
-    folders = {file.parent for file in files}
     parts: dict[str, list[pa.Table]] = {}
     for file in files:
-        with _reading(file, "parquet"):
+        with reading(file, "parquet"):
             table = arrow_parquet.ParquetFile(file).read()  # not read_table, which takes columns from folders' names
         parts.setdefault(_part_of(file, path), []).append(table)
-    if "" in parts and len(folders) > 1:
-        raise UserError(f"{path} has parquet files in {few(sorted(f.name for f in folders))}; give one of them")
-    if "" in parts and len(parts) > 1:
-        strange = next(file for file in files if not _part_of(file, path))
+    if "" in parts and len({(file.parent, _part_of(file, path)) for file in files}) > 1:
         raise UserError(
-            f"files of {path} are called train-…, validation-… or test-…, but {strange.name} is not; move it"
+            f"parquet files of {path} must all be called train-…, validation-… or test-…, or lie in folders of such "
+            "names, or have other names and lie in one folder; move some elsewhere, or give one of its folders"
         )
     return _joined(path, parts, options)
 
@@ -110,36 +80,29 @@ def _part_of(file: Path, folder: Path) -> str:
 def hugging_face(folder: Path, options: Options) -> Rows:
     """A Dataset or a DatasetDict as save_to_disk wrote it."""
     index = folder / "dataset_dict.json"
-    if not index.exists():
-        return _joined(folder, {"": _arrow(folder)}, options)
-    return _joined(folder, {s: _arrow(folder / s) for s in _listed(index, "splits", "")}, options)
+    parts = {s: folder / s for s in _content(index)["splits"]} if index.exists() else {"": folder}
+    return _joined(folder, {name: _arrow(part) for name, part in parts.items()}, options)
 
 
 def _arrow(folder: Path) -> list[pa.Table]:
     """The tables of one split, in the order that state.json gives."""
-    tables = []
-    for name in _listed(folder / "state.json", "_data_files", "filename"):
-        (folder / name).stat()  # its error names the file, as that of Arrow does not
-        with _reading(folder / name, "Arrow"), pa.memory_map(str(folder / name)) as mapped:
+    state, tables = _content(folder / "state.json"), []
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise UserError(f"{folder} was saved with a list of chosen rows; call flatten_indices(), and save it again")
+    for file in [folder / entry["filename"] for entry in state["_data_files"]]:
+        file.stat()  # its error names the file, as that of Arrow does not
+        with reading(file, "Arrow"), pa.memory_map(str(file)) as mapped:
             tables.append(pa.ipc.open_stream(mapped).read_all())
     return tables
 
 
-def _listed(index: Path, key: str, of: str) -> list[str]:
-    """The files or folders beside this file that it lists."""
-    try:
-        content = json.loads(index.read_bytes())
-        names = [entry[of] if of else entry for entry in content[key]]
-        inside = all(Path(name).name == name for name in names) and isinstance(content[key], list)
-    except (ValueError, RecursionError, LookupError, TypeError) as error:
-        raise UserError(f"{index} cannot be read: it needs {key}, {type(error).__name__}; save it again") from error
-    if not names or not inside:
-        raise UserError(f"{index} must list names of {key} beside it, but has {shown(content[key])}; save it again")
-    if content.get("_indices_data_files") or content.get("_indices_files"):
-        raise UserError(
-            f"{index.parent} was saved with a list of chosen rows; call flatten_indices(), and save it again"
-        )
-    return names
+def _content(index: Path) -> dict[str, Any]:
+    """A file that lists the files or folders beside it."""
+    with reading(index, "an index of Hugging Face's", "save the data again"):
+        content: dict[str, Any] = json.loads(index.read_bytes())
+        if not content.get("splits" if index.stem == "dataset_dict" else "_data_files"):
+            raise ValueError("it lists nothing")
+        return content
 
 
 def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Rows:
@@ -151,7 +114,7 @@ def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -
     for table in tables:
         if table.schema.types != tables[0].schema.types or table.schema.names != tables[0].schema.names:
             raise UserError(f"all parts of {path} must have the same columns and types, but differ; save them alike")
-    with _reading(path, "a table"):
+    with reading(path, "a table"):
         tables, features = _matched(path, tables)
         joined = pa.concat_tables(tables)
     split = None
@@ -207,19 +170,5 @@ def _features(schema: pa.Schema) -> dict[str, Mapping[str, Any]]:
     try:
         features = json.loads((schema.metadata or {}).get(FEATURES, b"{}"))["info"]["features"]
         return {str(n): f for n, f in features.items() if isinstance(f, Mapping)}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return {}
-
-
-@contextmanager
-def _reading(path: Path, kind: str, todo: str = "make it again") -> Iterator[None]:
-    """Turn any error of pyarrow's into a UserError."""
-    try:
-        yield
-    except pa.ArrowException as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} cannot be read as {kind}: {reason[:300]}; {todo}") from error
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        if getattr(error, "filename", None):
-            raise
-        raise UserError(f"{path} cannot be read as {kind}: it is cut off or damaged; make it again") from error

@@ -10,8 +10,8 @@ import numpy as np
 from fedtune.core import randomness
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
-from fedtune.data import datasets, flwr_partitions, partitions, skews, user_metadata, user_rows
-from fedtune.data.assignment import Partition, by_split
+from fedtune.data import assignment, datasets, flwr_partitions, partitions, skews, user_metadata, user_rows
+from fedtune.data.assignment import Held, Partition, by_split
 from fedtune.data.dataset import PICTURES
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation, Owners, in_words, owners_of, partitioned, some
@@ -108,13 +108,9 @@ def _require_each_split(data: Dataset, scenario: Scenario, parts: Partition, own
     if user_metadata.is_partition(scenario.partition):
         source, ways = f" in {user_files.path_of(scenario.partition)}", "merge clients, or leave such clients out"
     elif data.split is not None:
-        from fedtune.data import user_data
-
-        source, ways = f" by the split of {data.name}", user_data.without_split(data.name)
-        ways += ", so that each client's rows are divided by --val-share and --test-share, or give only owners that "
-        ways += "have rows of each split"
-        if data.kind == PICTURES:
-            ways = "give each of train, val and test more pictures, or merge them into one folder per class"
+        source = f" by the split of {data.name}"
+        ways = "give only owners with rows of each split, or leave the split out (in brackets after a table's name: "
+        ways += "split=None), so that each client's rows are divided by --val-share and --test-share"
     raise UserError(f"every client needs training, validation and test rows, but{source} {clients}: {ways}")
 
 
@@ -125,7 +121,7 @@ def _several(owners: Owners, parts: Partition, clients: tuple[int, ...]) -> str:
     return f"{in_words(owners, clients[0])}, of {several(sum(len(split[clients[0]]) for split in parts), 'row')}, has"
 
 
-MAKERS: dict[str, Callable[..., Partition]] = {
+MAKERS: dict[str, Callable[..., Partition | Held]] = {
     "ways-shots": partitions.ways_shots,
     "dirichlet": partitions.dirichlet,
     "iid": partitions.iid,
@@ -166,4 +162,5 @@ def _parts(data: Dataset, rows: np.ndarray, s: Scenario, rng: np.random.Generato
     }
     make = flwr_partitions.partition if flwr_partitions.is_named(s.partition) else MAKERS[s.partition]
     parameters = inspect.signature(make).parameters
-    return make(**{name: of_rows[name] if name in of_rows else getattr(s, name) for name in parameters})
+    found = make(**{name: of_rows[name] if name in of_rows else getattr(s, name) for name in parameters})
+    return found if isinstance(found, Partition) else assignment.split(found, s.clients, s.val_share, s.test_share)

@@ -71,11 +71,9 @@ def _pickled(cls: type) -> bytes:
 
 def checked(found: Any, name: str) -> type[Algorithm]:
     """The class itself; UserError unless it is an algorithm that can be created with its defaults."""
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+    if not (isinstance(found, type) and issubclass(found, Algorithm)) or found is Algorithm:
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is {what}")
-    if found is Algorithm:
-        raise UserError(f"an algorithm must be a subclass of fedtune.Algorithm, but {name} is that class itself")
     if SOUND not in vars(found):
         _require_sound(found)
         setattr(found, SOUND, True)
@@ -85,24 +83,16 @@ def checked(found: Any, name: str) -> type[Algorithm]:
 def spaces(name: str) -> Mapping[str, Any] | None:
     """The search spaces in an algorithm file's `SPACES`, by name; None if there are none.  UserError if invalid."""
     module = inspect.getmodule(find(name))
-    given = (
-        None if name.endswith(PICKLED) else getattr(module, "SPACES", None)
-    )  # spaces in a notebook are not stored with a run
-    if given is None:
+    given = getattr(module, "SPACES", None)
+    if given is None or name.endswith(PICKLED):  # spaces in a notebook are not stored with a run
         return None
-    path = getattr(module, "__file__", name)
-    if not isinstance(given, Mapping) or not given or not all(isinstance(n, str) for n in given):
+    named = isinstance(given, Mapping) and all(isinstance(n, str) for n in given)
+    if not named or not given or not all(isinstance(value, dict | list) and value for value in given.values()):
         raise UserError(
-            "SPACES must be search spaces by name, as in SPACES = {'default': tunable(X, 'lam')}, but that of "
-            f"{path} is {shown(given)}"
+            "SPACES must be search spaces by name, each a dict of domains or a list of configurations, as in SPACES = "
+            f"{{'default': tunable(X, 'lam')}}, but that of {getattr(module, '__file__', name)} is {shown(given)}"
         )
-    for space, value in given.items():
-        if not isinstance(value, dict | list) or not value:
-            raise UserError(
-                f"a search space is a dict of domains or a list of configurations, but SPACES[{space!r}] of {path} is "
-                f"{shown(value)}"
-            )
-    return given
+    return dict(given)
 
 
 def _only(module: ModuleType, name: str) -> type[Algorithm]:

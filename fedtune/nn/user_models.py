@@ -152,16 +152,12 @@ def _parted(name: str, net: nn.Module) -> Net:
     if layer is not None:
         return _cut(name, net, str(layer))
     parts = dict(net.named_children())
-    if not {"body", "head"} <= set(parts):
+    outside = [n for n in net.state_dict() if n.split(".")[0] not in ("body", "head")]
+    if not {"body", "head"} <= set(parts) or outside:
         raise UserError(
-            f"a model must have the parts body and head, but what {name} returns has {', '.join(parts) or 'none'}; "
-            f"name its last layer instead: {_with_head(name, list(parts)[-1] if parts else 'LAYER')}"
-        )
-    loose = [n for n in net.state_dict() if n.split(".")[0] not in ("body", "head")]
-    if loose:
-        raise UserError(
-            f"a model must have all tensors in body and head, but {name} has {', '.join(loose[:3])} outside; put them "
-            "into body"
+            f"a model must have the parts body and head, and all tensors in them, but what {name} returns has "
+            f"{', '.join(outside[:3] or parts) or 'none'}; put all in them, or name its last layer: an option "
+            f"head='{list(parts)[-1] if parts else 'LAYER'}' after its name"
         )
     return Net(parts["body"], parts["head"])
 
@@ -178,17 +174,6 @@ def _cut(name: str, net: nn.Module, layer: str) -> Net:
     return cut
 
 
-def _with_head(name: str, layer: str) -> str:
-    """The reference with an option that names the last layer."""
-    if not name.endswith(")"):
-        return f"{name}(head='{layer}')"
-    return f"{name[:-1]}{'' if name.endswith('()') else ', '}head='{layer}')"
-
-
-UNUSABLE: tuple[tuple[Callable[[Tensor], Any], str], ...] = (  # what clients cannot each have a copy of
-    (lambda t: t.is_meta, "is on the device meta, where tensors have no values; create it on the CPU"),
-    (is_lazy, "has no size before it is run; give its layer the number of inputs"),
-)
 UNTRAINABLE: tuple[tuple[Callable[[Tensor], Any], str], ...] = (  # of parameters
     (lambda t: not t.numel(), "is empty; give it a width of 1 or more"),
     (
@@ -207,18 +192,18 @@ def _require_usable(name: str, net: Net, again: nn.Module) -> None:
     """UserError for tensors that clients cannot have separately, or that the seed does not determine."""
     seen, held = dict[int, str](), net.state_dict()
     for tensor, t in (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)):
-        rows = UNUSABLE + UNTRAINABLE * isinstance(t, nn.Parameter)
-        if found := next((says for wrong, says in rows if wrong(t)), ""):
-            raise UserError(f"{tensor} of {name} {found}")
-        if t.is_complex() and tensor in held:  # averaging over clients would lose the imaginary part
-            advice = "keep its real and its imaginary part as separate tensors (torch.view_as_real)"
-            raise UserError(f"{tensor} of {name} is complex; {advice}")
-        if id(t) in seen:
+        if t.is_meta or is_lazy(t) or (t.is_complex() and tensor in held):  # a mean of clients is of real numbers
             raise UserError(
-                f"{tensor} of {name} is the same tensor as {seen[id(t)]}, but tied tensors are not supported; call one "
+                f"{tensor} of {name} must be real numbers on the CPU, of a size that is known before training, but is "
+                f"a {type(t).__name__} of {t.dtype} on {t.device}"
+            )
+        if isinstance(t, nn.Parameter) and (found := [says for wrong, says in UNTRAINABLE if wrong(t)]):
+            raise UserError(f"{tensor} of {name} {found[0]}")
+        if (other := seen.setdefault(id(t), tensor)) != tensor:
+            raise UserError(
+                f"{tensor} of {name} is the same tensor as {other}, but tied tensors are not supported; call one "
                 "layer twice in forward"
             )
-        seen[id(t)] = tensor
     first, second = list(held.values()), list(_sorted_as(net, again))
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True)):
         raise UserError(
@@ -259,16 +244,12 @@ def _require_features(name: str, net: Net, x: Tensor, z: Any) -> None:
 
 def _require_same(name: str, logits: Tensor, whole: Any) -> None:
     """UserError unless forward is head(body(x)); anything else in it would be ignored."""
-    if (
-        isinstance(whole, Tensor)
-        and whole.shape == logits.shape
-        and torch.allclose(whole, logits, rtol=1e-3, atol=1e-4)
-    ):
-        return
-    raise UserError(
-        f"forward of {name} must be head(body(x)), but it does something else, which would be ignored; put what is "
-        "in between into body, and return scores without softmax"
-    )
+    alike = isinstance(whole, Tensor) and whole.shape == logits.shape
+    if not alike or not torch.allclose(whole, logits, rtol=1e-3, atol=1e-4):
+        raise UserError(
+            f"forward of {name} must be head(body(x)), but it does something else, which would be ignored; put what is "
+            "in between into body, and return scores without softmax"
+        )
 
 
 def _calling(what: str) -> AbstractContextManager[None]:
@@ -286,18 +267,17 @@ def _form(value: Any) -> str:
 def _require_plain(name: str, net: nn.Module) -> None:
     """UserError for modules whose tensors cannot be replaced per client."""
     for path, module in net.named_modules():
-        kind, where = type(module), f"{path} of {name}" if path else name
-        if isinstance(module, torch.jit.ScriptModule):
-            what = "a TorchScript module; return it as it was before torch.jit.script or torch.jit.trace"
-        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            what = f"a {kind.__name__}; return the module inside, its .module"
-        elif kind.__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            what = "compiled by torch.compile; return it uncompiled, because fedtune records and replays steps itself"
-        elif kind.__module__.startswith(("torch.ao.", "torch.quantization.")):
-            what = f"a quantised {kind.__name__}; return it as it was before torch.ao.quantization"
-        else:
-            continue
-        raise UserError(f"a model's tensors must be replaceable client by client, but {where} is {what}")
+        if (
+            isinstance(module, torch.jit.ScriptModule | nn.DataParallel | nn.parallel.DistributedDataParallel)
+            or type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+            or type(module).__module__.startswith(("torch.ao.", "torch.quantization."))
+        ):
+            raise UserError(
+                f"a model's tensors must be replaceable client by client, but {f'{path} of ' * bool(path)}{name} is a "
+                f"{type(module).__name__}: return it as it was before TorchScript, torch.compile, quantisation or "
+                "DataParallel"
+            )
 
 
 def _run_once(net: nn.Module, shape: Shape, training: bool = False) -> None:

@@ -87,29 +87,28 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
-    own = RunFiles(run).own_folder
+    own, code = RunFiles(run).own_folder, name.endswith(".py")
+    is_data = bool(file.about) and not code  # known only by its hash
     copy = other if (other := _beside(own, name, digest)).is_file() else own / name
-    is_data = bool(file.about) and not name.endswith(".py")  # known only by its hash
-    if is_data and ".." not in Path(name).parts and copy.exists():
+    if ".." in Path(name).parts or Path(name).is_absolute() or not (copy.exists() if is_data else copy.is_file()):
+        try:  # without a copy: data, or code that is read from its original path
+            return file._replace(content=Path(file.path).read_bytes() if code else None)
+        except OSError as error:
+            raise UserError(f"{run} needs {file.path}, but neither it nor its copy exists; restore it") from error
+    if is_data:
         if not Path(file.path).exists():
-            if copies.digest(copy) != digest:
-                raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
+            _require_unchanged(copy, copies.digest(copy), file)
             copies.register(digest, copy)
         return file
-    if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
-        return _without_copy(run, file)
     content = copy.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
+    _require_unchanged(copy, hashlib.sha256(content).hexdigest(), file)
+    return file._replace(content=content)
+
+
+def _require_unchanged(copy: Path, digest: str, file: UserFile) -> None:
+    """UserError unless a copy is that of the file that the run was made with."""
+    if digest != file.sha256:
         raise UserError(
-            f"{copy} is the copy of {file.path} that the run was made with, but it was changed; start a new run"
+            f"{copy} is the copy of {file.path} that the run was made with, but it was changed; restore it, or start a "
+            "new run"
         )
-    return file._replace(content=content)
-
-
-def _without_copy(run: Path, file: UserFile) -> UserFile:
-    """The file if there is no copy: data, or code that is read from its original path."""
-    try:
-        content = Path(file.path).read_bytes() if file.name.endswith(".py") else None
-    except OSError as error:
-        raise UserError(f"{run} was made with {file.path}, but neither it nor its copy exists; restore it") from error
-    return file._replace(content=content)

@@ -18,15 +18,8 @@ from fedtune.core.terminal import one_line
 from fedtune.user_code import command_help, user_errors
 
 BUG = 70  # exit status of an unexpected error (EX_SOFTWARE in sysexits.h)
-OF_MACHINE = (
-    errno.ENOENT,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-)  # reported without a path
+# of the machine, reported without a path
+OF_MACHINE = {errno.ENOENT, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 class Parser(argparse.ArgumentParser):

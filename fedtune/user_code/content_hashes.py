@@ -44,30 +44,18 @@ def files_in(folder: Path) -> list[Path]:
 def _everything(folder: Path) -> list[Path]:
     """All files of a folder and its subfolders, sorted; links are followed.
 
-    OSError for a link to a folder that contains it, for a name that is not UTF-8, and for a broken link that is not
-    hidden.
+    OSError for a link to a folder that contains it, and for a broken link that is not hidden.
     """
     found: list[Path] = []
-    for place, folders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        for link in (here / name for name in folders if os.path.islink(here / name)):
-            if _leads_back(link):
-                raise OSError(errno.EINVAL, "it is a link to a folder that contains it", str(link))
-        for name in (*folders, *names):
-            if os.fsencode(name) != name.encode(errors="replace"):
-                raise OSError(errno.EINVAL, "its name is not valid UTF-8", ascii(os.path.join(place, name)))
-        for file in map(here.joinpath, names):
+    for place, _, names in os.walk(folder, followlinks=True):
+        if any(os.path.samefile(place, above) for above in Path(place).parents):
+            raise OSError(errno.EINVAL, "it is a link to a folder that contains it", place)
+        for file in map(Path(place).joinpath, names):
             if file.is_file():
                 found.append(file)
             elif not file.name.startswith("."):
                 file.stat()
     return sorted(found)
-
-
-def _leads_back(link: Path) -> bool:
-    """Whether a link points to a folder that contains it, directly or through other links."""
-    there = link.resolve()
-    return any(there in (above.resolve(), *above.resolve().parents) for above in link.parents)
 
 
 @lru_cache(maxsize=64)
@@ -79,5 +67,5 @@ def _digest_of(path: str, listing: tuple[tuple[str, int, int], ...]) -> str:
             digest = hashlib.file_digest(file, "sha256")
         if len(listing) == 1 and name == path:
             return digest.hexdigest()
-        whole.update(f"{name.removeprefix(path)}\0{digest.hexdigest()}\n".encode())
+        whole.update(os.fsencode(f"{name.removeprefix(path)}\0{digest.hexdigest()}\n"))
     return whole.hexdigest()

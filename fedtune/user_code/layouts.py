@@ -35,17 +35,13 @@ def _pfllib(folder: Path) -> Layout | None:
 def _leaf(folder: Path) -> Layout | None:
     """train/*.json and test/*.json, or all rows in all_data/*.json, or such files themselves."""
     for place in (folder, folder / "data"):
-        parts = [_flat(place / split, ".json") for split in SPLIT]
-        if any(parts):
-            return Layout(LEAF, (*parts[0], *parts[1]))
-        pools = {name: files for name in POOLS if (files := _flat(place / name, ".json"))}
+        if parts := [file for split in SPLIT for file in _flat(place / split, ".json")]:
+            return Layout(LEAF, tuple(parts))
+        pools = [files for name in POOLS if (files := _flat(place / name, ".json"))]
         if len(pools) > 1:
-            raise UserError(
-                f"a folder of LEAF's needs train and test, or rows in one folder, but {place} has {', '.join(pools)}; "
-                f"give {place / next(iter(pools))} or the other"
-            )
+            raise UserError(f"{place} has rows in several folders of LEAF's; give one, such as {pools[0][0].parent}")
         if pools:
-            return Layout(LEAF, next(iter(pools.values())))
+            return Layout(LEAF, pools[0])
     files = _flat(folder, ".json")
     return Layout(LEAF, files) if files else None
 
@@ -55,16 +51,15 @@ def leaf_files(path: Path) -> list[tuple[int, Path]]:
 
     UserError for one of train and test without the other.
     """
-    files = _leaf(path).files if path.is_dir() else (path,)  # type: ignore[union-attr]
-    split = [2 * SPLIT.index(file.parent.name) if file.parent.name in SPLIT and file != path else 0 for file in files]
-    parts = {file.parent.name for file in files} & {*SPLIT} if path.is_dir() else set()
+    layout = _leaf(path) if path.is_dir() else None
+    parts = {file.parent.name for file in layout.files} & {*SPLIT} if layout else set()
     if len(parts) == 1:
-        (there,) = parts
         raise UserError(
-            f"{path} has files {there}/*.json, but none in {' or '.join({*SPLIT} - parts)}; make both, or give the "
-            f"folder {there} for rows that are split at random"
+            f"{path} has files only in {''.join(parts)}; make train and test, or give that folder, for rows that are "
+            "split at random"
         )
-    return list(zip(split, files, strict=True))
+    files = layout.files if layout else (path,)
+    return [(2 * SPLIT.index(file.parent.name) if parts else 0, file) for file in files]
 
 
 def _hugging_face(folder: Path) -> Layout | None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from types import FrameType, TracebackType
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from types import TracebackType
 
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import LINE, one_line, printable
+from fedtune.core.terminal import one_line, printable
 
 PATHS: set[str] = set()  # all files of users' code that this process knows
-LINES = 100  # lines of a traceback that are shown at each of its ends
-_MACHINERY = (
-    "<frozen importlib",
-    __file__.replace("user_errors", "user_imports"),
-)  # frames between two files of theirs
+_MACHINERY = ("<frozen importlib", __file__.replace("user_errors", "user_imports"))  # between two files of theirs
 
 
 class UserCodeError(UserError):
@@ -33,13 +29,13 @@ def place(error: BaseException) -> str | None:
     at = _theirs(error)
     if isinstance(at, SyntaxError) and at.filename in PATHS:
         return f"{at.filename}:{at.lineno}"
-    lines = [f"{f.f_code.co_filename}:{n}" for f, n in _frames(at) if f.f_code.co_filename in PATHS]
+    lines = _lines(at) if at else []
     return lines[-1] if lines else None
 
 
 def theirs(error: BaseException) -> bool:
     """Whether the user's code raised this error; Ctrl-C is nobody's."""
-    return not isinstance(error, KeyboardInterrupt) and place(error) is not None
+    return not isinstance(error, KeyboardInterrupt) and _theirs(error) is not None
 
 
 def text(error: BaseException) -> str:
@@ -54,19 +50,18 @@ def kind(error: BaseException) -> str:
 
 def describe(error: BaseException, otherwise: str = "") -> str:
     """An error in the user's code as one line: place, kind and message.  otherwise: the place if none is known."""
-    where = place(error) or otherwise
     name = "" if isinstance(error, UserError) else one_line(kind(error))
-    return ": ".join(filter(None, [where, name, one_line(text(error))]))
+    return ": ".join(filter(None, [place(error) or otherwise, name, one_line(text(error))]))
 
 
 def stack(error: BaseException) -> str:
-    """An error's whole traceback for a log: printable, and limited in length."""
-    return _limited("".join(traceback.format_exception(error)))
+    """An error's whole traceback for a log, printable."""
+    return _printable(traceback.format_exception(error))
 
 
 def only(error: BaseException) -> str:
     """An error without a stack, such as that of a file which Python cannot parse."""
-    return _limited("".join(traceback.format_exception_only(error)))
+    return _printable(traceback.format_exception_only(error))
 
 
 def theirs_on(error: BaseException) -> str:
@@ -81,14 +76,15 @@ def theirs_on(error: BaseException) -> str:
         first = first.tb_next
     shown = traceback.TracebackException(type(at), at, first)
     shown.stack[:] = [f for f in shown.stack if not f.filename.startswith(_MACHINERY)]
-    return _limited("".join(shown.format()))
+    return _printable(shown.format())
 
 
 @contextmanager
 def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
     """While the user's code is called: turn whatever it raises into a UserCodeError.
 
-    what: what was being done then.  otherwise: the place if none is known.  passing: errors to raise unchanged.
+    what: what was being done then; "": an error that is not in a line of theirs stays as it is.  otherwise: the place
+    if none is known.  passing: errors to raise unchanged.
     """
     try:
         with redirect_stdout(sys.stderr):  # what it prints is not a result
@@ -96,24 +92,18 @@ def reported(what: str, otherwise: str = "", passing: tuple[type[BaseException],
     except passing:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and not theirs(error):
+        if not theirs(error) and not (what and isinstance(error, Exception)):
             raise
-        raise UserCodeError(f"{what}: {describe(error, otherwise)}", theirs_on(error)) from error
+        line = describe(error, otherwise)
+        raise UserCodeError(f"{what}: {line}" if what else line, theirs_on(error)) from error
 
 
-@contextmanager
-def attribute_errors(*passing: type[BaseException]) -> Iterator[None]:
+def attribute_errors(*passing: type[BaseException]) -> AbstractContextManager[None]:
     """While the user's code runs among ours: turn an error in a line of theirs into a UserCodeError that names it.
 
     passing: errors to raise unchanged, because they may be transient or are handled elsewhere.
     """
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except BaseException as error:
-        if isinstance(error, (UserError, *passing)) or not theirs(error):
-            raise
-        raise UserCodeError(describe(error), theirs_on(error)) from error
+    return reported("", passing=(UserError, *passing))
 
 
 def _theirs(error: BaseException) -> BaseException | None:
@@ -122,20 +112,17 @@ def _theirs(error: BaseException) -> BaseException | None:
     seen: set[int] = set()
     while at is not None and id(at) not in seen:  # an error may be its own cause
         seen.add(id(at))
-        if isinstance(at, SyntaxError) and at.filename in PATHS:
-            return at
-        if any(frame.f_code.co_filename in PATHS for frame, _ in _frames(at)):
+        if _lines(at) or (isinstance(at, SyntaxError) and at.filename in PATHS):
             return at
         at = at.__cause__ or at.__context__
     return None
 
 
-def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
-    return traceback.walk_tb(error.__traceback__ if error else None)
+def _lines(error: BaseException) -> list[str]:
+    """FILE:LINE of each line of the user's code in a traceback."""
+    frames = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    return [f"{file}:{line}" for file, line in frames if file in PATHS]
 
 
-def _limited(text: str) -> str:
-    lines = text.splitlines()
-    if len(lines) > 2 * LINES:
-        lines[LINES:-LINES] = [f"… {len(lines) - 2 * LINES} lines …"]
-    return "\n".join(printable(line if len(line) <= LINE else f"{line[:LINE]}…") for line in lines) + "\n"
+def _printable(lines: Iterable[str]) -> str:
+    return "\n".join(map(printable, "".join(lines).splitlines())) + "\n"

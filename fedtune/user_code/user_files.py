@@ -13,7 +13,7 @@ along; if two files have the same name, the one registered last counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ from fedtune.user_code.references import split as split
 from fedtune.user_code.user_errors import PATHS, reported
 from fedtune.user_code.user_imports import Execution as Execution
 from fedtune.user_code.user_imports import UserFile as UserFile
-
-LIMIT = 10_000_000  # the most code that is carried along, in bytes
 
 _files: dict[str, UserFile] = {}  # by name
 _code: dict[str, UserFile] = {}  # by path: of two folders, each may have its utils.py
@@ -83,16 +81,11 @@ def _is_one(text: str, known: Collection[str]) -> bool:
 
 def reference(names: str) -> str:
     """Turn a comma-separated list of canonical names back into references that can be typed."""
-    return moved(names, lambda file: file.path or file.name)
-
-
-def moved(names: str, place: Callable[[UserFile], str]) -> str:
-    """These references, with each file at the location that `place` returns."""
     found = []
     for name in each(names):
         whole = (parsed(name).path, name, name.rpartition(":")[0])  # of code, data, weights
         at = next((end for end in whole if end in _files), None)
-        found.append(place(_files[at]) + name.removeprefix(at) if at else name)
+        found.append((_files[at].path or at) + name.removeprefix(at) if at else name)
     return ",".join(found)
 
 
@@ -105,9 +98,8 @@ def each(names: str) -> list[str]:
 def of_data(path: str | Path) -> UserFile:
     """A file or folder of data; UserError unless it can be read or was registered before it vanished."""
     path = whole_path(path)
-    name = path.name + ("/" if path.is_dir() else "")
     try:
-        return UserFile(name, str(path), content_hashes.digest(path), None)
+        return UserFile(path.name + "/" * path.is_dir(), str(path), content_hashes.digest(path), None)
     except OSError as error:
         return _registered(path, error)
 
@@ -180,10 +172,9 @@ def merged(*groups: Iterable[UserFile]) -> tuple[UserFile, ...]:
     return tuple(found.values())
 
 
-def _hashes(file: UserFile) -> list[tuple[str, str]]:
+def _hashes(file: UserFile) -> dict[str, str]:
     """The hashes of a file and of what it imports from its folder."""
-    files = _closure(file, _code) if file.name.endswith(CODE) and file.content is not None else {file.name: file}
-    return [(name, f.sha256) for name, f in files.items()]
+    return {name: f.sha256 for name, f in _closure(file).items()}
 
 
 def is_own(name: str) -> bool:
@@ -203,18 +194,18 @@ def load(name: str, kind: str) -> Any:
     with reported(f"the {kind} cannot be loaded", file.path):
         if file.name.endswith(PICKLED):
             return user_imports.current().of_pickle(file.content)
-        module = user_imports.current().module(file.name, _closure(file, _code))
+        module = user_imports.current().module(file.name, _closure(file))
     if not given.member:
         return module
     if not hasattr(module, given.member):
-        raise unknown(f"name in {file.path}:", given.member, user_imports.defined(module))
+        own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
+        raise unknown(f"name in {file.path}:", given.member, [n for n in own if not n.startswith("_")])
     return getattr(module, given.member)
 
 
 def version(name: str) -> str:
     """What is equal for a canonical name as long as its file and those that it imports have the same content."""
-    file = _known(parsed(name).path)
-    files = _closure(file, _code).values() if file.path else [file]
+    files = _closure(_known(parsed(name).path)).values()
     return hashlib.sha256("".join(f"{f.path}{f.sha256}" for f in files).encode()).hexdigest()
 
 
@@ -248,18 +239,16 @@ def _with_imports(path: Path) -> tuple[UserFile, ...]:
     try:
         found = user_imports.collect(path)
     except OSError as error:
-        return tuple(_closure(_registered(path, error), _code).values())
-    if (size := sum(len(content) for content in found.values())) > LIMIT:
-        raise UserError(
-            f"code and its imports from its folder must be at most {LIMIT:,} bytes, but {path} has {size:,}"
-        )
+        return tuple(_closure(_registered(path, error)).values())
     return tuple(UserFile(n, str(path.parent / n), hashlib.sha256(c).hexdigest(), c) for n, c in found.items())
 
 
-def _closure(file: UserFile, code: Mapping[str, UserFile]) -> dict[str, UserFile]:
-    """A file and those of this code that it imports from its folder, by their paths in the folder; itself first."""
+def _closure(file: UserFile) -> dict[str, UserFile]:
+    """A file and what it imports from its folder, by their paths in the folder; itself first."""
+    if file.content is None or not file.path or not file.name.endswith(CODE):
+        return {file.name: file}
     inside = file.path.removesuffix(file.name)
-    beside = {path.removeprefix(inside): other for path, other in code.items() if path.startswith(inside)}
+    beside = {path.removeprefix(inside): other for path, other in _code.items() if path.startswith(inside)}
     beside[file.name] = file
     names = user_imports.reached(file.name, {n: f.content or b"" for n, f in beside.items()})
     return {n: beside[n] for n in names}

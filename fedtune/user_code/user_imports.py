@@ -122,12 +122,6 @@ def reached(name: str, contents: Mapping[str, bytes]) -> list[str]:
     return found
 
 
-def defined(module: ModuleType) -> list[str]:
-    """The public names that a module defines itself, for error messages."""
-    own = [n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__]
-    return [n for n in own if not n.startswith("_")]
-
-
 class _Package:
     """A folder's files as a package, whose modules Python's import system executes from here."""
 
@@ -162,11 +156,9 @@ class _Package:
     def exec_module(self, module: ModuleType) -> None:
         """Execute its file."""
         if file := self.files.get(module.__name__):
-            modes = _modes()
             vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
-            with _streams_of_its_own():
+            with _apart(file.path):
                 exec(_compiled(file.path, file.content or b""), vars(module))
-            _require_same_modes(modes, file.path)
 
     def _import(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
@@ -211,10 +203,14 @@ def _compiled(path: str, content: bytes) -> CodeType:
 
 
 @contextmanager
-def _streams_of_its_own() -> Iterator[None]:
-    """What a file draws while it is imported is the same in each run, and moves no stream of anybody else's."""
+def _apart(path: str) -> Iterator[None]:
+    """What a file draws while it is imported is the same in each run, and moves no stream of anybody else's.
+
+    UserError if it changes PyTorch's settings, on which all numbers of the process depend; they are put back.
+    """
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     states = random.getstate(), numpy and numpy.random.get_state(), torch and torch.get_rng_state()
+    before = _modes(torch)
     random.seed(0)
     if numpy:
         numpy.random.seed(0)
@@ -228,27 +224,18 @@ def _streams_of_its_own() -> Iterator[None]:
             numpy.random.set_state(states[1])
         if torch:
             torch.set_rng_state(states[2])
-
-
-def _modes() -> tuple[Any, ...]:
-    """PyTorch's settings on which all numbers of a process depend."""
-    if not (torch := sys.modules.get("torch")):
-        return ()
-    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
-
-
-def _require_same_modes(before: tuple[Any, ...], path: str) -> None:
-    """UserError, and the settings as they were, if a file has changed them."""
-    if before and (now := _modes()) != before:
-        torch = sys.modules["torch"]
+    if torch and _modes(torch) != before:
         torch.set_default_dtype(before[0])
         torch.set_default_device(None if before[1].type == "cpu" else before[1])
         torch.set_grad_enabled(before[2])
-        what = next(w for w, a, b in zip(("type", "device", "gradient mode"), before, now, strict=True) if a != b)
         raise UserError(
-            f"{path} changes PyTorch's default {what} while it is imported, on which the numbers of everything that "
-            "runs in the process would depend; leave that out, and say it where tensors are made"
+            f"{path} changes PyTorch's default type, device or gradient mode while it is imported, on which the "
+            "numbers of everything that runs in the process would depend; say it where tensors are made"
         )
+
+
+def _modes(torch: Any) -> tuple[Any, ...]:
+    return (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()) if torch else ()
 
 
 def _unpickled_anew(content: bytes) -> Any:

@@ -33,153 +33,95 @@ def plain(*layers):
 """
 HEADER = GOOD.count("\n")
 
-# what follows GOOD in the file -> (the reference's NAME, what the line says)
-WRONG: dict[str, tuple[str, str]] = {
-    "def net(shape, classes):\n    return plain(nn.Linear(64, classes))": (
-        "net",
-        "a model must have the parts body and head, but what net.py:net returns has 0, 1; name its last layer "
-        "instead: net.py:net(head='1')",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.head = nn.Linear(9, classes)\n    return net": (
-        "net",
-        "the head of net.py:net does not take the body's features [B, 8]: RuntimeError: mat1 and mat2 shapes",
-    ),
-    "def net(shape, classes):\n    return Net(classes=classes - 1)": (
-        "net",
-        "the head of net.py:net must return scores [B, 10], but returned float32 [3, 9]",
-    ),
-    "def net(shape, classes): return plain(nn.Linear(64, classes))": (
-        "net(head='fc')",
-        "unknown layer of net.py:net(head='fc') 'fc': known are 0, 1",
-    ),
-    "class Odd(Net):\n    def forward(self, x):\n        return self.head(F.relu(self.body(x) - 1))\n\n\n"
-    "def net(shape, classes): return Odd()": (
-        "net",
-        "forward of net.py:net must be head(body(x)), but it does something else, which would be ignored",
-    ),
-    "class Body(nn.Module):\n    def forward(self, x):\n        return x @ torch.ones(3, 3)\n\n\n"
-    "def net(shape, classes):\n    net = Net()\n    net.body = Body()\n    return net": (
-        "net",
-        f"the body of net.py:net fails on images of 1×8×8: {{tmp}}/net.py:{HEADER + 3}: RuntimeError:",
-    ),
-    "def net(shape, classes):\n    return Net(classes.width)": (
-        "net",
-        f"net.py:{HEADER + 2}: AttributeError: 'int' object has no attribute 'width'",
-    ),
-    "def net(shape): return Net()": (
-        "net",
-        "model net.py:net cannot be made for 10 classes of 1×8×8: TypeError: net() takes 1 positional argument but 2",
-    ),
-    "def net(shape, classes, depth=1): return Net()": (
-        "net(dept=2)",
-        "TypeError: net() got an unexpected keyword argument 'dept'",
-    ),
-    "def net(shape, classes, depth=1): return Net(depth)  #": (
-        "net(depth=two)",
-        "options after a name must be keyword literals",
-    ),
-    "net = 3": ("net", "a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but"),
-    "def net(shape, classes): return None": ("net", "must return a torch.nn.Module, but returned an instance"),
-    "def nets(shape, classes): return Net()": ("net", "unknown name in {tmp}/net.py: 'net': did you mean 'nets'"),
-    "def net(shape, classes):\n    net = Net()\n    net.body = nn.Identity()\n    return net": (
-        "net",
-        "the body of net.py:net must return features [B, D] for B rows, but returned float32 [3, 1, 8, 8] for 3 rows",
-    ),
-    "def net(shape, classes): return Net(0)": (
-        "net",
-        "body.1.weight of net.py:net is empty; give it a width of 1 or more",
-    ),
-    "class Body(nn.Module):\n    def forward(self, x):\n        return x.flatten(1) - x.flatten(1).mean(0)\n\n\n"
-    "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
-        "net",
-        "a row's features must depend on this row only, but those of net.py:net change with other rows",
-    ),
-    "class Body(nn.Module):\n    def forward(self, x):\n        return F.dropout(x.flatten(1))\n\n\n"
-    "def net(shape, classes):\n    net = Net(64)\n    net.body = Body()\n    return net": (
-        "net",
-        "or from call to call",
-    ),
-    "import random\n\n\ndef net(shape, classes):\n    net = Net()\n    net.head.bias.data += random.random()\n"
-    "    return net": (
-        "net",
-        "a seed must determine the initialisation, but two of net.py:net differ",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.scale = nn.Parameter(torch.ones(1))\n    return net": (
-        "net",
-        "a model must have all tensors in body and head, but net.py:net has scale outside",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body[1].weight.requires_grad = False\n    return net": (
-        "net",
-        "body.1.weight of net.py:net has requires_grad=False",
-    ),
-    "def net(shape, classes):\n    net = Net(10)\n    net.head.bias = net.body[1].bias\n    return net": (
-        "net",
-        "head.bias of net.py:net is the same tensor as body.1.bias",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body.spare = nn.LazyLinear(3)\n"
-    "    net.body.forward = lambda x: x.flatten(1)[:, :8]\n    return net": (
-        "net",
-        "body.spare.weight of net.py:net has no size before it is run",
-    ),
-    "class Late(nn.Module):\n    def forward(self, x):\n        if self.training and not hasattr(self, 'scale'):\n"
-    "            self.scale = nn.Parameter(torch.ones(8))\n        return x\n\n\n"
-    "def net(shape, classes):\n    net = Net()\n    net.body.append(Late())\n    return net": (
-        "net",
-        "body.3.scale of net.py:net is created only in training; create it in __init__",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))\n"
-    "    return net": (
-        "net",
-        "but body of net.py:net is a TorchScript module; return it as it was before torch.jit.script",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body[1].compile()\n    return net": (
-        "net",
-        "but body.1 of net.py:net is compiled by torch.compile; return it uncompiled",
-    ),
-    "def net(shape, classes): return nn.DataParallel(Net())": (
-        "net",
-        "but net.py:net is a DataParallel; return the module inside, its .module",
-    ),
-    "def net(shape, classes):\n"
-    "    return torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}, dtype=torch.qint8)": (
-        "net",
-        "but body.1 of net.py:net is a quantised Linear; return it as it was before torch.ao.quantization",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body[1].register_buffer('turn', torch.ones(8) * 1j)\n"
-    "    return net": (
-        "net",
-        "body.1.turn of net.py:net is complex; keep its real and its imaginary part as separate tensors",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.head.weight.register_hook(lambda g: g * 0)\n    return net": (
-        "net",
-        "head.weight of net.py:net has a hook (register_hook), which would not be called",
-    ),
-    "def net(shape, classes):\n    net, layer = Net(), nn.Linear(8, 8)\n"
-    "    net.body.extend([layer, nn.ReLU(), layer])\n    return net": (
-        "net",
-        "body.5.weight of net.py:net is the same tensor as body.3.weight, but tied tensors are not supported; "
-        "call one layer twice in forward",
-    ),
-    "def net(shape, classes):\n    net = Net()\n    net.body[1].bias.data += float('nan')\n    return net": (
-        "net",
-        "the body of net.py:net must return finite numbers, but returned nan or inf before any training",
-    ),
-    "def net(shape, classes): return Net()  # fixed width": (
-        "net --features 9",
-        "all models need features of the same width, but net.py:net has 8 and --features has 9",
-    ),
-}
+
+def net(change: str, before: str = "") -> str:
+    """A file whose model is Net with this change."""
+    return f"{before}\n\ndef net(shape, classes, depth=1):\n    net = Net()\n    {change}\n    return net"
 
 
-@pytest.mark.parametrize("code", WRONG)
+def body(result: str, d: int = 64) -> str:
+    """A file whose model has a body that returns this of x."""
+    return net(
+        "net.body = Body()", f"class Body(nn.Module):\n    def forward(self, x):\n        return {result}"
+    ).replace("Net()\n", f"Net({d})\n")
+
+
+def of(result: str) -> str:
+    """A file whose model is this."""
+    return f"def net(shape, classes, depth=1): return {result}"
+
+
+PARTS = "a model must have the parts body and head, and all tensors in them, but what net.py:net returns has "
+WHOLE = "return it as it was before TorchScript, torch.compile, quantisation or DataParallel"
+LATE = """class Late(nn.Module):
+    def forward(self, x):
+        if self.training and not hasattr(self, 'scale'):
+            self.scale = nn.Parameter(torch.ones(8))
+        return x"""
+ODD = "class Odd(Net):\n    def forward(self, x):\n        return self.head(F.relu(self.body(x) - 1))\n\n\n"
+WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the reference's NAME, what the line says
+    (of("plain(nn.Linear(64, classes))"), "net", f"{PARTS}1.weight, 1.bias; put all in them, or name its last layer"),
+    (of("Net().body"), "net", "an option head='2' after its name"),
+    (net("net.scale = nn.Parameter(torch.ones(1))"), "net", f"{PARTS}scale"),
+    (net("net.head = nn.Linear(9, classes)"), "net", "does not take the body's features [B, 8]: RuntimeError:"),
+    (of("Net(classes=classes - 1)"), "net", "must return scores [B, 10], but returned float32 [3, 9]"),
+    (of("plain(nn.Linear(64, classes))"), "net(head='fc')", "unknown layer of net.py:net(head='fc') 'fc': known are 0"),
+    (
+        of("plain(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes), nn.Softmax(1))"), "net(head='3')",
+        "forward of net.py:net(head='3') must be head(body(x))",
+    ),
+    (ODD + of("Odd()"), "net", "forward of net.py:net must be head(body(x)), but it does something else"),
+    (body("x @ torch.ones(3, 3)"), "net", f"fails on images of 1×8×8: {{tmp}}/net.py:{HEADER + 3}: RuntimeError:"),
+    (of("Net(classes.width)"), "net", f"net.py:{HEADER + 1}: AttributeError: 'int' object has no attribute 'width'"),
+    ("def net(shape): return Net()", "net", "cannot be made for 10 classes of 1×8×8: TypeError: net()"),
+    (of("Net()"), "net(dept=2)", "TypeError: net() got an unexpected keyword argument 'dept'"),
+    (of("Net()"), "net(depth=two)", "options after a name must be keyword literals"),
+    ("net = 3", "net", "a model must be a function (shape, classes, **options) that returns a torch.nn.Module, but"),
+    ("net = Net()", "net", "but net.py:net is an instance of Net"),
+    (of("None"), "net", "must return a torch.nn.Module, but returned an instance"),
+    (of("Net()"), "nat", "unknown name in {tmp}/net.py: 'nat': did you mean 'net'"),
+    (net("net.body = nn.Identity()"), "net", "must return features [B, D] for B rows, but returned float32"),
+    (of("Net(0)"), "net", "body.1.weight of net.py:net is empty; give it a width of 1 or more"),
+    (body("x.flatten(1) - x.flatten(1).mean(0)"), "net", "a row's features must depend on this row only"),
+    (body("F.dropout(x.flatten(1))"), "net", "or from call to call"),
+    (net("net.head.bias.data += random.random()", "import random"), "net", "a seed must determine the initialisation"),
+    (net("net.body[1].weight.requires_grad = False"), "net", "body.1.weight of net.py:net has requires_grad=False"),
+    (
+        net("net.body.spare = nn.LazyLinear(3)\n    net.body.forward = lambda x: x.flatten(1)[:, :8]"), "net",
+        "body.spare.weight of net.py:net must be real numbers on the CPU, of a size that is known before training",
+    ),
+    (net("net.body[1].register_buffer('turn', torch.ones(8) * 1j)"), "net", "turn of net.py:net must be real numb"),
+    (net("net.head.bias = nn.Parameter(torch.ones(10, device='meta'))"), "net", "head.bias of net.py:net must be real"),
+    (net("net.body.append(Late())", LATE), "net", "body.3.scale of net.py:net is created only in training"),
+    (net("net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))"), "net", WHOLE),
+    (of("torch.jit.script(Net())"), "net", WHOLE),
+    (of("torch.compile(Net())"), "net", WHOLE),
+    (net("net.body[1].compile()"), "net", "but body.1 of net.py:net is a Linear: return it as it was"),
+    (of("nn.DataParallel(Net())"), "net", "but net.py:net is a DataParallel: return it as it was"),
+    (of("torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}, dtype=torch.qint8)"), "net", WHOLE),
+    (net("net.head.weight.register_hook(lambda g: g * 0)"), "net", "head.weight of net.py:net has a hook"),
+    (
+        net("layer = nn.Linear(8, 8)\n    net.body.extend([layer, nn.ReLU(), layer])"), "net",
+        "body.5.weight of net.py:net is the same tensor as body.3.weight, but tied tensors are not supported",
+    ),
+    (net("net.body[1].bias.data += float('nan')"), "net", "must return finite numbers, but returned nan or inf before"),
+    (of("Net()"), "net --features 9", "all models need features of the same width, but net.py:net has 8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "name", "words"), WRONG)
 @pytest.mark.filterwarnings("ignore:.*deprecated")  # TorchScript, quantisation
 @pytest.mark.usefixtures("nothing_starts")
 def test_a_wrong_model_is_refused_in_one_line(
-    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    code: str,
+    name: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(GOOD + code + "\n")
-    name, words = WRONG[code]
     line = refusal(console.main, f"search --algo fedavg --model net.py:{name}", capsys)
     assert words.replace("{tmp}", str(tmp_path)) in line
     assert [p.name for p in tmp_path.iterdir()] == ["net.py"]

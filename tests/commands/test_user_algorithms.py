@@ -80,8 +80,8 @@ WRONG_SPACES = {
     "3": "SPACES must be search spaces by name",
     "{1: {}}": "SPACES must be search spaces by name",
     "{}": "SPACES must be search spaces by name",
-    "{'default': {}}": "SPACES['default'] of {path} is {}",
-    "{'default': 'lam'}": "SPACES['default'] of {path} is 'lam'",
+    "{'default': {}}": "that of {path} is {'default': {}}",
+    "{'default': 'lam'}": "that of {path} is {'default': 'lam'}",
     "{'default': {'lamb': 1}}": "unknown hyperparameter of wrong.py in space 'default' 'lamb': did you mean 'lam'",
     "{'default': [{'lam': 7}]}": "lam must be a number in 0.01..1 log, but got 7",
 }
@@ -96,7 +96,7 @@ REFERENCES = {
     "{}/good.py:Mine(lam=1)": "hyperparameters are given by --set NAME=VALUE",
     "{}/good.py:Mine(open)": "options after a name must be keyword literals",
     "{}/good.py:dataclass": "is a function",
-    "{}/good.py:Algorithm": "but good.py:Algorithm is that class itself",
+    "{}/good.py:Algorithm": "but good.py:Algorithm is the class Algorithm",
     "{}/latin.py": "latin.py:1 is not valid Python: (unicode error)",
     "{}/rows.npz": "this algorithm needs a Python file, but got 'rows.npz'",
 }

@@ -57,51 +57,31 @@ def test_a_table_of_another_program_holds_the_same_rows(kind: str, tmp_path: Pat
     assert data.notes[0].endswith("x is 2 columns, a, größe; y is y")
 
 
-LED = {
-    "semicolons": (table(sep=";"), "utf-8", "", "seems to have ';' between columns; give delimiter=';'"),
-    "commas after all": (table(), "utf-8", "(delimiter=';')", "seems to have ',' between columns; give delimiter=','"),
-    "decimal commas": (
-        table(sep=";", point=","), "utf-8", "(delimiter=';')",
-        "column 'a' of .* is text, like '0,0'; .* decimal=',' if that is a decimal comma",
-    ),
-    "one of them": (
-        table(sep=";", point=","), "utf-8", "(delimiter=';', x='größe')",
-        "column 'größe' of .* is text, like '0,0'; .* decimal=','",
-    ),
-    "a mark in all columns": (
-        table().replace("-0.25", "?").replace("0.125", "?"), "utf-8", "(missing='mean')",
-        r"column 'a' of .* is text, like '\?'; .* na_values=\['\?'\] if it stands for a missing value",
-    ),
-    "a mark in one column": (
-        table().replace("-0.25", "n.d."), "utf-8", "", r"column 'größe' .* like 'n\.d\.'; .* na_values=\['n\.d\.'\]",
-    ),
-    "both": (
-        table(sep=";", point=",").replace("-0,25", "?"), "utf-8", "(delimiter=';', x='größe')",
-        r"decimal=',' if that is a decimal comma and na_values=\['\?'\]",
-    ),
-    "points where commas were said": (table(), "utf-8", "(decimal=',')", "has a, größe; say which holds the rows"),
-    "8 bits": (table(), "cp1252", "", "must be text in utf-8, but is not; .* such as encoding='cp1252'"),
-    "8 bits in the last row only": (
-        table(("a", "b", "y")).replace("männlich", "m") + "1,2,mä\n", "latin-1", "", "such as encoding='cp1252'",
-    ),
-    "UTF-16": (table(), "utf-16", "", "must be text in utf-8, but is not; .* such as encoding='utf-16'"),
-    "UTF-16 without a mark": (table(("a", "b", "y")), "utf-16-le", "", "such as encoding='utf-16'"),
-    "UTF-8 after all": (table(), "utf-8", "(encoding='ascii')", "must be text in ascii.* such as encoding='utf-8'"),
-    "no encoding": (table(), "utf-8", "(encoding='hex')", "encoding of a data set must be one that Python knows"),
-    "a remark": (
-        table(before="# exported\n"), "utf-8", "", "must name its columns, but is '# exported'; skiprows=1 in",
-    ),
-    "another remark": (
-        table(before="one\ntwo\n"), "utf-8", "(skiprows=1)", "must name its columns, but is 'two'; skiprows=2 in",
-    ),
-    "a remark with a comma": (
-        table(before="# a, b\n"), "utf-8", "", "Expected 2 columns, got 3.*skiprows=1 if a line stands before",
-    ),
+SEMICOLONS = table(sep=";", point=",")
+LED = {  # a file, its encoding, the options that are given, and words of what is said
+    "semicolons": (table(sep=";"), "utf-8", "", "single column, a;größe;y; .* delimiter=';'"),
+    "commas after all": (table(), "utf-8", "(delimiter=';')", "single column"),
+    "decimal commas": (SEMICOLONS, "utf-8", "(delimiter=';')", "column 'a' of .* is text, like '0,0'.* decimal=','"),
+    "one of them": (SEMICOLONS, "utf-8", "(delimiter=';', x='größe')", "'größe' of .* is text, like '0,0'"),
+    "a mark": (table().replace("-0.25", "?").replace("0.125", "?"), "utf-8", "(missing='mean')", r"like '\?'.*na_val"),
+    "a mark in one column": (table().replace("-0.25", "n.d."), "utf-8", "", r"column 'größe' .* like 'n\.d\.'"),
+    "points where commas were said": (table(), "utf-8", "(decimal=',')", "is text, like '0.0'"),
+    "8 bits": (table(), "cp1252", "", "cannot be read as CSV: .* encoding='cp1252'"),
+    "8 bits in the last row": (table(("a", "b", "y")).replace("männlich", "m") + "1,2,mä\n", "latin-1", "", "as CSV"),
+    "8 bits in what is not used": (table(("a", "b", "c")) + "1,2,mä\n", "latin-1", "(y='a', x='b')", "not text in utf"),
+    "UTF-16": (table(), "utf-16", "", "cannot be read as CSV: .* 'utf-16'"),
+    "UTF-16 without a mark": (table(("a", "b", "y")), "utf-16-le", "", "cannot be read as CSV"),
+    "UTF-8 after all": (table(), "utf-8", "(encoding='ascii')", "cannot be read as CSV"),
+    "no encoding": (table(), "utf-8", "(encoding='hex')", "option encoding of t.csv: must be one that Python knows"),
+    "a remark": (table(before="# exported\n"), "utf-8", "", "Expected 1 columns, got 3.*skiprows=1"),
+    "another remark": (table(before="one\ntwo\n"), "utf-8", "(skiprows=1)", "Expected 1 columns, got 3"),
+    "a remark with a comma": (table(before="# a, b\n"), "utf-8", "", "Expected 2 columns, got 3.*skiprows=1"),
     "a mark that is nowhere": (table(), "utf-8", "(na_values='-999')", "must have the text of na_values somewhere"),
-    "a mark that is no text": (table(), "utf-8", "(na_values=-999)", "na_values of a data set must be text as it"),
-    "no character": (table(), "utf-8", "(decimal='')", "decimal of a data set must be one character, but got ''"),
-    "no number of lines": (table(), "utf-8", "(skiprows=-1)", "skiprows of a data set must be a number of lines"),
-}  # fmt: skip
+    "a mark that is no text": (table(), "utf-8", "(na_values=-999)", "option na_values of t.csv"),
+    "no character": (table(), "utf-8", "(decimal='')", "option decimal of t.csv"),
+    "two characters": (table(), "utf-8", "(delimiter=';;')", "option delimiter of t.csv"),
+    "no number of lines": (table(), "utf-8", "(skiprows=-1)", "option skiprows of t.csv"),
+}
 
 
 @pytest.mark.parametrize("kind", LED)
@@ -133,9 +113,3 @@ def test_other_files_have_endings_in_any_case_too(tmp_path: Path) -> None:
     assert loaded(f"{tmp_path}/T.PARQUET(y='y')").x.shape == (24, 1)
     saved(tmp_path / "t.npz", x=np.ones((24, 2)), y=np.arange(24) % 2).rename(tmp_path / "T.NPZ")
     assert loaded(tmp_path / "T.NPZ").x.shape == (24, 2)
-
-
-def test_a_table_of_text_in_parquet_is_refused_as_before(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"v": ["1.5", "2"] * 12, "w": [0.5] * 24, "y": [0, 1] * 12}), tmp_path / "t.parquet")
-    with pytest.raises(UserError, match="column 'v' of .* is text, like '1.5'; encode it as numbers, or leave it out"):
-        loaded(tmp_path / "t.parquet")

@@ -111,7 +111,7 @@ def test_owners_and_the_split_of_the_data_are_used(library: None, tmp_path: Path
     path = saved(tmp_path / "w.npz", **wards(), split=split)
     f = made(taken(path, "flwr:Blocks(alpha=1, partition_by='owner')", clients=6))
     assert len(f.owners) == 6 and all(len(o) == 1 for o in f.owners) and (f.test.counts == 10).all()
-    with pytest.raises(UserError, match=r"this partition has 6 clients, but clients is 4; give --clients 6"):
+    with pytest.raises(UserError, match="has 6 clients, but clients is 4; give --clients 6"):
         made(taken(path, "flwr:NaturalIdPartitioner()", clients=4))
 
 
@@ -125,22 +125,14 @@ def test_owners_and_the_split_of_the_data_are_used(library: None, tmp_path: Path
         ("flwr:Blocks(0.3)", {}, "must be keyword literals"),
         ("flwr:Blocks(alpha=1", {}, "is called as flwr:DirichletPartitioner"),
         ("flwr:", {}, "is called as flwr:DirichletPartitioner"),
-        (
-            "flwr:Blocks(alpha=1, num_partitions=0)",
-            {},
-            "num_partitions of .* must be a whole number from 1 on, but got 0",
-        ),
+        ("flwr:Blocks(alpha=1, num_partitions=0)", {}, "num_partitions of .* whole number from 1 on, but got 0"),
         ("flwr:Blocks(alpha=1, seed='a')", {}, "seed of .* must be a whole number from 0 on, but got 'a'"),
-        (
-            "flwr:Blocks(alpha=1, num_partitions=4)",
-            {"clients": 5},
-            "has 4 clients, but clients was given as 5; leave it out",
-        ),
-        ("flwr:Blocks(alpha=1, partition_by='y')", {}, "must be 'label', and the data set has no owners, but got 'y'"),
+        ("flwr:Blocks(alpha=1, num_partitions=4)", {"clients": 5}, "has 4 clients, but clients was given as 5"),
+        ("flwr:Blocks(alpha=1, partition_by='y')", {}, "must be 'label', .* but got 'y'"),
         ("flwr:Blocks(alpha=-1)", {}, r"cannot divide 1797 rows: alpha must be positive$"),
-        ("flwr:NaturalIdPartitioner()", {}, "must be 'label', and the data set has no owners, but got 'owner'"),
-        ("flwr:TwicePartitioner(alpha=1)", {}, "gives one row to two clients"),
-        ("flwr:TinyPartitioner(alpha=1)", {}, "gives client 0 2 rows, and a client needs 3"),
+        ("flwr:NaturalIdPartitioner()", {}, "must be 'label', .* but got 'owner'"),
+        ("flwr:TwicePartitioner(alpha=1)", {}, "needs 3 rows that no other has, .* 190 rows twice"),
+        ("flwr:TinyPartitioner(alpha=1)", {}, "needs 3 rows .* gives client 0 2 rows"),
         ("flwr:VerticalEvenPartitioner(num_partitions=3)", {}, "unknown partitioner of flwr-datasets 'Vertical"),
     ],
 )

@@ -165,31 +165,11 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        (
-            {"a": 1, "b": 9, "c": 9},
-            "",
-            {},
-            r"^owner a has 1 row, and a client needs 3: merge or drop it \(--min-rows 3\)$",
-        ),
-        (
-            {"a": 1, "b": 9, "c": 2},
-            "",
-            {},
-            r"^owners a has 1 row, c has 2 rows, and a client needs 3: merge or drop them \(--min-rows 3\)$",
-        ),
+        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, .* 3: merge or drop it \(--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 2}, "", {}, r"^owners a has 1 row, c has 2 rows, .* drop them \(--min-rows 3\)$"),
         ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
-        (
-            {"a": 9, "b": 5},
-            "domains",
-            {"clients": 4},
-            r"^owner b has 5 rows for 2 clients, and .*: take fewer clients, or merge or drop it \(--min-rows 6\)$",
-        ),
-        (
-            {"a": 1, "b": 1, "c": 1, "d": 1},
-            "",
-            {"owners": 2, "clients": 1},
-            r"^owners [a-d] and [a-d] have 2 rows, and a client needs 3: merge or drop them",
-        ),
+        ({"a": 9, "b": 5}, "domains", {"clients": 4}, r"^owner b has 5 rows for 2 clients, .*take fewer clients, or"),
+        ({n: 1 for n in "abcd"}, "", {"owners": 2, "clients": 1}, r"^owners [a-d] and [a-d] have 2 rows, .* drop them"),
         ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, …, and a client needs 3"),
     ],
 )
@@ -236,7 +216,7 @@ def test_owners_that_only_train_or_only_test_are_named(tmp_path: Path) -> None:
     said = str(refused.value)
     assert "2 of 12 clients (clinic-10, clinic-11) have no train and no val rows" in said
     assert "10 of 12 clients (clinic-00, clinic-01, clinic-02, clinic-03, clinic-04, …) have no test rows" in said
-    assert "leave out the array split" in said and made(taken(saved(path, **arrays))).clients == 12  # as it advises
+    assert "or leave the split out" in said and made(taken(saved(path, **arrays))).clients == 12  # as it advises
 
 
 @pytest.mark.parametrize("partition", ["file", "split"])

@@ -63,23 +63,23 @@ def test_text_is_tokens_of_words_or_characters(tmp_path: Path) -> None:
 def test_a_field_of_each_row_is_named_by_its_number(tmp_path: Path) -> None:
     rows = [["1467810369", "Mon Apr 06", "NO_QUERY", "ann", text] for text in PLAY]
     leaf(tmp_path / "s" / "all_data.json", {n: (rows, [0, 1] * 6) for n in ("ann", "bob")})
-    with pytest.raises(UserError, match=r"have 5 fields like .*; name one, as in x=4"):
+    with pytest.raises(UserError, match="have fields, .*; name one, as in x=4"):
         taken(tmp_path / "s")
     assert made(taken(f"{tmp_path}/s/(x=4, text='words')")).shape == (6,)
 
 
-def test_numbers_of_rows_that_leaf_miscounts_are_told(tmp_path: Path) -> None:
+def test_numbers_of_rows_that_leaf_miscounts_do_not_count(tmp_path: Path) -> None:
     users = {n: ([[0.1, 0.2]] * 6, [0.0, 1.0] * 3) for n in ("a", "b")}  # labels of CelebA are floats
     leaf(tmp_path / "d" / "x.json", users, num_samples=[6, 85])
-    assert made(taken(tmp_path / "d")).y.dtype == np.int64
-    assert user_data.about("d/").notes == ("num_samples of 1 user is not the number of rows, which counts",)
+    f = made(taken(tmp_path / "d"))
+    assert f.y.dtype == np.int64 and len(f.y) == 12
 
 
 def test_users_only_to_test_are_named_and_may_be_split_anew(tmp_path: Path) -> None:
     rows = ([[0.1, 0.2]] * 6, [0, 1] * 3)
     leaf(tmp_path / "d" / "train" / "x.json", {"a": rows, "b": rows})
     leaf(tmp_path / "d" / "test" / "x.json", {"c": rows})
-    with pytest.raises(UserError, match=r"owner c, of 6 rows, has no train .*: give d/\(split=None\), so that"):
+    with pytest.raises(UserError, match=r"owner c, of 6 rows, has no train .*split=None\), so that"):
         made(taken(tmp_path / "d"))
     assert made(taken(f"{tmp_path}/d/(split=None)")).clients == 3
 
@@ -113,33 +113,27 @@ def pools(folder: Path) -> None:
     (folder / "sampled_data" / "a.json").write_text("{}")
 
 
-WRONG: list[tuple[Callable[[Path], Any], str]] = [
-    (text(b"{"), "all.json cannot be read as LEAF's JSON"),
-    (text(b"\xff\xfe\x00"), "all.json cannot be read as LEAF's JSON"),
-    (text(b"[" * 100_000), "all.json cannot be read as LEAF's JSON"),
-    (text(b"[1, 2]"), "needs lists users and num_samples"),
-    (text(b'{"users": [], "data": []}'), "needs lists users and num_samples"),
-    (users(users=["ann"]), "lists users and num_samples of one length"),
-    (users(users=["ann", "eve"]), "needs lists x and y of each user, but has none of 'eve'"),
-    (users(users=["ann", 7]), "has none of 7"),
-    (users(user_data=[1, 2]), "and a dictionary user_data of them"),
-    (users(users=[], num_samples=[]), "needs users with rows, but no file has any"),
-    (rows_of([[0.1, 0.2]] * 6, [0, 1]), "x of .*all.json, user bob has 6 rows and y 2"),
+JSON, UNLIKE = "all.json cannot be read as LEAF's JSON: .* it needs users, and user_data", "must all be alike, but are"
+WRONG: list[tuple[Callable[[Path], Any], str]] = [  # files, and a word of the rule that they break
+    *((text(content), JSON) for content in (b"{", b"\xff\xfe\x00", b"[" * 100_000, b"[1, 2]", b'{"users": []}')),
+    *((users(users=names), JSON) for names in (["ann"], ["ann", "eve"], ["ann", 7], [])),
+    (users(user_data=[1, 2]), JSON),
+    (rows_of([[0.1, 0.2]] * 6, [0, 1]), JSON),
     (rows_of([[0.1, float("nan")]] * 6, [0, 1] * 3), "x of .*user bob must be finite, but 6 rows are not"),
     (rows_of([[0.1, None]] * 6, [0, 1] * 3), "x of .*user bob has missing values in 6 rows"),
-    (rows_of([[0.1]] * 6, [0, 1] * 3), r"must all be alike, but users ann and bob have shape \(2,\) and shape \(1,\)"),
-    (rows_of(["text"] * 6, [0, 1] * 3), "must all be alike, but users ann and bob have shape .* and text"),
+    (rows_of([[0.1]] * 6, [0, 1] * 3), rf"{UNLIKE} .* \(2,\) in ann, .* \(1,\) in bob"),
+    (rows_of(["text"] * 6, [0, 1] * 3), f"{UNLIKE} .* in ann, text in bob"),
     (rows_of([[0.1], [0.2, 0.3]] * 3, [0, 1] * 3), "user bob is not an array: its rows differ in length"),
     (rows_of([{"a": 1}] * 6, [0, 1] * 3), "x of .*user bob"),
-    (rows_of([["a", "b"]] * 6, [0, 1] * 3), "rows of .*user bob have 2 fields like"),
+    (rows_of([["a", "b"]] * 6, [0, 1] * 3), "rows of .*user bob have fields"),
     (rows_of(["000001.jpg"] * 6, [0, 1] * 3), "names pictures .*; --dataset celeba reads CelebA's"),
     (rows_of([[0.1, 0.2]] * 6, [{"target_tokens": 1}] * 6), "must be one class per row, but is .*target_tokens"),
     (rows_of([[0.1, 0.2]] * 6, [0, None] * 3), "y of .*user bob has missing values in 3 rows"),
-    (rows_of([[0.1, 0.2]] * 6, [0.5, 1] * 3), "must be classes, but holds real numbers"),
+    (rows_of([[0.1, 0.2]] * 6, [0.5, 1] * 3), "holds real numbers"),
     (rows_of([[0.1, 0.2]] * 6, ["a", 1] * 3), "y of .*user bob must be numbers or text, but holds both"),
-    (one_part, r"has files train/\*.json, but none in test; make both, or give the folder train"),
-    (twice, "users of .* must have different names, but two are called 'ann'"),
-    (pools, "but .* has all_data, sampled_data; give .*all_data or the other"),
+    (one_part, "has files only in train"),
+    (twice, "each with a name of its own"),
+    (pools, "rows in several folders of LEAF's; give one, such as .*all_data"),
 ]
 
 

@@ -6,7 +6,6 @@ from PIL import Image
 
 from fedtune.core.errors import UserError
 from fedtune.data import user_arrays, user_pictures
-from fedtune.data.demands import enough_rows
 from fedtune.data.federation import Federation, Split
 from fedtune.data.normalising import prepared
 from fedtune.data.user_options import Options
@@ -39,25 +38,20 @@ def test_two_names_that_would_look_the_same_are_refused():
         dataset({"x": np.zeros((12, 2), np.float32), "y": names})
 
 
-def test_of_many_owners_five_are_named():
-    with pytest.raises(UserError, match="owners 0 has 1 row, 1 has 1 row, 2 .*, 4 has 1 row, …, and a client needs 3"):
-        enough_rows(np.ones(9, int), lambda i: [str(i)])
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp"])
+def test_what_is_no_picture_is_named_with_what_would_be_read(ending, tmp_path):
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"1.{ending}").write_text("no picture")
+    with pytest.raises(UserError, match=f"a/1.{ending} cannot be read as a picture.* save it as PNG, JPEG"):
+        user_pictures.read(tmp_path, Options())
 
 
 def test_pictures_of_a_split_lie_in_folders_of_classes(tmp_path):
     for place in ("train/a", "train/b", "test"):
         (tmp_path / place).mkdir(parents=True)
         Image.new("RGB", (2, 2)).save(tmp_path / place / "1.png")
-    with pytest.raises(UserError, match="test has pictures outside any class folder; put each .*, as test/a/1.png"):
-        user_pictures.read(tmp_path, Options())
-
-
-@pytest.mark.parametrize("ending", ["png", "jpg", "webp"])
-def test_what_is_no_picture_is_named_with_what_would_be_read(ending, tmp_path):
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / f"1.{ending}").write_text("no picture")
-    with pytest.raises(UserError, match=f"a/1.{ending} is not a picture that Pillow can read.*; save it as PNG, JPEG"):
+    with pytest.raises(UserError, match="test needs class folders with pictures"):
         user_pictures.read(tmp_path, Options())
 
 

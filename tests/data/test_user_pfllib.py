@@ -74,18 +74,6 @@ def test_raw_data_beside_the_files_is_neither_hashed_nor_copied(tmp_path: Path) 
     assert not (copy / "rawdata").exists() and content_hashes.digest(copy) == before
 
 
-def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedtune.data import user_pfllib
-
-    read: list[Path] = []
-    whole = user_pfllib.content
-    monkeypatch.setattr(user_pfllib, "content", lambda file: (read.append(file), whole(file))[1])
-    scenario = taken(pfllib(tmp_path / "once"))
-    for seed in range(3):
-        made(scenario, seed)
-    assert len(read) == len(set(read)) == 8
-
-
 class Harm:
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("harm",)
@@ -120,46 +108,36 @@ def config(content: Any) -> Callable[[Path], None]:
     return lambda folder: (folder / "config.json").write_text(text) and None
 
 
-NAN = np.full((6, 1, 4, 4), np.nan, np.float32)
-WRONG: list[tuple[Callable[[Path], Any], str]] = [
-    (entry(x=Harm()), r"train/1.npz may hold arrays, .* but it holds posix.mkdir; save"),
+FILE, CLIENTS = r"train/1.npz cannot be read as PFLlib's: .*it needs a dictionary", "needs training and test rows"
+CONFIG = "config.json cannot be read as PFLlib's"
+IMAGES = np.zeros((6, 1, 4, 4), np.float32)
+WRONG: list[tuple[Callable[[Path], Any], str]] = [  # damage, and a word of the rule
+    (entry(x=Harm()), r"train/1.npz cannot be read .* it holds posix.mkdir"),
     (entry(x=np.array([Harm()] * 6, object)), "it holds posix.mkdir"),
-    (entry(y=None), "train/1.npz needs a dictionary of x and y in an array called data"),
-    (entry(x=None, y=None), "needs a dictionary of x and y in an array called data"),
-    (entry(y=np.arange(5) % 3), "as many labels as rows, but x has 6 and y 5"),
-    (entry(x=NAN), "x of .*train/1.npz must be finite, but 6 rows are not"),
-    (entry(x=np.zeros((6, 1, 4, 5), np.float32)), r"must all be alike, but those of .*1.npz are .*\(1, 4, 5\)"),
-    (entry(x=np.zeros((6, 1, 4, 4), np.uint8)), "must all be alike, but those of .*1.npz are uint8"),
-    (entry(x=np.array(list("abcdef"))), "x of .*1.npz must be numbers, but is text"),
-    (entry(x=np.zeros((6, 1, 4, 4), complex)), "it holds an array of type 'c16'"),
+    *((entry(**changes), FILE) for changes in ({"y": None}, {"x": None, "y": None}, {"y": np.arange(5) % 3},
+                                               {"x": 3.0}, {"x": [], "y": []}, {"x": IMAGES.astype(complex)})),
+    (entry(x=IMAGES * np.nan), "x of .*train/1.npz must be finite, but 6 rows are not"),
+    (entry(x=np.zeros((6, 1, 4, 5), np.float32)), r"must all be alike, .*\(1, 4, 5\) in .*1.npz"),
+    (entry(x=IMAGES.astype(np.uint8)), "must all be alike, .* u of .*1.npz"),
+    (entry(x=np.array(list("abcdef"))), "x of .*1.npz must be numbers"),
     (entry(x=[[1, 2], [1], [2], [3], [4], [5]]), "x of .*1.npz is not an array: its rows differ in length"),
-    (entry(x=3.0), "x of .*1.npz must be an array or a list, but is a float"),
-    (entry(x=[], y=[]), "every client needs rows, but .*train/1.npz has none"),
-    (entry(y=np.array([0, 1, 2, 3, 1, 1])), "config.json says 3 classes, so labels are 0 to 2, but one is 3"),
+    (entry(y=np.array([0, 1, 2, 3, 1, 1])), "config.json says 3 classes, .* so labels are 0 to 2, but one is 3"),
     (entry(y=np.array([0, -1, 2, 0, 1, 1])), "y of .* must be classes from 0 on, but has -1"),
-    (entry(y=np.array([0.5, 1, 2, 0, 1, 1])), "y of .* must be classes, but holds real numbers"),
+    (entry(y=np.array([0.5, 1, 2, 0, 1, 1])), "holds real numbers"),
     (entry(y=np.eye(6)), r"y of .*1.npz must be one class per row, but has shape \(6, 6\)"),
     (entry(y=np.array([0, np.nan, 2, 0, 1, 1])), "y of .* must have a value for every row"),
-    (raw(b""), "train/1.npz cannot be read"),
-    (raw(b"no zip at all"), "train/1.npz cannot be read"),
-    (cut, "train/1.npz cannot be read"),
-    (arrays(data=np.zeros(3)), "needs a dictionary of x and y in an array called data"),
+    *((damage, "train/1.npz cannot be read") for damage in (raw(b""), raw(b"no zip at all"), cut)),
+    *((arrays(data=value), FILE) for value in (np.zeros(3), np.array([1, "a"], object))),
     (arrays(x=np.zeros((3, 2)), y=np.zeros(3)), "cannot be read as PFLlib's: .*no item named 'data.npy'"),
-    (arrays(data=np.array([1, "a"], object)), "needs a dictionary of x and y in an array called data"),
-    (lambda f: (f / "test" / "1.npz").unlink(), "training and test rows, .*test/1.npz is missing"),
-    (lambda f: (f / "train" / "3.npz").unlink(), "training and test rows, .*train/3.npz is missing"),
-    (lambda f: [(f / s / "1.npz").unlink() for s in ("train", "test")], "without gaps, but .*train/1.npz is missing"),
-    (lambda f: (f / "train" / "0.npz").rename(f / "train" / "a.npz"), "without gaps, but .*train/0.npz is missing"),
-    (lambda f: (f / "train" / "0.npz").rename(f / "train" / "00.npz"), "without gaps, but .*train/0.npz is missing"),
-    (lambda f: [g.unlink() for g in (f / "test").iterdir()], "training and test rows, .*test/0.npz is missing"),
-    (config({"num_clients": 9}), "config.json says 9 clients, but there are files of 4"),
-    (config({"num_classes": 1}), "must say how many classes there are, but says 1"),
-    (config({"num_classes": 10**9}), "must say how many classes there are, but says 1000000000"),
+    *((lambda f, name=name: (f / name).unlink(), f"{CLIENTS}, .*{name} is missing")
+      for name in ("test/1.npz", "train/3.npz")),
+    (lambda f: (f / "train" / "0.npz").rename(f / "train" / "00.npz"), "without gaps, .*train/0.npz is missing"),
+    (lambda f: [g.unlink() for g in (f / "test").iterdir()], f"{CLIENTS}, .*test/0.npz is missing"),
+    (config({"num_clients": 9}), r"as many as config.json says \(9\), but there are 4"),
+    *((config({"num_classes": count}), "of 2 to 100000") for count in (1, 10**9)),
     (config({"num_classes": "ten"}), "num_clients and num_classes must be whole numbers"),
-    (config("{"), "config.json cannot be read as PFLlib's"),
-    (config([1, 2]), "config.json cannot be read as PFLlib's"),
-    (config("[" * 100_000), "config.json cannot be read as PFLlib's"),
-]
+    *((config(content), CONFIG) for content in ("{", [1, 2], "[" * 100_000)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("i", range(len(WRONG)))
@@ -176,11 +154,11 @@ def test_a_wrong_folder_is_refused_in_a_line_that_names_the_file(i: int, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("(shape=(4, 5))", r"as many entries as a row of .*, 16 numbers, but \(4, 5\) has 20"),
-        ("(shape='4x4')", "the option shape of a data set must be 1 to 3 whole numbers, but got '4x4'"),
-        ("(shape=(0, 4))", "shape of a data set must be 1 to 3 whole numbers"),
+        ("(shape=(4, 5))", r"shape must have the 16 numbers of a row of .*, but is \(4, 5\)"),
+        ("(shape='4x4')", "the option shape of MNIST/: .* but got '4x4'"),
+        ("(shape=(0, 4))", "the option shape of MNIST/"),
         ("(shap=(4, 4))", "unknown option of MNIST/ 'shap': did you mean 'shape'"),
-        ("(split=3)", "the option split of a data set must be a column's name, but got 3"),
+        ("(split=3)", "the option split of MNIST/: .* but got 3"),
         ("(shape=os.sep)", "options after a name must be keyword literals"),
         ("(y='label')", "unknown option of MNIST/ 'y'"),
     ],
