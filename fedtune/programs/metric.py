@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
+import regex
 from pydantic import AfterValidator, ConfigDict, with_config
 
 from fedtune.core.errors import UserError, unknown
@@ -19,6 +20,7 @@ TAKEN = {
     *("training_iteration", "time_total_s", "time_this_iter_s", "date", "pid", "hostname", "node_ip", "error"),
     *("iterations_since_restore", "time_since_restore", "should_checkpoint", "experiment_tag", "checkpoint_dir_name"),
 }
+FUZZY = re.compile(r"(?<!\\)(?<!\\N)\{(?!\d*,?\d*\})")  # a brace that is one for `re`; regex would allow errors there
 NEEDLE = re.compile(r"(?<![A-Za-z])[Tt]est|TEST|(?<=[a-z])Test")  # the word test, but not contest or latest
 
 
@@ -33,8 +35,9 @@ def _pattern(text: str) -> str:
     """A regular expression with one group around the number, and perhaps a group of name `round`."""
     example = "for example 'acc: ([0-9.]+)'"
     try:
-        found = re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
+        re.compile(text)  # what is one for Python only: regex knows more
+        found = compiled(text)
+    except (re.error, regex.error, RecursionError, OverflowError) as error:
         raise refused(text, "a regular expression", f"{error}; {example}") from None
     if (numbers := found.groups - ("round" in found.groupindex)) != 1:
         rule = f"a regular expression with one group (…), around the number, but it has {numbers}"
@@ -98,3 +101,8 @@ def settled(name: str, m: ProgramMetric, file: str | None, is_text: bool) -> Pro
     worst = known.worst if known and known.goal == "max" and m.worst is None else m.worst
     mode: Any = m.mode or (known and known.goal) or None
     return replace(m, name=name, column=m.column or (name if file and not m.pattern else None), mode=mode, worst=worst)
+
+
+def compiled(pattern: str) -> regex.Pattern[str]:
+    """A pattern of the user's, whose search of a line can be ended, unlike one of `re`."""
+    return regex.compile(FUZZY.sub(r"\{", pattern), regex.VERSION0)

@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import regex
+
 from fedtune.core.errors import Diverged, UserError, unknown
 from fedtune.core.metrics import limits
 from fedtune.core.terminal import several
-from fedtune.programs.metric import ProgramMetric
+from fedtune.programs.metric import ProgramMetric, compiled
 from fedtune.programs.output import shown
 from fedtune.programs.program_file import Program
 
@@ -29,6 +31,8 @@ MINUS = re.compile(r"(?:^|[^\w)\]])[-\u2212]$")  # a sign before a group, and no
 NAMES_ROUND = re.compile(r"(?:(?!best).)*?(?<![a-z])round(?: number)?\W{0,3}(\d{1,9})\b", re.IGNORECASE)
 NOT_FINITE = re.compile(r"(?<![A-Za-z])[+-]?(?:nan|inf(?:inity)?)(?![A-Za-z])", re.IGNORECASE)
 STAND_INS = ("0.5", *(f"{number:.{digits}f}" for number in (0.5, 50.5) for digits in range(7)))  # for nan and inf
+
+LONGEST = 1.0  # seconds of computing in which a pattern must be done with a line
 
 _JSON = json.JSONDecoder()
 
@@ -233,14 +237,14 @@ class Pattern:
     def __init__(self, m: ProgramMetric) -> None:
         """m: a metric that has one."""
         assert m.pattern
-        self.metric, self._pattern = m, re.compile(m.pattern)
+        self.metric, self._pattern = m, compiled(m.pattern)
         self._round = "round" in self._pattern.groupindex
         self._group = 2 if self._pattern.groupindex.get("round") == 1 else 1  # that holds the number
 
     def found(self, line: str) -> list[Figure]:
         """The figures in a line."""
         tried = line if len(line) <= SEARCHED else line[:SEARCHED].rpartition(" ")[0]  # whose last word may be cut
-        found = list(self._pattern.finditer(tried))
+        found = self._matches(tried)
         if NOT_FINITE.search(tried) and not any(NUMBER.fullmatch(m[self._group] or "") for m in found):
             if unusual := self._not_finite(tried):
                 return unusual
@@ -248,7 +252,7 @@ class Pattern:
             self._require_whole(match, tried)
         return [self._figure(m, m[self._group] or "", m.span(self._group), line) for m in found]
 
-    def _figure(self, match: re.Match[str], value: str, at: tuple[int, int], line: str) -> Figure:
+    def _figure(self, match: regex.Match[str], value: str, at: tuple[int, int], line: str) -> Figure:
         return Figure(self.metric, value, match["round"] if self._round else None, line, at)
 
     def _not_finite(self, line: str) -> list[Figure]:
@@ -259,13 +263,21 @@ class Pattern:
             for word in words:
                 places[word.start() + shift] = word
                 shift += len(digits) - len(word[0])
-            matches = [m for m in self._pattern.finditer(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
+            matches = [m for m in self._matches(NOT_FINITE.sub(digits, line)) if m[self._group] == digits]
             found = [(m, places[m.start(self._group)]) for m in matches if m.start(self._group) in places]
             if found:
                 return [self._figure(m, word[0], word.span(), line) for m, word in found]
         return []
 
-    def _require_whole(self, match: re.Match[str], line: str) -> None:
+    def _matches(self, line: str) -> list[regex.Match[str]]:
+        try:
+            return list(self._pattern.finditer(line, timeout=LONGEST, concurrent=True))
+        except TimeoutError:
+            rule = f"must find its figure within {LONGEST:g} second, but did not in {shown(line)!r}"
+            advice = "repeat nothing that may be repeated in several ways, as (a+)+ or (a|aa)+ may"
+            raise UserError(f"the pattern of {self.metric.name} {rule}; {advice}") from None
+
+    def _require_whole(self, match: regex.Match[str], line: str) -> None:
         """UserError if the group took a part of a number only: 1.2 of 1.2e-05, or 0.5 of -0.5."""
         begin, end = match.span(self._group)
         if begin < end and (MORE_OF_IT.match(line, end) or MINUS.search(line[max(0, begin - 2) : begin])):

@@ -118,6 +118,24 @@ def test_a_figure_of_test_rows_may_be_anything(tmp_path: Path) -> None:
     assert str(found[0]["test_acc"]) == "nan"
 
 
+@pytest.mark.parametrize("pattern", ["(?:val_acc |(?:a|aa)+$)([0-9.]+)", "(?:val_acc |(?:a|a)+b)([0-9.]+)"])
+def test_a_line_that_a_pattern_cannot_be_done_with_is_refused(tmp_path: Path, pattern: str) -> None:
+    program = made(tmp_path, "true", f"[metrics.val_acc]\npattern = '{pattern}'\n")
+    maker = RowMaker(program, program.selectable())
+    maker.line("val_acc 0.5")
+    with pytest.raises(UserError, match="val_acc must find its figure within 1 second, but did not in 'aaaaaa"):
+        maker.line("a" * 80)
+    assert maker.complete == [(1, {"val_acc": 0.5})]
+
+
+def test_a_pattern_means_what_it_means_to_python(tmp_path: Path) -> None:
+    braces = "[metrics.val_acc]\npattern = 'a{e} \\{x{2} [{]i} acc: ([0-9.]{1,4})'\n"
+    assert accuracies(rows(tmp_path, braces, "a{e} {xx {i} acc: 0.51")) == [0.51]
+    assert rows(tmp_path, braces, "b {xx {i} acc: 0.51") == []
+    fast = "[metrics.val_acc]\npattern = '(?:val_acc |(?:a+)+$)([0-9.]+)'\n"
+    assert accuracies(rows(tmp_path, fast, "val_acc 0.5\n" + "a" * 60 + "\nval_acc 0.6")) == [0.5, 0.6]
+
+
 EVERY = f"report_every = 5\n{ONE}"
 
 

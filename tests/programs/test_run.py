@@ -43,6 +43,15 @@ def fails(program: Program, folder: Path, kind: type[BaseException] = UserError)
 # --- rows
 
 
+def test_rows_before_a_line_that_cannot_be_matched_count(folder: Path) -> None:
+    more = "[metrics.val_acc]\npattern = '(?:acc: |(?:a|aa)+$)([0-9.]+)'\n"
+    run = start(python(folder, ROUNDS.replace("print", "print('a' * 80) if i == 3 else print"), more), folder)
+    assert [run.step()["val_acc"], run.step()["val_acc"]] == [0.1, 0.2]
+    with pytest.raises(UserError, match="the pattern of val_acc must find its figure within 1 second"):
+        run.step()
+    assert processes(folder) == []
+
+
 def test_rows_come_round_by_round(folder: Path) -> None:
     run = start(python(folder, ROUNDS), folder)
     assert (run.round, run.rounds) == (0, 3)
