@@ -39,7 +39,7 @@ def shown(folder: Path, trials: dict[str, dict[str, Any]], **record: Any) -> lis
         row = {"trial_id": name, "training_iteration": 2, "complete": True, "config": {"lr": 0.5}} | last
         (folder / f"gfpl-{name}" / "result.json").write_text(json.dumps(row) + "\n")
     page = console(width=150, file=io.StringIO(), record=True)
-    page.print(status.shown(overview.read(folder)))
+    page.print(status.shown(overview.Reader().read(folder)))
     return [" ".join(line.split()) for line in page.export_text().splitlines()]
 
 
@@ -93,22 +93,24 @@ def log(folder: Path, rounds: int, **more: Any) -> str:
 
 def test_a_log_that_grows_is_read_on_and_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     whole = log(tmp_path, 9)
-    file, followed = tmp_path / "gfpl-a" / "result.json", Followed(tmp_path, "training_iteration", [2.0, 4.0])
+    file, followed = tmp_path / "gfpl-a" / "result.json", Followed(tmp_path)
     for end in (*range(0, len(whole), 40), len(whole)):
         file.write_text(whole[:end])
-        seen = [row["training_iteration"] for row in followed.rows().get("a", [])]
+        seen = [row["training_iteration"] for row in followed.rows("training_iteration", [2.0, 4.0]).get("a", [])]
         done = whole[:end].count("\n")
         assert seen == sorted({*[r for r in (2, 4) if r <= done], *[done] * bool(done)})
 
 
 def test_a_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     log(tmp_path, 5)
-    followed = Followed(tmp_path, "training_iteration", [])
-    followed.rows()
+    followed = Followed(tmp_path)
+    followed.rows("training_iteration", [])
     log(tmp_path, 7, val_acc=0.25)  # longer, and of other numbers: as population based training does
-    assert [(row["training_iteration"], row["val_acc"]) for row in followed.rows()["a"]] == [(7, 0.25)]
+    assert [(row["training_iteration"], row["val_acc"]) for row in followed.rows("training_iteration", [])["a"]] == [
+        (7, 0.25)
+    ]
     log(tmp_path, 2)
-    assert [row["training_iteration"] for row in followed.rows()["a"]] == [2]
+    assert [row["training_iteration"] for row in followed.rows("training_iteration", [])["a"]] == [2]
 
 
 def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_
     rows[-1]["diverged"] = True
     (tmp_path / "gfpl-a").mkdir()
     (tmp_path / "gfpl-a" / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    kept = Followed(tmp_path, "training_iteration", [2.0]).rows()["a"]
+    kept = Followed(tmp_path).rows("training_iteration", [2.0])["a"]
     assert [row["training_iteration"] for row in kept] == [2, 3, 5, 6]
 
 
@@ -131,9 +133,9 @@ def test_a_choice_by_more_seeds_tells_how_far_it_is(tmp_path: Path) -> None:
                 files.choice_folder.mkdir(exist_ok=True)
                 for i in range(done):
                     (files.choice_folder / f"{i}.json").write_text("{}")
-            said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+            said.append([line for line in overview.Reader().read(tmp_path).lines if "more seeds" in line])
         files.final_folder.mkdir()
-        said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+        said.append([line for line in overview.Reader().read(tmp_path).lines if "more seeds" in line])
     words = "the best trials are trained on more seeds:"
     assert said == [[], [f"{words} 0 of 6 runs done"], [f"{words} 4 of 6 runs done"], []]
 
@@ -144,10 +146,10 @@ def test_what_a_worker_does_stands_in_its_trials_last_round(tmp_path: Path) -> N
     files.write("running", **RECORD)
     log(tmp_path, 1, **more)
     with files.lock():
-        found = overview.read(tmp_path)
+        found = overview.Reader().read(tmp_path)
     assert isinstance(found, overview.SearchStatus) and not found.over
     assert found.workers == [overview.Worker("a", "node, process 7", 1, 1.5, 100.0)]
-    assert overview.read(tmp_path).state.startswith(overview.GONE), "without the lock"
+    assert overview.Reader().read(tmp_path).state.startswith(overview.GONE), "without the lock"
 
 
 def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
         shown(tmp_path / name, {"a": {"val_acc": 0.5}}, algorithm="local")
     RunFiles(tmp_path, COMPARISON).write("finished", algorithms=["local"], searches=2, control=[])
     page = console(width=150, file=io.StringIO(), record=True)
-    page.print(status.shown(overview.read(tmp_path)))
+    page.print(status.shown(overview.Reader().read(tmp_path)))
     lines = [line.strip() for line in page.export_text().splitlines()]
     for name in folders:
         assert any(line.startswith(f"{name}: local, ") for line in lines) and f"{name}: highest last val_acc" in lines
