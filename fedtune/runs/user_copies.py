@@ -34,21 +34,19 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
-        elif _size(data := user_files.path_of(file.name)) <= LARGEST:  # an earlier copy may be incomplete
-            for one, there in copies.copied(data, copy).items():
-                there.parent.mkdir(parents=True, exist_ok=True)
-                if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
-                    shutil.copyfile(one, there)
+            continue
+        copied = copies.copied(user_files.path_of(file.name), copy)
+        if sum(one.stat().st_size for one in copied if one.is_file()) > LARGEST:
+            continue
+        for one, there in copied.items():  # an earlier copy may be incomplete
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
+                shutil.copyfile(one, there)
 
 
 def _beside(own: Path, name: str, digest: str) -> Path:
     """The copy of a module whose name another one has, from another folder."""
     return own / digest[:8] / name
-
-
-def _size(path: Path) -> int:
-    """The size of a file or of a folder's files, in bytes."""
-    return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[UserFile, ...]:
@@ -83,9 +81,9 @@ def require_own(run: Path, why: str) -> None:
 def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
     """The file of a record's entry, with its copy's content; UserError if the copy has changed."""
     try:
-        name, digest = str(entry["name"]), str(entry["sha256"])
-        file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
-    except (KeyError, TypeError, ValueError) as error:
+        name, digest = entry["name"], entry["sha256"]
+        file = UserFile(name, entry["path"], digest, None, entry.get("about", {}))
+    except KeyError as error:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
     own = RunFiles(run).own_folder
     copy = other if (other := _beside(own, name, digest)).is_file() else own / name
@@ -96,20 +94,15 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
                 raise UserError(f"{copy} is a copy of {file.path}, but it was changed; restore or remove it")
             copies.register(digest, copy)
         return file
-    if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():
-        return _without_copy(run, file)
+    if ".." in Path(name).parts or Path(name).is_absolute() or not copy.is_file():  # data, or code at its old place
+        try:
+            return file._replace(content=Path(file.path).read_bytes() if name.endswith(".py") else None)
+        except OSError as error:
+            why = f"{run} was made with {file.path}, but neither it nor its copy exists; restore it"
+            raise UserError(why) from error
     content = copy.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise UserError(
             f"{copy} is the copy of {file.path} that the run was made with, but it was changed; start a new run"
         )
-    return file._replace(content=content)
-
-
-def _without_copy(run: Path, file: UserFile) -> UserFile:
-    """The file if there is no copy: data, or code that is read from its original path."""
-    try:
-        content = Path(file.path).read_bytes() if file.name.endswith(".py") else None
-    except OSError as error:
-        raise UserError(f"{run} was made with {file.path}, but neither it nor its copy exists; restore it") from error
     return file._replace(content=content)

@@ -189,20 +189,3 @@ def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
         run.record_file.write_text(json.dumps({"format": FORMAT, "scenario": scenario}))
         with pytest.raises(UserError, match="missing or damaged"):
             run.scenario  # noqa: B018
-
-
-@pytest.mark.parametrize("code", [(), ("/x/mine.py", "/x/net.py")])
-def test_a_worker_that_died_is_told_with_the_code_that_ran_in_it(code, tmp_path, monkeypatch, capsys):
-    from types import SimpleNamespace
-
-    from fedtune.runs import disk
-    from fedtune.user_code import user_errors
-
-    monkeypatch.setattr(user_errors, "PATHS", set(code))
-    died = "The actor is dead because its worker process has died. \x1b[2J"
-    (tmp_path / "error.txt").write_text(f"Failure # 1\n{died}\n")
-    trial = SimpleNamespace(trial_id="t", local_path=tmp_path)
-    disk.DiskWatch(tmp_path).on_trial_error(0, [], trial)
-    said = capsys.readouterr().err
-    named = "its process ended or crashed, and mine.py, net.py of yours ran in it; Ray says: "
-    assert said == f"note: trial t failed: {named if code else ''}{died[:-4]}\\x1b[2J\n"
