@@ -205,13 +205,7 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path,
-    workload: Workload,
-    scenario: str,
-    best: pd.Series,
-    budget: Budget,
-    goal: Goal = BY_ACCURACY,
-    **how: Any,
+    run: Path, workload: Workload, scenario: str, best: pd.Series, budget: Budget, goal: Goal = BY_ACCURACY, **how: Any
 ) -> dict[str, Any]:
     """Write best.yaml: everything that `fedtune run --config` needs to train the configuration again, and how it was
     found.

@@ -112,11 +112,7 @@ class Found(NamedTuple):
 
 
 def search_and_check(
-    s: StartedSearch,
-    run: RunFiles,
-    watch: disk.DiskWatch,
-    resumed: bool,
-    tools: Sequence[trackers.TrialLogger] = (),
+    s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger] = ()
 ) -> int:
     """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
     p = s.plan
@@ -146,11 +142,7 @@ def search_and_check(
 
 
 def _search(
-    s: StartedSearch,
-    run: RunFiles,
-    watch: disk.DiskWatch,
-    resumed: bool,
-    tools: Sequence[trackers.TrialLogger],
+    s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger]
 ) -> Found:
     """Train the trials, and write and show the tables that they give."""
     p, began = s.plan, time.monotonic()

@@ -10,7 +10,7 @@ import pytest
 
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json, write_whole
+from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.plan import require_folder
 
@@ -20,6 +20,7 @@ KEPT = Path(__file__).parent / "kept"
 def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFiles(tmp_path / "run")
     run.add(trials=3)
+    run.write("failed", reason="disk")  # what is said in writing holds for that time only
     run.write("running")
     assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
 
@@ -30,13 +31,6 @@ def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="the power went"):
         run.write("finished")
     assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
-
-
-def test_what_is_said_in_writing_holds_for_that_time_only(tmp_path: Path) -> None:
-    run = RunFiles(tmp_path)
-    run.write("failed", reason="disk")
-    run.write("running")
-    assert run.record == {"format": FORMAT, "state": "running"}
 
 
 @pytest.mark.parametrize(
@@ -145,11 +139,6 @@ def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
             require_folder(tmp_path, name, name)
     with pytest.raises(UserError, match="another run just created .*; give another --name"):
         run.make()
-
-
-def test_a_text_is_written_whole(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.yaml", "a: é\n")
-    assert (tmp_path / "a.yaml").read_text() == "a: é\n" and [f.name for f in tmp_path.iterdir()] == ["a.yaml"]
 
 
 def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import yaml
 
 from fedtune.core.errors import UserError
 from fedtune.runs import frames, logs, reading, schema
-from fedtune.runs.files import RunFiles
 
 KEPT = Path(__file__).parent / "kept"
 RECORD = "run.json"
@@ -21,13 +20,10 @@ EXAMPLE = Path(__file__).parents[2] / "analysis" / "example"
 
 
 @pytest.mark.parametrize("file", [*EXAMPLE.glob("*/run.json"), *EXAMPLE.glob("*/compare.json")])
-def test_records_are_read_as_they_are(file: Path) -> None:
+def test_records_and_best_configurations_are_read_as_they_are(file: Path) -> None:
     assert reading.record(file) == json.loads(file.read_text())
-
-
-def test_a_best_configuration_is_read_as_it_is() -> None:
-    file = EXAMPLE / "search" / "best.yaml"
-    assert reading.best(file) == yaml.safe_load(file.read_text())
+    best = file.with_name("best.yaml")
+    assert not best.exists() or reading.best(best) == yaml.safe_load(best.read_text())
 
 
 @pytest.mark.parametrize(
@@ -69,21 +65,6 @@ def test_an_entry_of_another_kind_is_named(entry: str, value: Any, why: str) -> 
 
 def test_what_is_not_declared_passes() -> None:
     assert schema.checked(RECORD, {"of a later version": [{"a": 1}]}) == {"of a later version": [{"a": 1}]}
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{" * 3, "Expecting"),
-        ("[]", "not a mapping"),
-        ('{"seed": ' + "9" * 5000 + "}", "Exceeds the limit"),
-    ],
-    ids=["cut", "list", "digits"],
-)
-def test_a_damaged_record_is_named(text: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UserError, match=f"run.json is missing or damaged .*{why}"):
-        RunFiles(tmp_path).record  # noqa: B018
 
 
 @pytest.mark.parametrize("text", ["? [a]\n: 1", "a: 2001-99-99", "- 1", "!!python/object:os.x {}", "\t"])

@@ -38,16 +38,14 @@ OTHER_DRAWS = 10**6  # added to a searcher's seed
 class ComparisonPlan:
     """A comparison that has been checked and can start.
 
-    plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
-            space
-    repeats the plans of its other searches, which differ from the first in their seeds
-    control the plainest algorithm, and the name under which it is searched once more with other draws; or ()
+    searches of the first, second, … search of every algorithm: plans by algorithm, in the order of --algos; they differ
+             only in algorithm and space, and from number to number in their seeds
+    control  the plainest algorithm, and the name under which it is searched once more with other draws; or ()
     """
 
     options: ComparisonOptions
     folder: Path
-    plans: dict[str, SearchPlan]
-    repeats: tuple[dict[str, SearchPlan], ...] = ()
+    searches: tuple[dict[str, SearchPlan], ...]
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
     before: int = 0  # trials of each search before its ranges were widened
@@ -59,9 +57,9 @@ class ComparisonPlan:
         return next(iter(self.plans.values()))
 
     @property
-    def searches(self) -> tuple[dict[str, SearchPlan], ...]:
-        """The plans of all searches: of each number, by algorithm."""
-        return self.plans, *self.repeats
+    def plans(self) -> dict[str, SearchPlan]:
+        """Those of the first searches, by algorithm."""
+        return self.searches[0]
 
     @property
     def every(self) -> list[SearchPlan]:
@@ -169,13 +167,13 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    repeats = [
+    numbered = [
         {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
     tested = tuple(b for b in baselines if b in plans)
-    made = ComparisonPlan(options=options, folder=folder, plans=plans, repeats=tuple(repeats), baselines=tested)
-    made = _with_control(made) if options.control and repeats else made
+    made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+    made = _with_control(made) if options.control and numbered else made
     for line in comparison_text.unlike(made.unlike, options.preset):
         say(f"note: {line}")
     user_files.register(made.own)
@@ -198,8 +196,8 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
         )
         return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since, draws=p.draws)
 
-    plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
+    searches = tuple({name: wider(name, p) for name, p in of.items()} for of in c.searches)
+    return dataclasses.replace(c, searches=searches, before=before, widened=tuple(extended.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -327,8 +325,8 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
         return {**of, name: _repeated_plan(of[plainest], search, OTHER_DRAWS)}
 
-    plans, *repeats = (twice(k, of) for k, of in enumerate(c.searches))
-    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), control=(plainest, name))
+    searches = tuple(twice(k, of) for k, of in enumerate(c.searches))
+    return dataclasses.replace(c, searches=searches, control=(plainest, name))
 
 
 def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:

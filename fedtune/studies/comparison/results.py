@@ -13,7 +13,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
 from fedtune.core.statistics import interval
-from fedtune.core.terminal import command_line, several
+from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
@@ -102,7 +102,7 @@ class Results:
     @property
     def title(self) -> str:
         """Which algorithms were compared, and where."""
-        return f"{text.who(reading.compared_in(self.record))} on {scenario_words(self.record)}"
+        return f"{few(reading.compared_in(self.record))} on {scenario_words(self.record)}"
 
     @property
     def sentences(self) -> list[str]:

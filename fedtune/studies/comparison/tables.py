@@ -59,7 +59,7 @@ COLUMNS: dict[str, str] = {
 }
 
 FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
-    "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
+    "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both"
 }
 MEANS = {  # columns that are means over the runs of the tuned configuration
     "clients_std": "test_acc_std",

@@ -19,15 +19,9 @@ from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
-NAMED = 7  # algorithms that a title names
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
-
-
-def who(algorithms: Sequence[str]) -> str:
-    """The algorithms' names, or their number if the names would fill a title."""
-    return ", ".join(algorithms) if len(algorithms) <= NAMED else f"{len(algorithms)} algorithms"
 
 
 ONE_SEARCH = (
@@ -124,12 +118,7 @@ def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
     ]
     named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
-
-
-def _some(names: Sequence[str], of: int) -> str:
-    """Algorithms by name, or how many of all there are if the names would fill a sentence."""
-    return listed(names) if len(names) <= NAMED else f"{len(names)} of {several(of, 'other algorithm')}"
+    return [f"{listed(names)} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
 
 
 def listed(names: Sequence[object]) -> str:
