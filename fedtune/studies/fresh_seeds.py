@@ -70,8 +70,7 @@ def evaluate(
     """Train the default and the best configurations of each search on fresh seeds.
 
     Returns a row per algorithm, search, candidate and seed; a row per round of each; a row per client of each (see
-    tables.CLIENTS); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
-    the default.
+    tables.CLIENTS); and the outcomes of the runs.  One run may serve two candidates, when the best is the default.
 
     Among a search's candidates, the one with the best mean of the objective on the fresh seeds is `chosen`; no test
     figure is used.  But validation and test accuracy of a run are correlated, so with more than one candidate the test

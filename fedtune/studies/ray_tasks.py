@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,15 +89,19 @@ def run_all(
     some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
     at = Place(folder and RunFiles(folder).outputs_folder, cpus=cpus, gpus=gpus, retries=RETRIES)
     outcomes, commit = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective), provenance.commit()
-    for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
-        done[run.label] = outcome._replace(commit=commit)
-        if folder:
-            write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
-        for note in outcome.notes:
-            say(f"note: {run.label}: {note}")
-    if runs and all(
-        outcome.reason.startswith(FAILED) for outcome in done.values()
-    ):  # more likely to be mended than luck
+    showing: Any = progress(title) if left else nullcontext()
+    with showing as bar:
+        task = bar and bar.add_task("", total=len(runs), completed=len(done))
+        for run, outcome in outcomes:
+            done[run.label] = outcome._replace(commit=commit)
+            if folder:
+                write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
+            for note in outcome.notes:
+                say(f"note: {run.label}: {note}")
+            bar.update(task, advance=1, description=run.label)
+            if bar.disable:  # in no terminal
+                say(f"note: {title}: {len(done)} of {len(runs)} done ({run.label})")
+    if runs and all(o.reason.startswith(FAILED) for o in done.values()):  # more likely to be mended than bad luck
         for run in runs if folder else ():
             outcome_file(folder, run, budget).unlink(missing_ok=True)  # type: ignore[arg-type]
         first = done[runs[0].label].reason.removeprefix(FAILED)
@@ -259,22 +264,6 @@ def _slots(cpus: float, gpus: float) -> int:
     have = ray.cluster_resources()
     fits = have["CPU"] / cpus
     return max(1, int(min(fits, have.get("GPU", 0) / gpus) if gpus else fits))
-
-
-def _with_progress(
-    outcomes: Iterable[tuple[RunTask, Outcome]], title: str, done: int, total: int
-) -> Iterator[tuple[RunTask, Outcome]]:
-    """Pass outcomes on and show the progress, if there is anything to do: a bar in a terminal, lines elsewhere."""
-    if done == total:
-        return
-    with progress(title) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        for run, outcome in outcomes:
-            yield run, outcome
-            done += 1
-            bar.update(task, advance=1, description=run.label)
-            if bar.disable:
-                say(f"note: {title}: {done} of {total} done ({run.label})")
 
 
 def outcome_file(folder: Path, run: RunTask, budget: Budget | None = None) -> Path:

@@ -118,14 +118,14 @@ class Results:
         if rows.empty or rows["tuned"].isna().all():
             return "", ""
         row = rows.iloc[0] if "metric" in rows else rows.loc[rows["tuned"].idxmax()]  # the best stands first
-        within = limits(row["metric"] if "metric" in rows else "test_acc")
+        within = limits(row.get("metric", "test_acc"))
         tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
         return f"{row['algorithm']} {tuned}", default
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
-        lines = text.unlike(self.record.get("unlike") or [], (self.record.get("options") or {}).get("preset"))
-        lines += [f"ranges were widened: {why}" for why in self.record.get("widened") or []]
+        lines = text.unlike(self.record.get("unlike", []), self.record.get("options", {}).get("preset"))
+        lines += [f"ranges were widened: {why}" for why in self.record.get("widened", [])]
         if self.evaluations.empty:
             return lines
         return [*lines, *text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared)]
