@@ -136,11 +136,10 @@ def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
     how, rounds = trial_statuses(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
     rows = []
-    for trial in how:
+    for trial, status in how.items():
         last = logged[trial][-1] if trial in logged else {}
-        row: dict[str, Any] = {"trial": trial, "status": how[trial], "reason": str(last.get("reason") or "")}
-        row |= {CONFIG + n: v for n, v in (last.get("config") or {}).items()}
-        rows.append(row | tables.trial_summary(by_trial.get(trial), goal))
+        config, reason = last.get("config", {}), last.get("reason") or ""
+        rows.append(tables.trial_row(trial, status, config, by_trial.get(trial), goal, reason))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds"]), rounds
 
 

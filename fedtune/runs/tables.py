@@ -114,12 +114,17 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
     rows = []
     for result in (grid[i] for i in range(len(grid))):
         name, last = trial_id(result), result.metrics or {}
-        row: dict[str, Any] = {"trial": name, "status": _status(result)}
-        row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
-        row |= trial_summary(by_trial.get(name), goal)
-        row["reason"] = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
-        rows.append(row)
+        why = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
+        rows.append(trial_row(name, _status(result), result.config or {}, by_trial.get(name), goal, why))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds", "reason"])
+
+
+def trial_row(
+    trial: str, status: str, config: Mapping[str, Any], rounds: pd.DataFrame | None, goal: Goal, reason: str
+) -> dict[str, Any]:
+    """A row of the table of trials."""
+    configured = {CONFIG + name: value for name, value in config.items()}
+    return {"trial": trial, "status": status} | configured | trial_summary(rounds, goal) | {"reason": reason}
 
 
 def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:

@@ -216,11 +216,11 @@ def _interrupted(p: SearchPlan) -> str:
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:
-    """Why trials failed with errors that a retry cannot fix, and their stacks."""
+    """Why trials failed with errors that a retry cannot fix, and their stacks, or what a program printed last."""
     stacks: dict[str, list[str]] = {}
-    for rows in reported.values():
-        if rows and rows[-1].get(BROKEN):
-            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK) or ""))
+    for *_, last in (rows for rows in reported.values() if rows):
+        if last.get(BROKEN):
+            stacks.setdefault(" ".join(str(last["reason"]).split()), []).append(last.get(STACK) or "")
     return stacks
 
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedtune.commands import status
 from fedtune.core.terminal import console
 from fedtune.runs import overview
@@ -43,41 +45,53 @@ def shown(folder: Path, trials: dict[str, dict[str, Any]], **record: Any) -> lis
     return [" ".join(line.split()) for line in page.export_text().splitlines()]
 
 
-def test_a_search_with_a_constraint_shows_what_it_is_on_and_those_that_keep_it_first(tmp_path: Path) -> None:
-    *_, title, head, first, second, third = shown(
-        tmp_path, {"dear": DEAR, "cheap": CHEAP, "slow": SLOW}, constraints=["comm_mb<=5"]
-    )
-    assert title == "highest last val_acc, comm_mb<=5"
-    assert head == "trial status round val_acc comm_mb test_acc kept lr"
-    assert [first, second, third] == [
-        "slow finished 2/2 0.7000 5.0000 yes 0.5",
-        "cheap finished 2/2 0.6000 2.0000 yes 0.5",
-        "dear finished 2/2 0.9000 8.0000 no 0.5",
-    ]
-
-
-def test_seconds_and_a_second_objective_are_shown_too(tmp_path: Path) -> None:
-    *_, head, first = shown(tmp_path, {"a": CHEAP}, objectives=["val_acc", "comm_mb"], constraints=["seconds<=9"])
-    assert head == "trial status round val_acc comm_mb seconds test_acc kept lr"
-    assert first == "a finished 2/2 0.6000 2.0000 3.0000 yes 0.5"
-
-
-def test_a_search_for_accuracy_alone_has_no_such_columns(tmp_path: Path) -> None:
-    *_, title, head, _ = shown(tmp_path, {"a": {"val_acc": 0.5}})
-    assert (title, head) == ("highest last val_acc", "trial status round val_acc test_acc lr")
-
-
-def test_a_search_for_another_metric_shows_its_test_figure_before_test_accuracy(tmp_path: Path) -> None:
-    row = {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}
-    *_, title, head, first = shown(tmp_path, {"a": row}, objectives=["val_acc_worst10"])
-    assert title == "highest last val_acc_worst10"
-    assert head == "trial status round val_acc_worst10 test_acc_worst10 test_acc lr"
-    assert first == "a finished 2/2 0.3000 0.2000 0.4000 0.5"
-
-
-def test_a_program_that_reports_no_test_accuracy_has_no_such_column(tmp_path: Path) -> None:
-    *_, head, first = shown(tmp_path, {"a": {"val_acc": 0.5}}, metrics={"val_acc": {"split": "validation", "mode": ""}})
-    assert (head, first) == ("trial status round val_acc lr", "a finished 2/2 0.5000 0.5")
+@pytest.mark.parametrize(
+    ("trials", "record", "lines"),
+    [
+        (  # those that keep a constraint come first
+            {"dear": DEAR, "cheap": CHEAP, "slow": SLOW},
+            {"constraints": ["comm_mb<=5"]},
+            [
+                "highest last val_acc, comm_mb<=5",
+                "trial status round val_acc comm_mb test_acc kept lr",
+                "slow finished 2/2 0.7000 5.0000 yes 0.5",
+                "cheap finished 2/2 0.6000 2.0000 yes 0.5",
+                "dear finished 2/2 0.9000 8.0000 no 0.5",
+            ],
+        ),
+        (
+            {"a": CHEAP},
+            {"objectives": ["val_acc", "comm_mb"], "constraints": ["seconds<=9"]},
+            [
+                "trial status round val_acc comm_mb seconds test_acc kept lr",
+                "a finished 2/2 0.6000 2.0000 3.0000 yes 0.5",
+            ],
+        ),
+        (
+            {"a": {"val_acc": 0.5}},
+            {},
+            ["highest last val_acc", "trial status round val_acc test_acc lr", "a finished 2/2 0.5000 0.5"],
+        ),
+        (  # the test figure of what is searched for comes before test accuracy
+            {"a": {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}},
+            {"objectives": ["val_acc_worst10"]},
+            [
+                "highest last val_acc_worst10",
+                "trial status round val_acc_worst10 test_acc_worst10 test_acc lr",
+                "a finished 2/2 0.3000 0.2000 0.4000 0.5",
+            ],
+        ),
+        (  # a program that reports no test accuracy
+            {"a": {"val_acc": 0.5}},
+            {"metrics": {"val_acc": {"split": "validation", "mode": ""}}},
+            ["trial status round val_acc lr", "a finished 2/2 0.5000 0.5"],
+        ),
+    ],
+)
+def test_the_best_trials_stand_under_what_they_are_judged_by(
+    trials: dict[str, Any], record: dict[str, Any], lines: list[str], tmp_path: Path
+) -> None:
+    assert shown(tmp_path, trials, **record)[-len(lines) :] == lines
 
 
 def log(folder: Path, rounds: int, **more: Any) -> str:

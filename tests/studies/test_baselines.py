@@ -5,6 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 from scipy import stats
+from support.comparisons import compared
 from support.evaluations import evaluated, spent
 
 from fedtune.commands import compare
@@ -13,15 +14,13 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning.options import arguments
 
 SPENT = spent(("gfpl", "fedper", "local"))
 NOISE = {"gfpl": (0.01, 0.03, 0.02), "fedper": (0.02, 0.02, 0.01), "local": (0.0, 0.01, 0.03)}
 
 
 def planned(words):
-    args = compare.parser().parse_args(["--searches", "1", *words.split()])  # one has no control
-    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+    return compared("--searches", "1", *words.split())  # one has no control
 
 
 def evaluations():

@@ -9,15 +9,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.comparisons import compared
 
-from fedtune.commands import compare
 from fedtune.runs import overview
 from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison import citations, method, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison.results import Results
-from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning.options import arguments
 
 SETTING = "--scenario digits-w4 --clients 4 --rounds 30"
 RECORD = {"versions": {"fedtune": "0.3.0", "ray": "2.60.0", "optuna": "5.0.0"}, "git_commit": "0123456789abcdef+"}
@@ -39,8 +37,7 @@ HOSTILE = r"\input{x} 50 % & #1 $a_b$ ~^<> {--no-x} – … [*]"
 def planned(folder: Path, words: str, status: str = "finished") -> comparison_plan.ComparisonPlan:
     """A comparison's plan, and what is read of its searches: tables of two trials each."""
     one = "--searches 1 --seeds 5 --choose-seeds 1"
-    args = compare.parser().parse_args([*one.split(), *words.split(), "--storage-path", str(folder)])
-    c = comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+    c = compared(*one.split(), *words.split(), "--storage-path", str(folder))
     for p in c.every:
         p.folder.mkdir(parents=True)
         table = {"trial": ["a", "b"], "status": ["finished", status], "rounds": [30, 9]}

@@ -17,7 +17,6 @@ from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
-from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -174,8 +173,8 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     tested = tuple(b for b in baselines if b in plans)
     made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
     made = _with_control(made) if options.control and numbered else made
-    for line in comparison_text.unlike(made.unlike, options.preset):
-        say(f"note: {line}")
+    for line in made.unlike:
+        say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
     user_files.register(made.own)
     return made
 

@@ -124,7 +124,8 @@ class Results:
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
-        lines = text.unlike(self.record.get("unlike", []), self.record.get("options", {}).get("preset"))
+        preset = self.record.get("options", {}).get("preset")
+        lines = [f"not alike in all algorithms, by --preset {preset}: {line}" for line in self.record.get("unlike", [])]
         lines += [f"ranges were widened: {why}" for why in self.record.get("widened", [])]
         if self.evaluations.empty:
             return lines

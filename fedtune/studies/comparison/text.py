@@ -144,11 +144,6 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     return list(dict.fromkeys(lines)) + _failed(evaluations) + _chosen_anew(evaluations, tuned)
 
 
-def unlike(lines: Sequence[str], preset: str | None) -> list[str]:
-    """A line on each hyperparameter of the scenario that is fixed, but not alike (`ComparisonPlan.unlike`)."""
-    return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in lines]
-
-
 OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
 
 
