@@ -161,6 +161,8 @@ class BestRecord(TypedDict, total=False):
     overrides: dict[str, Scalar]
     seed: Count
     hyperparameters: dict[str, Scalar]
+    start: str
+    start_from: str
     executor: str
     found: dict[str, Scalar]
     own: list[Own]

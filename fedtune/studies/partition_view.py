@@ -122,4 +122,4 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
         cells = {"client": client, "owner": own["owner"].iloc[0][:WIDTH]} | {s: splits[s] for s in SPLITS}
         rows.append(cells | {"classes": (by_class > 0).sum(), "most of": most, "label skew": f"{skew[client]:.2f}"})
     frame = pd.DataFrame(rows).astype(str)
-    return frame if frame["owner"].any() else frame.drop(columns="owner")
+    return frame if (frame["owner"] != "").any() else frame.drop(columns="owner")
