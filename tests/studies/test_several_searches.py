@@ -126,7 +126,7 @@ def test_the_outcome_names_verdicts_or_says_that_there_is_none() -> None:
     twice = {"local": (0.5, 1e-4), "fedavg": (0.7, 1e-4), "fedavg-again": (0.8, 1e-4)}
     with_control = tables.table(frame(**twice), spent(twice), {})
     assert with_control["algorithm"].tolist() == ["fedavg-again", "fedavg", "local"]
-    last = tables.table(frame(**twice), spent(twice), {}, control=["fedavg", "fedavg-again"])
+    last = tables.control_last(with_control, ["fedavg", "fedavg-again"])
     assert last["algorithm"].tolist() == ["fedavg", "local", "fedavg-again"]
     of_two = frame(local=(0.5, 1e-4), fedavg=(0.7, 1e-4))
     said = text.outcome(last, tables.pairs(of_two, margin=0.005), tables.against(of_two, ["local"], margin=0.005))

@@ -89,10 +89,11 @@ def _results(
     costs = {name: comparison_tables.search_costs([of[name].folder for of in c.searches]) for name in c.plans}
     objective, margin = c.first.goal.first, c.options.margin
     compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
+    table = comparison_tables.table(evaluations, costs, texts, objective)
     return Results(
         record=record,
         evaluations=evaluations,
-        table=comparison_tables.table(evaluations, costs, texts, objective, c.control),
+        table=comparison_tables.control_last(table, c.control),
         pairs=comparison_tables.pairs(compared, objective, margin),
         against=comparison_tables.against(compared, c.baselines, objective, margin),
         twice=comparison_tables.control(evaluations, c.control, objective, margin),

@@ -56,7 +56,7 @@ class Results:
         return cls(
             record=record,
             evaluations=evaluations,
-            table=table(files.table_file) if files.table_file.exists() else none,
+            table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
             pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
             against=pairs(files.against_file) if files.against_file.exists() else none,
             twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,

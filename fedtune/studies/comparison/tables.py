@@ -79,12 +79,10 @@ def table(
     search_costs: Mapping[str, Mapping[str, float]],
     published: Mapping[str, str],
     objective: Objective = ACCURACY,
-    control: Sequence[str] = (),
 ) -> pd.DataFrame:
     """A row per algorithm, the best tuned one first; columns COLUMNS.
 
-    search_costs: of each algorithm (`search_costs`).  published: text per algorithm, where there is any.  control: an
-    algorithm and its second name, whose row is the last, as it is compared with none of the others.
+    search_costs: of each algorithm (`search_costs`).  published: text per algorithm, where there is any.
     """
     rows, metric, tested = [], objective.name, objective.reported(evaluations)
     evaluations = evaluations.reindex(columns=[*evaluations, *(n for n in OF_CLIENTS if n not in evaluations)])
@@ -123,9 +121,16 @@ def table(
     failed = any("failed" in row["lost"] for row in rows)
     more = [*(OBJECTIVE_COLUMNS if tested != ACCURACY.tested else ()), *(FAILED_COLUMNS if failed else ())]
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *more])
-    frame = frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable")
-    is_control = frame["algorithm"].isin(list(control[1:])).to_numpy()
-    return frame.iloc[np.argsort(is_control, kind="stable")].reset_index(drop=True)
+    return frame.sort_values("tuned", ascending=objective.sign_of(tested) < 0, kind="stable", ignore_index=True)
+
+
+def control_last(table: pd.DataFrame, control: Sequence[str]) -> pd.DataFrame:
+    """The table with the row of an algorithm's second name at its end, as it is compared with none of the others.
+
+    control: `ComparisonPlan.control`.
+    """
+    is_control = table["algorithm"].isin(list(control[1:]))
+    return table.iloc[np.argsort(is_control.to_numpy(), kind="stable")].reset_index(drop=True)
 
 
 def pairs(evaluations: pd.DataFrame, objective: Objective = ACCURACY, margin: float = 0.0) -> pd.DataFrame:
