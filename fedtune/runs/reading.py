@@ -84,6 +84,8 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
     from pyarrow import parquet
 
     try:
+        if not file.exists():
+            raise OSError("it does not exist")
         with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
             frame: pd.DataFrame = opened.read().to_pandas()
             fields = (opened.schema_arrow.pandas_metadata or {}).get("columns", [])

@@ -65,13 +65,16 @@ def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[Stud
         raise UserError(
             f"only a finished search can be extended, but {path} is running; {command_line('resume', path)}"
         )
-    trials, _ = frames.trials_table(run), frames.rounds_table(run)
-    known = {t.user_attrs["trial"] for t in run.study.trials if t.state.is_finished()} if run.study else set()
-    if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - known:
+    try:
+        trials, _ = frames.trials_table(run), frames.rounds_table(run)
+        known = {t.user_attrs["trial"] for t in run.study.trials if t.state.is_finished()} if run.study else set()
+        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - known:
+            raise ValueError(f"the study lacks {several(len(lost), 'trial')}")
+    except (ValueError, KeyError) as error:
         raise UserError(
-            f"a search is extended from its study, but {run.study_file} lacks {several(len(lost), 'trial')}; Ray's "
-            f"logs can be read: {command_line('status', path)}"
-        )
+            "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
+            f"{path} cannot be read ({error}); Ray's logs can: {command_line('status', path)}"
+        ) from error
     return run, resuming.options_of(run, changed)
 
 

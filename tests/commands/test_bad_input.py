@@ -285,7 +285,7 @@ OTHER_CASES = {
     "resume {tmp}/at-work --trials 2": "only a finished search can be extended, but",
     "resume {tmp}/over --trials 2 --rounds 2": "not allowed with argument",
     "replay {tmp}/nowhere": "run.json is missing or damaged",
-    "replay {tmp}/over": "has none; start a new search",
+    "replay {tmp}/over": "only a search that has suggestions and rounds can be replayed, but",
     "status {tmp}/" + "a" * 300: "cannot be used: File name too long",
     "report {tmp}/over -o " + "a" * 300 + ".html": "cannot be used: File name too long",
     **{

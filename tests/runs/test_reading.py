@@ -96,7 +96,7 @@ def test_a_page_that_was_changed_is_told(tmp_path: Path) -> None:
         (pd.DataFrame({"trial": ["a"]}), "it has no column round"),
         (pd.DataFrame({"trial": ["a"], "round": ["one"]}), "its column round must hold a number, but holds"),
         (pd.DataFrame({"trial": [1], "round": [1]}), "its column trial must hold text, but holds int64"),
-        (None, ""),
+        (None, "it does not exist"),
     ],
 )
 def test_a_table_without_what_is_needed_is_told(frame: pd.DataFrame | None, why: str, tmp_path: Path) -> None:
