@@ -165,7 +165,7 @@ class Reader:
         if over:  # states when the driver stopped; resume continues from there if the search was not over
             left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
             how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
-            del self._followed[run]
+            self._followed.pop(run, None)  # or another thread has
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
         logs_are_gone = over and not how
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
