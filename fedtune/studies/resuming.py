@@ -36,7 +36,8 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         )
     for entry, what in (("extends", "an extension"), ("replays", "a replay")):
         if entry in record:
-            raise UserError(f"{what} of another search cannot be resumed, but {path} is one; repeat it, --name OTHER")
+            again = f"repeat it from {record[entry]}, --name OTHER"
+            raise UserError(f"{what} of another search cannot be resumed, but {path} is one; {again}")
     if run.states_file.exists():  # the driver died while it replaced them
         with run.lock():
             saved_state.commit_states(path)
