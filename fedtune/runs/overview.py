@@ -159,13 +159,7 @@ class Reader:
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
         (state, over), rungs = state_of(files, record), record.get("rungs") or []
-        rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, rungs)
-        how = trial_statuses(run, rows)
-        rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
-        if over:  # states when the driver stopped; resume continues from there if the search was not over
-            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
-            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
-            self._followed.pop(run, None)  # or another thread has
+        rows, how = self._read(run, record, budget, over)
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
         logs_are_gone = over and not how
         counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
@@ -199,6 +193,16 @@ class Reader:
             says=says,
             choice=choice,
         )
+
+    def _read(self, run: Path, record: Mapping[str, Any], budget: Budget, over: bool) -> tuple[Logged, dict[str, str]]:
+        """What is kept of a search's logs, and how each trial stands."""
+        rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, record.get("rungs") or [])
+        how = trial_statuses(run, rows)
+        if over:  # states when the driver stopped; resume continues from there if the search was not over
+            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
+            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
+            self._followed.pop(run, None)  # or another thread has
+        return {trial: some for trial, of in rows.items() if (some := trained(of))}, how
 
 
 def rungs(searches: Iterable[Path]) -> list[RungCount]:
