@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, one_line, say
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import TROUBLE, reason
-from fedtune.user_code import user_errors
 
 RESERVE = 4 * 2**20  # bytes reserved for a search's end: Ray's state, every trial's rounds, the tables
 PROBE = 2**16  # bytes written to test whether the folder is writable
-DIED = "worker process has died"  # Ray's message
 EVERY = 2.0  # seconds between checks
 
 
@@ -32,8 +30,8 @@ def require_room(storage: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < 2 * RESERVE:
         raise UserError(
-            f"a search needs at least {_mb(2 * RESERVE)} on the disk of its folder, but {folder} has {_mb(free)} left; "
-            "make room, or give another --storage-path"
+            f"a search needs at least {2 * RESERVE / 1e6:.1f} MB on the disk of its folder, but {folder} has "
+            f"{free / 1e6:.1f} MB left; make room, or give another --storage-path"
         )
 
 
@@ -53,16 +51,16 @@ def unfit(run: Path) -> str:
     files = RunFiles(run)
     if not files.record_file.exists():
         return "is gone"
-    probe = files.probe_file
     try:
-        probe.write_bytes(os.urandom(PROBE))
-        free = shutil.disk_usage(run).free
+        files.probe_file.write_bytes(os.urandom(PROBE))
+        full = shutil.disk_usage(run).free < RESERVE
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return "is on a full disk" if full else f"cannot be written to ({error.strerror})"
+        if not full:
+            return f"cannot be written to ({error.strerror})"
     finally:
-        _drop(probe)
-    return "" if free >= RESERVE else "is on a full disk"
+        _drop(files.probe_file)
+    return "is on a full disk" if full else ""
 
 
 class DiskWatch(Callback):
@@ -122,31 +120,20 @@ class DiskWatch(Callback):
         """If anything fails while the folder is unusable, raise that as the reason."""
         try:
             yield
-        except UserError:
-            raise
         except Exception as error:
-            if self.look():
+            if not isinstance(error, UserError) and self.look():
                 raise self.error(shown) from error
             raise
 
 
 def _why(trial: Any) -> str:
-    """Why a trial's attempt failed; if its process died, also which user's code was running in it."""
+    """Why a trial's attempt failed."""
     try:
-        why = one_line(reason(Path(trial.local_path, "error.txt").read_text("utf-8", errors="replace")))
+        return one_line(reason(Path(trial.local_path, "error.txt").read_text("utf-8", errors="replace")))
     except (OSError, TypeError):
         return "no reason given"
-    if DIED not in why or not (own := sorted(Path(path).name for path in user_errors.PATHS)):
-        return why
-    return f"its process ended or crashed, and {', '.join(own)} of yours ran in it; Ray says: {why}"
 
 
 def _drop(file: Path) -> None:
-    try:
+    with suppress(OSError):  # the folder may not be writable
         file.unlink(missing_ok=True)
-    except OSError:
-        pass  # the folder may not be writable
-
-
-def _mb(size: float) -> str:
-    return f"{size / 1e6:.1f} MB"

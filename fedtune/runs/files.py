@@ -18,11 +18,7 @@ from fedtune.core.terminal import near
 from fedtune.runs import reading
 
 BYTES = 200  # the longest folder name: files beside it have longer names, and file systems allow 255 bytes
-RECORDS = SEARCH, COMPARISON, REPRODUCTION = (
-    "run.json",
-    "compare.json",
-    "reproduce.json",
-)  # the record's name for each kind of run
+RECORDS = SEARCH, COMPARISON, REPRODUCTION = ("run.json", "compare.json", "reproduce.json")  # the records' names
 WIDENED = "+widened"  # after the name of a comparison's search that goes on over wider ranges
 AGAIN = "-again"  # after the name of an algorithm that takes part twice, as a control
 KINDS = {SEARCH: "a search", COMPARISON: "a comparison", REPRODUCTION: "a reproduction"}
@@ -99,8 +95,11 @@ class RunFiles:
         try:
             content = reading.record(self.record_file)
         except (OSError, ValueError) as error:
-            if isinstance(error, FileNotFoundError) and (kind := kind_of(self.path)):
-                raise self.of_another_kind(kind) from error
+            kind, own = kind_of(self.path), self.record_file.name
+            if isinstance(error, FileNotFoundError) and kind:
+                what = f"this takes the folder of {KINDS[own]}, but {near(self.path)} is {KINDS[kind]}'s"
+                goes_on = "; repeat the command that started it to continue it" * (kind == REPRODUCTION)
+                raise UserError(what + goes_on) from error
             raise self.damaged(reading.short(error)) from error
         about.require_format(self.record_file, content.get("format"), content.get("versions", {}).get("fedtune"))
         return content
@@ -116,12 +115,6 @@ class RunFiles:
         """The error for a record that cannot be used."""
         file = self.record_file.name
         return UserError(f"{near(self.path)} is not a study folder: {file} is missing or damaged ({why})")
-
-    def of_another_kind(self, kind: str) -> UserError:
-        """The error for a folder whose record is another kind's."""
-        goes_on = "; repeat the command that started it to continue it" if kind == REPRODUCTION else ""
-        own_kind = KINDS[self.record_file.name]
-        return UserError(f"this takes the folder of {own_kind}, but {near(self.path)} is {KINDS[kind]}'s{goes_on}")
 
     def add(self, **more: Any) -> None:
         """Add entries for the next time that the record is written."""
@@ -155,12 +148,9 @@ class RunFiles:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for one driver, until its process ends at the latest.  UserError if another driver has it."""
-        lock = _locked(self.lock_file)
+        lock, folder = _locked(self.lock_file), near(self.path)
         if lock is None:
-            raise UserError(
-                f"a run can have only one driver, but another is running in {near(self.path)}; wait until it ends, or "
-                "stop it"
-            )
+            raise UserError(f"a run can have only one driver, but another is running in {folder}; wait, or stop it")
         try:
             yield
         finally:
@@ -171,11 +161,9 @@ class RunFiles:
         """Whether a driver is running, on this machine or on another that shares the folder and its locks."""
         if not self.lock_file.exists():
             return False
-        lock = _locked(self.lock_file)
-        if lock is None:
-            return True
-        lock.release()
-        return False
+        if lock := _locked(self.lock_file):
+            lock.release()
+        return lock is None
 
 
 def kind_of(folder: Path) -> str | None:

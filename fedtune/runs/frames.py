@@ -73,13 +73,12 @@ def record(run: str | Path) -> dict[str, Any]:
     """
     files = RunFiles(run)
     if files.is_comparison:
-        raise UserError(
-            f"RUN must be a search's folder, but {run} is a comparison's; give one inside it, {run}/ALGORITHM"
-        )
+        one = f"{run}/ALGORITHM"
+        raise UserError(f"RUN must be a search's folder, but {run} is a comparison's; give one inside it, {one}")
     content = files.record_with("algorithm")
     try:
         rounds_of(content)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise files.damaged("it does not say how many rounds a trial has") from error
     return content
 
@@ -97,18 +96,12 @@ def hyperparameters(trials: pd.DataFrame) -> list[str]:
 
 
 def _one(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    about = record(run)
-    # a resumed search still has tables from before the interruption
-    stale = about.get("state") in ("running", "failed")
-    files = RunFiles(run)
+    about, files = record(run), RunFiles(run)
+    stale = about.get("state") in ("running", "failed")  # a resumed search still has tables from before
     over = files.trials_file.exists() and files.rounds_file.exists() and not stale
     trials, rounds = (over and _tables(files)) or _logs(run, Goal.from_record(about))
-    names = {
-        "run": run.absolute().name,
-        "algorithm": about["algorithm"],
-        "scenario": about.get("scenario", {}).get("dataset", ""),
-    }
-    return trials.assign(**names), rounds.assign(run=names["run"])
+    dataset = about.get("scenario", {}).get("dataset", "")
+    return trials.assign(run=files.name, algorithm=about["algorithm"], scenario=dataset), rounds.assign(run=files.name)
 
 
 def _tables(files: RunFiles) -> tuple[pd.DataFrame, pd.DataFrame] | None:
@@ -143,11 +136,10 @@ def _logs(run: Path, goal: Goal) -> tuple[pd.DataFrame, pd.DataFrame]:
     how, rounds = trial_statuses(run, logged), tables.rounds_frame(logged)
     by_trial = dict(iter(rounds.groupby("trial", sort=False)))
     rows = []
-    for trial in how:
+    for trial, status in how.items():
         last = logged[trial][-1] if trial in logged else {}
-        row: dict[str, Any] = {"trial": trial, "status": how[trial], "reason": str(last.get("reason") or "")}
-        row |= {CONFIG + n: v for n, v in (last.get("config") or {}).items()}
-        rows.append(row | tables.trial_summary(by_trial.get(trial), goal))
+        config, reason = last.get("config", {}), last.get("reason") or ""
+        rows.append(tables.trial_row(trial, status, config, by_trial.get(trial), goal, reason))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds"]), rounds
 
 

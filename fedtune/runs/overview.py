@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,17 +24,7 @@ from fedtune.runs.trial_states import ALIVE, trained, trial_statuses
 from fedtune.user_code import user_files
 
 SHOWN = 10  # trials in the table
-NEEDED = (  # entries of a search's record
-    "algorithm",
-    "searcher",
-    "scheduler",
-    "started",
-    "trials",
-    "concurrent",
-    "space",
-    "state",
-    "budget",
-)
+NEEDED = "algorithm searcher scheduler started trials concurrent space state budget".split()  # in a search's record
 GONE = "its driver is gone"  # the state of a run that was killed
 Logged = dict[str, list[Row]]
 
@@ -45,10 +35,6 @@ class RungCount(NamedTuple):
     where: str
     reached: int
     went_on: int
-
-    def __str__(self) -> str:
-        """In words."""
-        return f"rung at {self.where}: reached by {self.reached}, {self.went_on} went on"
 
 
 class BestTrials(NamedTuple):
@@ -78,16 +64,16 @@ class Status:
     over: bool
     left: float | None
     about: str  # what it is: a search's algorithm, searcher and scheduler
-
-    @property
-    def counted(self) -> str:
-        """How much has begun or is done."""
-        return ""
+    counted: str  # how much has begun or is done
+    planned: int  # trials of a search, searches of a comparison, runs of a reproduction
+    reason: str = ""
+    more: tuple[str, ...] = ()  # what else there is to say
 
     @property
     def lines(self) -> list[str]:
         """What there is to say, in sentences."""
-        return []
+        head = f"{self.about}: {self.state}; {self.counted}" + (f" ({self.reason})" if self.reason else "")
+        return [head, *self.time_left, *filter(None, self.more)]
 
     @property
     def time_left(self) -> list[str]:
@@ -99,10 +85,8 @@ class Status:
 class SearchStatus(Status):
     """How a search stands."""
 
-    reason: str
     own: list[str]  # the user's files
     started: str
-    planned: int  # trials
     rounds: int  # of a complete trial
     counts: dict[str, int]  # of trials, by status
     rungs: list[RungCount]
@@ -116,80 +100,29 @@ class SearchStatus(Status):
         """How many trials have begun."""
         return sum(self.counts.values())
 
-    @property
-    def counted(self) -> str:
-        """How many trials have begun, and how they stand."""
-        counts = ", ".join(f"{n} {h}" for h, n in self.counts.items()) or "none begun"
-        return f"{self.begun} of {several(self.planned, 'trial')}: {counts}"
-
-    @property
-    def lines(self) -> list[str]:
-        """All but the table."""
-        return [
-            f"{self.about}: {self.state}" + (f" ({self.reason})" if self.reason else ""),
-            *([f"own files: {', '.join(self.own)}"] if self.own else []),
-            f"begun {self.started}; {self.counted}",
-            *map(str, self.rungs),
-            *([self.choice] if self.choice else []),
-            *self.time_left,
-            *(f"{trial} says: {line}" for trial, line in self.says.items()),
-        ]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonStatus(Status):
     """How a comparison stands."""
 
-    planned: int  # searches
-    evaluated: int  # runs on fresh seeds that are done
     searches: list[SearchStatus]  # those that have begun
-
-    @property
-    def counted(self) -> str:
-        """How many searches have begun, and how many runs on fresh seeds are done."""
-        begun = f"{len(self.searches)} of {several(self.planned, 'search')} begun"
-        if self.state == "finished" and not self.searches:
-            return "its searches are not kept here"
-        return f"{begun}, {several(self.evaluated, 'run')} on fresh seeds done"
-
-    @property
-    def lines(self) -> list[str]:
-        """All but the searches."""
-        return [f"{self.about}: {self.state}; {self.counted}", *self.time_left]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionStatus(Status):
     """How a reproduction stands."""
 
-    reason: str
     done: int
-    planned: int
     goes_on: str  # the command that continues it
     tables: Path | None  # where its tables are
 
-    @property
-    def counted(self) -> str:
-        """How many runs are done."""
-        return f"{self.done} of {several(self.planned, 'run')} done"
-
-    @property
-    def lines(self) -> list[str]:
-        """All there is."""
-        return [
-            f"{self.about}: {self.state}; {self.counted}" + (f" ({self.reason})" if self.reason else ""),
-            *([f"{self.goes_on} continues it"] if self.goes_on else []),
-            *self.time_left,
-            *([f"tables: {near(self.tables)}"] if self.tables else []),
-        ]
-
 
 class Reader:
-    """Reads the status of runs repeatedly; reads only what is new in their logs."""
+    """Reads the status of runs repeatedly; reads only those of their logs that changed."""
 
     def __init__(self) -> None:
         """Nothing has been read."""
-        self._followed: dict[Path, tuple[Any, Followed]] = {}
+        self._followed: dict[Path, Followed] = {}
 
     def read(self, run: Path) -> Status:
         """The status of a search, of a comparison's searches so far, or of a reproduction's runs."""
@@ -200,22 +133,20 @@ class Reader:
 
     def _comparison(self, files: RunFiles) -> ComparisonStatus:
         record = files.record_with("algorithms", "state")
-        names = record["algorithms"]
-        state, over = state_of(files, record)
-        folders = inner_searches(files.path, record)
+        (state, over), folders = state_of(files, record), inner_searches(files.path, record)
         searches = [self.search(folder) for folder in folders]
-        evaluated = len(list(files.evaluations_folder.glob("*.json")))
-        planned = len(names) * int(record.get("searches", 1)) * (1 + ("widened" in record))
         rest = [search.left for search in searches if not search.over]
-        left = None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest)
+        planned = len(record["algorithms"]) * record.get("searches", 1) * (1 + ("widened" in record))
+        evaluated = several(len(list(files.evaluations_folder.glob("*.json"))), "run")
+        counted = f"{len(searches)} of {several(planned, 'search')} begun, {evaluated} on fresh seeds done"
         return ComparisonStatus(
             run=files.path,
             state=state,
             over=over,
-            left=left,
+            left=None if over else time_left.of_comparison(files, record, [RunFiles(f) for f in folders], rest),
             about=f"comparison of {', '.join(compared_in(record))}",
+            counted="its searches are not kept here" if state == "finished" and not searches else counted,
             planned=planned,
-            evaluated=evaluated,
             searches=searches,
         )
 
@@ -225,50 +156,53 @@ class Reader:
         record = files.record_with(*NEEDED)
         try:
             budget, rounds = Budget(**record["budget"]), rounds_of(record)
-            rungs = [float(rung) for rung in record.get("rungs") or []]
         except (KeyError, TypeError, ValueError) as error:
             raise files.damaged(error) from error
-        (state, over), rows = state_of(files, record), self._rows(run, budget.attribute, rungs)
-        how = trial_statuses(run, rows)
-        rows = {trial: some for trial, of in rows.items() if (some := trained(of))}
-        if over:  # states when the driver stopped; resume continues from there if the search was not over
-            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
-            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
-            self._followed.pop(run, None)
+        (state, over), rungs = state_of(files, record), record.get("rungs") or []
+        rows, how = self._read(run, record, budget, over)
         tested = "test_acc" in record.get("metrics", ("test_acc",))  # a program may not report it
+        logs_are_gone = over and not how
+        counts = record.get("status", {}) if logs_are_gone else dict(Counter(how.values()))
+        each = ", ".join(f"{n} {h}" for h, n in counts.items()) or "none begun"
+        at_rungs = [_rung(rung, budget, rows, how) for rung in rungs]
+        own, choice = [own["name"] for own in record.get("own", [])], "" if over else _choice(files, record)
+        says = _last_lines(files, how)
         return SearchStatus(
             run=run,
             state=state,
             over=over,
             left=None if over else time_left.of_search(files, record, rows, how),
             about=f"{record['algorithm']}, {record['searcher']} and {record['scheduler']}",
-            reason=str(record.get("reason") or ""),
-            own=[str(own["name"]) for own in record.get("own") or []],
-            started=record["started"],
+            counted=f"{sum(counts.values())} of {several(record['trials'], 'trial')}: {each}",
             planned=record["trials"],
+            reason=record.get("reason", ""),
+            more=(
+                f"begun {record['started']}",
+                f"own files: {', '.join(own)}" if own else "",
+                *(f"rung at {r.where}: reached by {r.reached}, {r.went_on} went on" for r in at_rungs),
+                choice,
+                *(f"{trial} says: {line}" for trial, line in says.items()),
+            ),
+            own=own,
+            started=record["started"],
             rounds=rounds,
-            counts=dict(Counter(how.values()))
-            if how or not over
-            else record.get("status", {}),  # the trials' logs may be gone
-            rungs=[_rung(rung, budget, rows, how) for rung in rungs],
+            counts=counts,
+            rungs=at_rungs,
             best=_best(rows, how, rounds, set(record["space"]), Goal.from_record(record), tested),
-            workers=_workers(rows, how),
-            says=_last_lines(files, how),
-            choice="" if over else _choice(files, record),
+            workers=[_worker(t, rows[t][-1] if t in rows else {}) for t, h in how.items() if h == "running"],
+            says=says,
+            choice=choice,
         )
 
-    def _rows(self, run: Path, attribute: str, rungs: Sequence[float]) -> Logged:
-        """The rows of a search's logs that its status needs."""
-        key, followed = self._followed.get(run, (None, None))
-        if followed is None or key != (attribute, rungs):
-            followed = Followed(run, attribute, rungs)
-            self._followed[run] = (attribute, rungs), followed
-        return followed.rows()
-
-
-def read(run: Path) -> Status:
-    """The status of a run, read once; UserError if the folder has none."""
-    return Reader().read(run)
+    def _read(self, run: Path, record: Mapping[str, Any], budget: Budget, over: bool) -> tuple[Logged, dict[str, str]]:
+        """What is kept of a search's logs, and how each trial stands."""
+        rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, record.get("rungs") or [])
+        how = trial_statuses(run, rows)
+        if over:  # states when the driver stopped; resume continues from there if the search was not over
+            left = "stopped" if record["state"] in ("finished", "nothing found") else "open"
+            how = {t: left if h in ALIVE.values() else h for t, h in how.items()}
+            self._followed.pop(run, None)  # or another thread has
+        return {trial: some for trial, of in rows.items() if (some := trained(of))}, how
 
 
 def rungs(searches: Iterable[Path]) -> list[RungCount]:
@@ -296,33 +230,30 @@ def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
 def _reproduction(files: RunFiles) -> ReproductionStatus:
     """How many of a reproduction's runs are done, and where its tables are."""
     record = files.record_with("grid", "state", "runs")
-    running = record["state"] == "running"
-    over = not running or not files.driven
+    (state, over), done = state_of(files, record), len(list(files.runs_folder.glob("*.json")))
+    goes_on = shlex.join(record.get("command", ())) if over and state != "finished" else ""
+    tables = files.markdown_file if files.markdown_file.exists() else None
     return ReproductionStatus(
         run=files.path,
-        state=GONE if running and over else str(record["state"]),
+        state=GONE if state.startswith(GONE) else state,
         over=over,
         left=None if over else time_left.of_reproduction(files, record),
         about=f"reproduction of {record['grid'].get('table')}",
-        reason=str(record.get("reason") or ""),
-        done=len(list(files.runs_folder.glob("*.json"))),
+        counted=f"{done} of {several(record['runs'], 'run')} done",
         planned=record["runs"],
-        goes_on=shlex.join(record.get("command", ())) if over and record["state"] != "finished" else "",
-        tables=files.markdown_file if files.markdown_file.exists() else None,
+        reason=record.get("reason", ""),
+        more=(goes_on and f"{goes_on} continues it", f"tables: {near(tables)}" if tables else ""),
+        done=done,
+        goes_on=goes_on,
+        tables=tables,
     )
 
 
-def _workers(rows: Logged, how: Mapping[str, str]) -> list[Worker]:
-    """Each process that trains, as of the last round of its trial."""
-    workers = []
-    for trial, state in how.items():
-        if state != "running":
-            continue
-        last = rows[trial][-1] if trial in rows else {}
-        where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
-        rounds = last_round([last]) if last else 0
-        workers.append(Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp")))
-    return workers
+def _worker(trial: str, last: Row) -> Worker:
+    """The process that trains, as of the last round of its trial."""
+    where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
+    rounds = last_round([last]) if last else 0
+    return Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp"))
 
 
 def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
@@ -368,29 +299,23 @@ def _best(
     columns = ["trial", "status", "round", *decide, *reported, *["kept"] * bool(constraints), *names]
     last = {t: of[-1] for t, of in rows.items() if abs(of[-1].get(key, WORST)) < WORST}
 
-    def place(trial: str) -> tuple[bool, bool, float, float]:
+    def keeps(row: Row) -> bool:  # the constraints; of a running trial, whether it would at its end
+        return not any(excess > 0 for excess in row.get(EXCESSES) or ())
+
+    def place(trial: str) -> tuple[bool, bool, float, float]:  # the validation loss breaks ties, as in the choice
         row = last[trial]
-        return how.get(trial) == "diverged", not _within_constraints(row), -objective.sign * row[key], _loss(row)
+        loss = float(row.get("val_loss", WORST))
+        return how.get(trial) == "diverged", not keeps(row), -objective.sign * row[key], loss
 
     lines = []
     for trial in sorted(last, key=place)[:SHOWN]:
         row = last[trial]
         figures = [f"{row[a]:.4f}" if a in row else "" for a in decide.values()]
         values = [short(row.get("config", {}).get(n)) for n in names]
-        kept = [["no", "yes"][_within_constraints(row)]] * bool(constraints)
+        kept = [["no", "yes"][keeps(row)]] * bool(constraints)
         of_test = [_tested(rows[trial], name) for name in reported]
         lines.append([trial, how.get(trial, ""), f"{last_round([row])}/{rounds}", *figures, *of_test, *kept, *values])
     return BestTrials(f"{best} last {objective.name}{constraints}", columns, lines) if last else None
-
-
-def _within_constraints(row: Row) -> bool:
-    """Whether a trial keeps the constraints; for a running trial, whether it would at its end."""
-    return not any(excess > 0 for excess in row.get(EXCESSES) or ())
-
-
-def _loss(row: Row) -> float:
-    """The validation loss, which breaks ties, as in the choice of the best trial."""
-    return float(row.get("val_loss", WORST))
 
 
 def _tested(rows: list[Row], name: str) -> str:

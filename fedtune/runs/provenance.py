@@ -31,9 +31,9 @@ def of_workload(workload: Workload) -> dict[str, Any]:
 
 def of_scenario(record: Mapping[str, Any]) -> dict[str, Any]:
     """The provenance of a record with a scenario: also the version of the library that made the partition."""
-    entries, scenario = origin() | dict(record), record.get("scenario") or {}
-    if flwr_partitions.is_named(str(scenario.get("partition", ""))):
-        entries["versions"] = entries["versions"] | {PARTITIONERS: version(PARTITIONERS)}
+    entries, partition = origin() | dict(record), str((record.get("scenario") or {}).get("partition", ""))
+    if flwr_partitions.is_named(partition):
+        entries["versions"] |= {PARTITIONERS: version(PARTITIONERS)}
     return entries
 
 
@@ -89,13 +89,13 @@ def commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
+    git = ["git", "-C", str(root)]
     try:
-        git = ["git", "-C", str(root)]
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
         dirty = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return head.stdout.strip() + ("+" if dirty.strip() else "")
+    return head.stdout.strip() + "+" * bool(dirty.strip())
 
 
 def command_line() -> list[str]:

@@ -7,7 +7,8 @@ Nothing that is read here is executed: JSON, plain YAML values, tables.  Ray's o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,17 @@ NUMBER, TEXT = "a number", "text"  # the possible kinds of a table's columns
 
 def record(file: Path) -> dict[str, Any]:
     """Read a record; ValueError or OSError if it cannot be used."""
-    return _checked(file.name, _parsed(file, json.loads))
+    return _checked(file.name, json.loads(file.read_text("utf-8")))
 
 
 def best(file: Path) -> dict[str, Any]:
     """Read a best.yaml; ValueError or OSError if it cannot be used."""
-    return _checked("best.yaml", _parsed(file, _yaml))
+    import yaml
+
+    try:
+        return _checked("best.yaml", yaml.safe_load(file.read_text("utf-8")))
+    except yaml.YAMLError as error:
+        raise ValueError(short(error)) from error
 
 
 def _checked(name: str, content: Any) -> dict[str, Any]:
@@ -37,33 +43,36 @@ def _checked(name: str, content: Any) -> dict[str, Any]:
 
 
 def text(file: Path) -> str:
-    """The text of a best.yaml, or of another small file; "" if it cannot be read."""
+    """The text of a small file; "" if it cannot be read."""
     try:
         return file.read_text("utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The results in a trial's log; lines that are truncated or damaged are skipped."""
-    return _lines(file, "result.json")
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The results in a trial's log, or the suggestions in a searcher's; none if there is no such file."""
+    return _entries(file, file.read_bytes()) if file.is_file() else []
 
 
 def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
-    """The results in a trial's log from this byte on, and the byte after its last complete line: the next start.
+    """The entries of a log from this byte on, and the byte after its last complete line: the next start.
 
     A line that its writer has not ended yet is left for the next time.
     """
     with file.open("rb") as opened:
         opened.seek(start)
-        text, _, _ = opened.read().rpartition(b"\n")
-    lines = text.split(b"\n") if text else []
-    return [row for line in lines if (row := _parsed_line(line, "result.json"))], start + len(text) + bool(text)
+        text, end, _ = opened.read().rpartition(b"\n")
+    return _entries(file, text), start + len(text + end)
 
 
-def suggestions(file: Path) -> Iterator[dict[str, Any]]:
-    """The suggestions in a searcher's log; invalid lines are skipped."""
-    return _lines(file, "suggestions.jsonl")
+def _entries(file: Path, text: bytes) -> list[dict[str, Any]]:
+    """A log's entries; a line that was cut when its writer died, or is no such entry, is skipped."""
+    entries = []
+    for line in text.split(b"\n"):
+        with suppress(ValueError):
+            entries.append(_checked(file.name, json.loads(line.decode(errors="replace"))))
+    return entries
 
 
 def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -83,7 +92,7 @@ def table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str] | N
             names = [opened.schema.names, opened.schema_arrow.names, [c["name"] for c in fields]]
             if any(
                 stored != list(frame) for stored in names
-            ):  # pages have checksums; names have none, but are stored three times
+            ):  # pages have checksums, names none, but are stored thrice
                 raise ValueError("its column names contradict each other")
     except (OSError, ValueError, TypeError, KeyError, OverflowError, pyarrow.ArrowException) as error:
         raise damaged(file, error) from error
@@ -138,43 +147,7 @@ def short(why: object) -> str:
     """The first line of an error, without the path, which the message has already."""
     if isinstance(why, OSError) and why.strerror:
         return why.strerror
-    if isinstance(why, RecursionError):
-        return "it is nested too deeply"
     return (str(why).strip().splitlines() or [type(why).__name__])[0][:200]
-
-
-def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
-    """The parsed content of a file; ValueError also if it is nested too deeply."""
-    try:
-        return parse(file.read_text("utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, TypeError, OverflowError) as error:  # TypeError and OverflowError come from dates and keys
-        raise ValueError(short(error)) from error
-
-
-def _lines(file: Path, name: str) -> Iterator[dict[str, Any]]:
-    if not file.is_file():
-        return
-    with file.open("rb") as opened:
-        for line in opened:
-            if (row := _parsed_line(line, name)) is not None:
-                yield row
-
-
-def _parsed_line(line: bytes, name: str) -> dict[str, Any] | None:
-    """A line's content; None for one that was truncated when its writer died, or is no such entry."""
-    try:
-        return _checked(name, json.loads(line.decode(errors="replace")))
-    except (ValueError, RecursionError):
-        return None
 
 
 def rounds_of(record: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """The schema of a run's files: records, best.yaml, and the rows that trials log.
 
-Each file is parsed and checked once, when it is read (`fedtune.runs.reading`); afterwards its entries have the types
-below.  There is a model for each kind of record.  Every entry may be missing; undeclared ones are not checked.
+Each file is checked once, when it is read (`fedtune.runs.reading`); afterwards its entries have the types below.  An
+entry means the same in the records of all kinds of study.  Every entry may be missing; undeclared ones are not checked.
 """
 
 from __future__ import annotations
@@ -13,77 +13,45 @@ from typing import (
     Required,  # pydantic wants these before Python 3.12
 )
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from fedtune.core.metrics import REPORTED, metrics_in
 
-LARGEST = 2**53  # the largest whole number that all JSON readers represent
-
 _entries = with_config(ConfigDict(strict=True, extra="allow"))
 
 
-def _text(text: str) -> str:
-    if "\0" in text or not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("it has a character that is not allowed in text: null, or an unpaired surrogate")
-    return text
-
-
 def _scalar(value: Any) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= LARGEST):
+    if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise ValueError(f"it must be text, a number, true, false or null, but is {_kind(value)}")
+    kind = "a mapping" if isinstance(value, dict) else f"of type {type(value).__name__}"
+    raise ValueError(f"it must be text, a number, true, false or null, but is {kind}")
 
 
 def _flat(value: Any) -> Any:
     """A scalar, a list of scalars, or a mapping to scalars."""
-    inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]
-    for one in inner:
-        _scalar(one)
+    for inner in value if isinstance(value, list) else value.values() if isinstance(value, dict) else [value]:
+        _scalar(inner)
     return value
 
 
-def _kind(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", int: "too large"}.get(type(value), f"of type {type(value).__name__}")
-
-
-Text = Annotated[str, AfterValidator(_text)]
 Scalar = Annotated[Any, BeforeValidator(_scalar)]
-Option = Annotated[Any, BeforeValidator(_flat)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Flat = Annotated[Any, BeforeValidator(_flat)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bound = Annotated[float, Field(allow_inf_nan=False)]
-
-
-@_entries
-class Hardware(TypedDict, total=False):
-    """The machine that a run was started on."""
-
-    machine: Text
-    cpus: Count | None
-    gpus: list[Text]
-    system: Text
+Names = Annotated[list[str], Field(min_length=1)]
 
 
 @_entries
 class Own(TypedDict, total=False):
     """A user's file that a run uses."""
 
-    name: Text
-    path: Text
-    sha256: Text
-    about: dict[Text, Any]
-
-
-@_entries
-class ScenarioRecord(TypedDict, total=False):
-    """A scenario's fields, which `Scenario` checks."""
-
-    dataset: Text
-    rounds: Positive
+    name: str
+    path: str
+    sha256: str
+    about: dict[str, Any]
 
 
 @_entries
@@ -96,8 +64,6 @@ class Declared(TypedDict, total=False):
     log: bool
     choices: list[Scalar]
     extra_values: list[Scalar]
-    symbol: Text
-    help: Text
 
 
 @_entries
@@ -117,63 +83,46 @@ class FinalRunRecord(TypedDict, total=False):
     seed: Required[Count]
     test_acc: float | None
     val_acc: float | None
-    reason: Required[Text]
-
-
-@_entries
-class CandidateRecord(TypedDict, total=False):
-    """A trial that was trained on more seeds before one was named; its figures are numbers."""
-
-    trial: Required[Text]
-    reason: Required[Text]
-
-
-@_entries
-class GridRecord(TypedDict, total=False):
-    """The part of a paper's table that a reproduction runs."""
-
-    table: Text
+    reason: Required[str]
 
 
 @_entries
 class StudyRecord(TypedDict, total=False):
-    """What the records of all kinds of study may hold."""
+    """run.json, compare.json or reproduce.json."""
 
-    format: Count
     # provenance
-    command: list[Text]
-    options: dict[Text, Option]
-    started: Text
-    resumed: list[Text]
-    versions: dict[Text, Text]
-    git_commit: Text | None
-    earlier_commits: list[Text | None]
-    hardware: Hardware
+    command: list[str]
+    options: dict[str, Flat]
+    started: str
+    resumed: list[str]
+    versions: dict[str, str]
+    git_commit: str | None
+    earlier_commits: list[str | None]
+    hardware: dict[str, Any]
     # the experiment
-    algorithm: Text
-    scenario: Annotated[ScenarioRecord, BeforeValidator(_flat)]
-    scenario_name: Text
-    program: dict[Text, Any]  # file, command, commit, interpreter
-    metrics: dict[Text, dict[Text, Text]]  # of a program
+    algorithm: str
+    algorithms: Names
+    scenario: dict[str, Scalar]  # its fields, which `Scenario` checks
+    scenario_name: str
+    program: dict[str, Any]  # file, command, commit, interpreter
+    metrics: dict[str, dict[str, str]]  # of a program
     rounds: Positive
     repeatable: bool
     selects_on_test: bool
-    pinned: dict[Text, Scalar]
-    preset: Text
-    defaults: dict[Text, Scalar]  # the value of every hyperparameter that is not searched
-    scored: Text
-    start: Text
-    start_from: Text
+    pinned: dict[str, Scalar]
+    defaults: dict[str, Scalar]  # the value of every hyperparameter that is not searched
+    defaults_of: dict[str, dict[str, Scalar]]  # for each algorithm of a comparison
     seed: Count
-    executor: Text
-    device: Text
+    executor: str
     own: list[Own]
     # the search
+    space: dict[str, str]
+    declared: dict[str, Declared]  # what is searched
     trials: Count
-    searcher: Text
-    scheduler: Text
-    objectives: Annotated[list[Text], Field(min_length=1, max_length=2)]
-    constraints: list[Text]
+    searcher: str
+    scheduler: str
+    objectives: Annotated[Names, Field(max_length=2)]
+    constraints: list[str]
     seeds_per_trial: Positive
     choose_seeds: Positive
     budget: BudgetEntry
@@ -181,63 +130,41 @@ class StudyRecord(TypedDict, total=False):
     rungs: list[Amount]
     concurrent: Count | None
     time_budget: Amount | None
-    # the outcome
-    state: Text
-    reason: Text
-    seconds: Amount
-
-
-@_entries
-class SearchRecord(StudyRecord, total=False):
-    """run.json."""
-
-    space: dict[Text, Text]
-    declared: dict[Text, Declared]  # what is searched
-    search_seconds: Amount
-    status: dict[Text, Count]
-    choice: list[Annotated[CandidateRecord, BeforeValidator(_flat)]]
-    final: list[Annotated[FinalRunRecord, BeforeValidator(_flat)]] | None
-    extends: Text
-    replays: Text
-
-
-@_entries
-class ComparisonRecord(StudyRecord, total=False):
-    """compare.json."""
-
-    algorithms: Annotated[list[Text], Field(min_length=1)]
-    defaults_of: dict[Text, dict[Text, Scalar]]  # for each algorithm
+    extends: str
+    replays: str
+    # a comparison or a reproduction
+    searches: Positive
     seeds: Count
     top_k: Count
-    unequal: list[Text]
-    unlike: list[Text]
-    control: list[Text]
-    widened: list[Text]
-
-
-@_entries
-class ReproductionRecord(StudyRecord, total=False):
-    """reproduce.json."""
-
-    algorithms: Annotated[list[Text], Field(min_length=1)]
-    grid: Annotated[GridRecord, BeforeValidator(_flat)]
-    seeds: Count
+    margin: Amount
+    control: list[str]
+    grid: dict[str, Scalar]  # the part of a paper's table that is run
     runs: Count
+    # the outcome
+    state: str
+    reason: str
+    seconds: Amount
+    status: dict[str, Count]
+    choice: list[dict[str, Scalar]]
+    final: list[FinalRunRecord] | None
+    unequal: list[str]
+    unlike: list[str]
+    widened: list[str]
 
 
 @_entries
 class BestRecord(TypedDict, total=False):
     """best.yaml."""
 
-    algorithm: Text
-    scenario: Text
-    overrides: dict[Text, Scalar]
+    algorithm: str
+    scenario: str
+    overrides: dict[str, Scalar]
     seed: Count
-    hyperparameters: dict[Text, Scalar]
-    start: Text
-    start_from: Text
-    executor: Text
-    found: dict[Text, Scalar]
+    hyperparameters: dict[str, Scalar]
+    start: str
+    start_from: str
+    executor: str
+    found: dict[str, Scalar]
     own: list[Own]
 
 
@@ -245,23 +172,21 @@ class BestRecord(TypedDict, total=False):
 class ResultLine(TypedDict, total=False):
     """A line of a trial's result.json; it is a result if it names the trial and round.  Metrics are numbers."""
 
-    trial_id: Required[Text]
+    trial_id: Required[str]
     training_iteration: Required[Count]
     timestamp: float
     round: Count
     time_total_s: float
-    config: dict[Text, Scalar]
-    reason: Text
-    reported: list[Text]  # names of metrics that are not declared
+    config: dict[str, Scalar]
+    reason: str
+    reported: list[str]  # names of metrics that are not declared
 
 
 def _metrics(row: Any) -> Any:
     """Check that a row's metrics are numbers."""
-    named = row if isinstance(row, dict) and isinstance(row.get(REPORTED, []), list) else {}
-    for name, value in metrics_in(named).items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number and value is not None:
-            raise ValueError(f"its {name} must be a number, but is {_kind(value)}")
+    for name, value in metrics_in(row).items() if isinstance(row.get(REPORTED, []), list) else ():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ValueError(f"its {name} must be a number, but is of type {type(value).__name__}")
     return row
 
 
@@ -269,14 +194,12 @@ def _metrics(row: Any) -> Any:
 class Suggestion(TypedDict):
     """A line of suggestions.jsonl."""
 
-    trial: Text
-    config: dict[Text, Scalar]
+    trial: str
+    config: dict[str, Scalar]
 
 
-FILES: dict[str, TypeAdapter[Any]] = {  # by the name of a file: what it holds, or each of its lines
-    "run.json": TypeAdapter(SearchRecord),
-    "compare.json": TypeAdapter(ComparisonRecord),
-    "reproduce.json": TypeAdapter(ReproductionRecord),
+RECORD = TypeAdapter(StudyRecord)
+FILES: dict[str, TypeAdapter[Any]] = {  # by the name of a file that is no record: what it holds, or each of its lines
     "best.yaml": TypeAdapter(BestRecord),
     "result.json": TypeAdapter(Annotated[ResultLine, BeforeValidator(_metrics)]),
     "suggestions.jsonl": TypeAdapter(Suggestion),
@@ -288,7 +211,7 @@ def checked(name: str, content: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it is not a mapping")
     try:
-        FILES[name].validate_python(content)
+        FILES.get(name, RECORD).validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         entry = ".".join(str(part) for part in first["loc"][:4])

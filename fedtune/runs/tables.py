@@ -89,7 +89,7 @@ def frames(
         return rounds, trials_frame(grid, rounds, goal)
     of_earlier = RunFiles(earlier)
     old_rounds, old_trials = pd.read_parquet(of_earlier.rounds_file), pd.read_parquet(of_earlier.trials_file)
-    new_names = dict(zip(onward, map(trial_id, _each(grid)), strict=False))
+    new_names = {old: trial_id(grid[i]) for i, old in enumerate(onward[: len(grid)])}
     old_trials = old_trials.drop(columns=CHOICE, errors="ignore")  # the choice is made anew
     old_rounds["trial"] = old_rounds["trial"].replace(new_names)
     # rounds that were trained again may have test metrics in only one of the two
@@ -112,14 +112,19 @@ def trials_frame(grid: ResultGrid, rounds: pd.DataFrame, goal: Goal = BY_ACCURAC
     """
     by_trial = dict(iter(rounds.groupby("trial")))
     rows = []
-    for result in _each(grid):
+    for result in (grid[i] for i in range(len(grid))):
         name, last = trial_id(result), result.metrics or {}
-        row: dict[str, Any] = {"trial": name, "status": _status(result)}
-        row |= {CONFIG + k: v for k, v in (result.config or {}).items()}
-        row |= trial_summary(by_trial.get(name), goal)
-        row["reason"] = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
-        rows.append(row)
+        why = str(last.get("reason") or (result.error and one_line(reason(str(result.error)))) or "")
+        rows.append(trial_row(name, _status(result), result.config or {}, by_trial.get(name), goal, why))
     return pd.DataFrame(rows, columns=None if rows else ["trial", "status", "rounds", "reason"])
+
+
+def trial_row(
+    trial: str, status: str, config: Mapping[str, Any], rounds: pd.DataFrame | None, goal: Goal, reason: str
+) -> dict[str, Any]:
+    """A row of the table of trials."""
+    configured = {CONFIG + name: value for name, value in config.items()}
+    return {"trial": trial, "status": status} | configured | trial_summary(rounds, goal) | {"reason": reason}
 
 
 def trial_summary(rounds: pd.DataFrame | None, goal: Goal = BY_ACCURACY) -> dict[str, Any]:
@@ -205,13 +210,7 @@ def trial_id(result: Any) -> str:
 
 
 def write_best(
-    run: Path,
-    workload: Workload,
-    scenario: str,
-    best: pd.Series,
-    budget: Budget,
-    goal: Goal = BY_ACCURACY,
-    **how: Any,
+    run: Path, workload: Workload, scenario: str, best: pd.Series, budget: Budget, goal: Goal = BY_ACCURACY, **how: Any
 ) -> dict[str, Any]:
     """Write best.yaml: everything that `fedtune run --config` needs to train the configuration again, and how it was
     found.
@@ -238,19 +237,10 @@ def tested(trial: pd.Series, objective: Objective = ACCURACY) -> dict[str, Any]:
     return figures | ({} if not figures or math.isnan(at) or at == rounds else {"test_round": int(at)})
 
 
-def _each(grid: ResultGrid) -> list[Any]:
-    return [grid[i] for i in range(len(grid))]
-
-
 def _status(result: Any) -> str:
     if result.error is not None:
         return "failed"
     return status(result.metrics) if result.metrics else "not started"
-
-
-def last_metrics(last: Mapping[str, Any], goal: Goal, figures: Figures) -> dict[str, Any]:
-    """The values of a run's last row that tables of fresh-seed runs keep; NaN if missing."""
-    return {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
 
 
 def clients_frame(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]]) -> pd.DataFrame:
@@ -269,14 +259,13 @@ def clients_frame(runs: Iterable[tuple[Mapping[str, Any], Iterable[Mapping[str, 
 def load_clients(*runs: str | Path) -> pd.DataFrame:
     """The clients of these runs; UserError for a folder that has no table of them."""
     found = []
-    for run in map(Path, runs):
-        file = RunFiles(run).clients_file
-        if not file.exists():
+    for files in map(RunFiles, runs):
+        if not files.clients_file.exists():
             raise UserError(
-                f"{run} has no {file.name}: it is written when a search's final check (--final-seeds) or a "
-                "comparison has ended"
+                f"{files.path} has no {files.clients_file.name}: it is written when a search's final check "
+                "(--final-seeds) or a comparison has ended"
             )
-        found.append(reading.table(file, kinds=KINDS).assign(run=run.absolute().name))
+        found.append(reading.table(files.clients_file, kinds=KINDS).assign(run=files.name))
     if not found:
         raise UserError("there must be at least one study's folder, but none was given")
     all_rows = pd.concat(found, ignore_index=True)

@@ -34,21 +34,19 @@ def keep(files: Iterable[UserFile], run: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if file.content is not None:
             copy.write_bytes(file.content)
-        elif _size(data := user_files.path_of(file.name)) <= LARGEST:  # an earlier copy may be incomplete
-            for one, there in copies.copied(data, copy).items():
-                there.parent.mkdir(parents=True, exist_ok=True)
-                if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
-                    shutil.copyfile(one, there)
+            continue
+        copied = copies.copied(user_files.path_of(file.name), copy)
+        if sum(one.stat().st_size for one in copied if one.is_file()) > LARGEST:
+            continue
+        for one, there in copied.items():  # an earlier copy may be incomplete
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if not (there.exists() and there.samefile(one)):  # the original is gone, and this is its copy
+                shutil.copyfile(one, there)
 
 
 def _beside(own: Path, name: str, digest: str) -> Path:
     """The copy of a module whose name another one has, from another folder."""
     return own / digest[:8] / name
-
-
-def _size(path: Path) -> int:
-    """The size of a file or of a folder's files, in bytes."""
-    return sum(f.stat().st_size for f in (copies.files_in(path) if path.is_dir() else [path]) if f.is_file())
 
 
 def restore(run: Path, record: Mapping[str, Any], trust: bool = False) -> tuple[UserFile, ...]:
@@ -83,9 +81,9 @@ def require_own(run: Path, why: str) -> None:
 def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
     """The file of a record's entry, with its copy's content; UserError if the copy has changed."""
     try:
-        name, digest = str(entry["name"]), str(entry["sha256"])
-        file = UserFile(name, str(entry["path"]), digest, None, dict(entry.get("about") or {}))
-    except (KeyError, TypeError, ValueError) as error:
+        name, digest = entry["name"], entry["sha256"]
+        file = UserFile(name, entry["path"], digest, None, entry.get("about", {}))
+    except KeyError as error:
         raise UserError(f"{run} must list its own files with name, path and sha256, but one lacks {error}") from error
     own, code = RunFiles(run).own_folder, name.endswith(".py")
     is_data = bool(file.about) and not code  # known only by its hash
@@ -94,7 +92,8 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
         try:  # without a copy: data, or code that is read from its original path
             return file._replace(content=Path(file.path).read_bytes() if code else None)
         except OSError as error:
-            raise UserError(f"{run} needs {file.path}, but neither it nor its copy exists; restore it") from error
+            why = f"{run} was made with {file.path}, but neither it nor its copy exists; restore it"
+            raise UserError(why) from error
     if is_data:
         if not Path(file.path).exists():
             _require_unchanged(copy, copies.digest(copy), file)

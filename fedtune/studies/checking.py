@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -101,14 +100,11 @@ class Check:
     def title(self) -> str:
         """What is checked, in words."""
         parts = [f"algorithm {self.algorithm} ({self._cls.__name__})"] if self._cls else []
-        parts += [f"model {self.model}{_called(self.model)}"] if self.model else []
-        return " with ".join(parts) + f": {self._data_text()}"
-
-    def _data_text(self) -> str:
-        if not self.base:
-            return "small clients of the digits data, three rounds"
-        kind = "random" if self._subject else ""
-        return " ".join(f"{kind} rows like those of {self.base.dataset}, model {self.base.model}".split())
+        parts += [f"model {self.model}"] if self.model else []
+        data = "small clients of the digits data, three rounds"
+        if self.base:
+            data = f"{'random ' * bool(self._subject)}rows like those of {self.base.dataset}, model {self.base.model}"
+        return f"{' with '.join(parts)}: {data}"
 
     def __repr__(self) -> str:
         """A line for each check."""
@@ -128,31 +124,17 @@ def _algorithm_and_model(what: str, model: str) -> tuple[str, str]:
     algorithms = registry.names()
     if is_program(what):
         raise UserError(f"a program is checked on the command line, by `fedtune check {what}`")
-    if model:
-        model = user_files.take_each(model, catalogue.names())[0]
-    if not what:
-        if not model:
-            raise UserError(
-                f"nothing to check was given; give FILE.py:NAME, --model NAME, or one of {', '.join(algorithms)}"
-            )
-        return "", model
-    what = user_files.take_each(what, algorithms)[0]
-    if what not in algorithms and catalogue.called(what)[0] in catalogue.names():
-        what, model = "", what
-    elif user_files.is_own(what) and _is_model(what):
-        if model:
-            raise UserError(f"one model at a time is checked, but {what} and {model} are both models; give one of them")
-        what, model = "", what
-    return what, model
-
-
-def _called(model: str) -> str:
-    """A description of a user's function, if it is called in an unusual way."""
-    function = user_files.load(model, "model") if user_files.is_own(model) else None
-    if not inspect.isfunction(function):
-        return ""
-    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-    return "" if needed == ["shape", "classes"] else f" ({function.__name__}({', '.join(needed)}) as (shape, classes))"
+    if not what and not model:
+        known = ", ".join(algorithms)
+        raise UserError(f"nothing to check was given; give FILE.py:NAME, --model NAME, or one of {known}")
+    model = user_files.take_each(model, catalogue.names())[0] if model else ""
+    what = user_files.take_each(what, algorithms)[0] if what else ""
+    if what in algorithms or not what:
+        return what, model
+    is_model = user_files.is_own(what) and _is_model(what)
+    if is_model and model:
+        raise UserError(f"one model at a time is checked, but {what} and {model} are both models; give one of them")
+    return ("", what) if is_model or catalogue.called(what)[0] in catalogue.names() else (what, model)
 
 
 def _is_model(name: str) -> bool:
@@ -160,8 +142,6 @@ def _is_model(name: str) -> bool:
     if user_files.call_options(name):
         return True
     value = user_files.load(name, "algorithm or model")
-    if inspect.ismodule(value):
-        return False
     return callable(value) and not (isinstance(value, type) and issubclass(value, Algorithm))
 
 

@@ -17,7 +17,6 @@ from fedtune.runs import frames, tables
 from fedtune.runs.folder import StudyFolder
 from fedtune.runs.logs import suggestions
 from fedtune.runs.reading import rounds_of
-from fedtune.runs.trial_states import reason
 from fedtune.studies import resuming, search_study
 from fedtune.tuning import plan, schedulers, space_facts
 from fedtune.tuning.options.search import SearchOptions
@@ -29,7 +28,7 @@ def more_trials(path: Path, count: int, name: str | None, changed: Mapping[str, 
 
     name: of the new folder.  changed: options with new values.  trust: also if another user wrote the folder.
     """
-    run, options, _ = _finished(path, changed, trust)
+    run, options = _finished(path, changed, trust)
     options = dataclasses.replace(options, name=name or f"{options.name}+{count}", trials=count)
     tried = {space_facts.key(t.params) for t in run.study.trials if t.state.is_finished()} if run.study else set()
     planned = plan.make(options, after=plan.EarlierSearch(path.absolute(), tried=frozenset(tried)))
@@ -43,8 +42,8 @@ def more_rounds(
 
     top: how many of them; None: a third.  Other arguments as for `more_trials`.
     """
-    run, options, record = _finished(path, changed, trust)
-    fields = {**options.fields, "rounds": rounds_of(record) + count}
+    run, options = _finished(path, changed, trust)
+    fields = {**options.fields, "rounds": rounds_of(run.record) + count}
     options = dataclasses.replace(options, name=name or f"{options.name}+{count}rounds", fields=fields)
     with terminal.silent():  # it is planned again below
         trials = longer(plan.make(options), run, top)
@@ -52,17 +51,10 @@ def more_rounds(
     return search_study.run_with_ray(planned, {"extends": run.name})
 
 
-def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions, dict[str, Any]]:
-    """A finished search with its options and its record; UserError for one that cannot be extended."""
+def _finished(path: Path, changed: Mapping[str, Any], trust: bool) -> tuple[StudyFolder, SearchOptions]:
+    """A search with its options; UserError unless it is over, has its searcher's study, and can be read."""
     run = StudyFolder(path)
     record = resuming.record_of(run, trust, "scheduler", "searcher")
-    _require_extendable(run, record)
-    return run, resuming.options_of(run, changed), record
-
-
-def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
-    """UserError unless the search is over, has its searcher's study, and can be read."""
-    path = run.path
     moves = schedulers.moves_hyperparameters(record["scheduler"])
     if moves or record["searcher"] not in EXTENDABLE:
         how = record["scheduler" if moves else "searcher"]
@@ -75,30 +67,25 @@ def _require_extendable(run: StudyFolder, record: dict[str, Any]) -> None:
         )
     try:
         trials, _ = frames.trials_table(run), frames.rounds_table(run)
-        study = run.study
-        if study is None:
-            raise FileNotFoundError(f"{run.study_file.name} is missing")
-        finished = {t.user_attrs["trial"] for t in study.trials if t.state.is_finished()}
-        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - finished:
+        known = {t.user_attrs["trial"] for t in run.study.trials if t.state.is_finished()} if run.study else set()
+        if lost := set(trials["trial"][trials["status"].isin(["finished", "stopped"])]) - known:
             raise ValueError(f"the study lacks {several(len(lost), 'trial')}")
-    except Exception as error:  # whatever reading raises
+    except (ValueError, KeyError) as error:
         raise UserError(
             "a search is extended from its trials.parquet, rounds.parquet and study.journal, but one in "
-            f"{path} cannot be read ({reason(str(error))}); Ray's logs can: {command_line('status', path)}"
+            f"{path} cannot be read ({error}); Ray's logs can: {command_line('status', path)}"
         ) from error
+    return run, resuming.options_of(run, changed)
 
 
 def longer(p: plan.SearchPlan, run: StudyFolder, top: int | None) -> tuple[plan.EarlierTrial, ...]:
     """A run's best finished trials, which a search planned like this trains further, each to its new end."""
     if p.budget.unit != "rounds":
-        raise UserError(
-            f"--rounds needs a search whose budget is in rounds, but that of {run.path} is in {p.budget.unit}"
-        )
+        raise UserError(f"--rounds needs a search whose budget is in rounds, but {run.path} has one in {p.budget.unit}")
     if p.workload.traits.depends_on_horizon:
         raise UserError(
             f"{p.workload.name} may depend on how many rounds a trial has, so a longer one may differ from the start; "
-            "search again with "
-            f"--rounds {p.workload.rounds}"
+            f"search again with --rounds {p.workload.rounds}"
         )
     trials, rounds = frames.trials_table(run), frames.rounds_table(run)
     configs = {t["trial"]: t["config"] for folder in lineage(run) for t in suggestions(folder.path)}

@@ -44,11 +44,8 @@ def candidates(p: SearchPlan, top: int) -> list[Candidate]:
     for row in trials[trials["status"] == "finished"].to_dict("records"):
         if values(p, row) == default:
             first = Candidate(DEFAULT, default, row["trial"], row[score])
-    best = [
-        Candidate(f"top {i}", values(p, row), row["trial"], row[score])
-        for i, row in enumerate(ranked.to_dict("records"), 1)
-    ]
-    return [first, *best]
+    best = enumerate(ranked.to_dict("records"), 1)
+    return [first, *(Candidate(f"top {i}", values(p, row), row["trial"], row[score]) for i, row in best)]
 
 
 def _best(p: SearchPlan, trials: pd.DataFrame) -> pd.DataFrame:
@@ -73,8 +70,7 @@ def evaluate(
     """Train the default and the best configurations of each search on fresh seeds.
 
     Returns a row per algorithm, search, candidate and seed; a row per round of each; a row per client of each (see
-    tables.CLIENTS); and the outcomes of the runs.  One run may serve two candidates, when the search's best is
-    the default.
+    tables.CLIENTS); and the outcomes of the runs.  One run may serve two candidates, when the best is the default.
 
     Among a search's candidates, the one with the best mean of the objective on the fresh seeds is `chosen`; no test
     figure is used.  But validation and test accuracy of a run are correlated, so with more than one candidate the test
@@ -103,19 +99,14 @@ def evaluate(
     for k, name, p, _, c, seed in entries:
         outcome = outcomes[runs[_key(p, c, seed)].label]
         whose = {"algorithm": name, "configuration": c.name, "seed": seed}
+        summary = run_summary(outcome, p.goal, p.workload.measures.figures)
         config = {tables.CONFIG + n: v for n, v in c.config.items()}
-        rows.append(
-            whose
-            | {SEARCH: k, "trial": c.trial, "score": c.score}
-            | run_summary(outcome, p.goal, p.workload.measures.figures)
-            | config
-        )
+        rows.append(whose | {SEARCH: k, "trial": c.trial, "score": c.score} | summary | config)
         rounds += [whose | row for row in outcome.rounds]
         scored.append((whose, outcome.clients))
     frame = pd.DataFrame(rows)
     frame.insert(3, "chosen", is_tuned(frame, first.goal))
-    every = pd.DataFrame(rounds, columns=_columns(rounds))
-    return frame, every, tables.clients_frame(scored), list(outcomes.values())
+    return frame, _rounds_frame(rounds), tables.clients_frame(scored), list(outcomes.values())
 
 
 def trained(
@@ -151,9 +142,9 @@ def run_summary(
 
 def last_round(outcome: ray_tasks.Outcome, goal: Goal, figures: tables.Figures = figures) -> dict[str, Any]:
     """The metrics of a run's last round that are kept, with those of the goal; not numbers if it diverged."""
-    has_figures = bool(outcome.rounds) and not outcome.reason
-    row = tables.last_metrics(outcome.rounds[-1] if has_figures else {}, goal, figures)
-    if has_figures and "seconds" in row:
+    last = outcome.rounds[-1] if outcome.rounds and not outcome.reason else {}
+    row = {name: last.get(name, math.nan) for name in dict.fromkeys([*figures(last), *goal.names])}
+    if last and "seconds" in row:
         row["seconds"] = outcome.seconds
     return row | {"reason": outcome.reason}
 
@@ -175,8 +166,8 @@ def is_tuned(frame: pd.DataFrame, goal: Goal = BY_ACCURACY) -> pd.Series:
     return pd.Series([row in best for row in zip(*keys, strict=True)])
 
 
-def _columns(rounds: list[dict[str, Any]]) -> list[str]:
-    """The columns of the table of rounds: keys, the declared metrics, then what the algorithms report."""
+def _rounds_frame(rounds: list[dict[str, Any]]) -> pd.DataFrame:
+    """The table of rounds: keys, the declared metrics, then what the algorithms report."""
     named = ["algorithm", "configuration", "seed", "round", *METRICS]
     present = {name for row in rounds for name in row}
-    return [n for n in named if n in present] + sorted(present - set(named))
+    return pd.DataFrame(rounds, columns=[n for n in named if n in present] + sorted(present - set(named)))

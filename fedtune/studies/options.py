@@ -14,14 +14,7 @@ from fedtune.runs.choice import TOP
 from fedtune.runs.files import search_name
 from fedtune.tuning.options.options import OF_ENGINE, canonical
 from fedtune.tuning.options.search import SearchOptions
-from fedtune.tuning.options.types import (
-    HOW,
-    LENGTH,
-    WHAT,
-    above_zero,
-    option,
-    small_int,
-)
+from fedtune.tuning.options.types import HOW, LENGTH, WHAT, above_zero, option, small_int
 from fedtune.user_code import user_files
 
 BASELINES = "local,fedavgft"
@@ -42,10 +35,7 @@ class ComparisonOptions(SearchOptions):
         group=WHAT,
     )
     baselines: str = option(
-        BASELINES,
-        f"baselines, also tuned (default {BASELINES}); none: no baselines",
-        "A,B|none",
-        group=WHAT,
+        BASELINES, f"baselines, also tuned (default {BASELINES}); none: no baselines", "A,B|none", group=WHAT
     )
     searches: int = option(
         3,

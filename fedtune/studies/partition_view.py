@@ -7,11 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
-from rich.text import Text
 
-from fedtune.core import terminal
-from fedtune.core.terminal import say, several
+from fedtune.core.terminal import say, say_table, several
 from fedtune.data import datasets, user_partition
 from fedtune.data.datasets import Dataset
 from fedtune.data.federation import Federation
@@ -34,7 +31,9 @@ def show(
     made = partitioning.partition(data, scenario, seed)
     partitioning.report(data, scenario, seed)
     table = counts(made, data, scenario.skip_classes)
-    terminal.console().print(printed(table))
+    rows = printed(table)
+    which = f": the first {SHOWN} clients" if table["client"].nunique() > SHOWN else ""
+    say_table(f"who holds what{which}", rows, rows.values.tolist(), left=("owner", "most of"))
     say(summary(table))
     for note in data.notes:
         say(f"note: {note}")
@@ -105,36 +104,22 @@ def summary(table: pd.DataFrame) -> str:
     """Sizes, classes and skew in a line."""
     rows = table.groupby("client")["rows"].sum()
     held = table.groupby(["client", "class"])["rows"].sum().gt(0).groupby("client").sum()
+    of = ((len(rows), "client"), (rows.sum(), "row"), (table["class"].nunique(), "class"))
     return (
-        f"{several(len(rows), 'client')}, {several(rows.sum(), 'row')}, "
-        f"{several(table['class'].nunique(), 'class')}; rows a client {rows.min()} to {rows.max()} (median "
-        f"{rows.median():g}), classes a client {held.min()} to {held.max()} (mean {held.mean():.1f}); "
-        f"label skew {label_skew(table).mean():.2f} (0: the same class shares as all clients together; "
-        "towards 1: classes that no other client has)"
+        f"{', '.join(several(n, what) for n, what in of)}; rows a client {rows.min()} to {rows.max()} (median "
+        f"{rows.median():g}), classes a client {held.min()} to {held.max()} (mean {held.mean():.1f}); label skew "
+        f"{label_skew(table).mean():.2f} (0: class shares as of all together; towards 1: classes that no other has)"
     )
 
 
-def printed(table: pd.DataFrame) -> Table:
-    """Rows, classes and skew of each client; of many, the first ones."""
-    out = Table(title="who holds what", title_justify="left", box=None)
-    named = ["owner"] if (table["owner"] != "").any() else []
-    for name in ("client", *named, *SPLITS, "classes", "most of", "label skew"):
-        out.add_column(name, justify="left" if name in ("owner", "most of") else "right")
-    skew = label_skew(table)
-    for client, own in table.groupby("client"):
-        if client == SHOWN:
-            out.add_row("…")
-            break
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows, classes and skew of each client, as text; of many, the first ones."""
+    skew, rows = label_skew(table), []
+    for client, own in table[table["client"] < SHOWN].groupby("client"):
         by_class = own.groupby("class", sort=False)["rows"].sum()
         splits = own.groupby("split")["rows"].sum()
         most = f"{by_class.idxmax()} ({by_class.max() / by_class.sum():.0%})"
-        cells = [*(str(splits[s]) for s in SPLITS), str((by_class > 0).sum()), most, f"{skew[client]:.2f}"]
-        out.add_row(str(client), *(_cut(own[name].iloc[0]) for name in named), *cells)
-    return out
-
-
-def _cut(name: str) -> Text:
-    """An owner's name, or those of a group, of a cell's width."""
-    text = Text(terminal.printable(name))
-    text.truncate(WIDTH, overflow="ellipsis")
-    return text
+        cells = {"client": client, "owner": own["owner"].iloc[0][:WIDTH]} | {s: splits[s] for s in SPLITS}
+        rows.append(cells | {"classes": (by_class > 0).sum(), "most of": most, "label skew": f"{skew[client]:.2f}"})
+    frame = pd.DataFrame(rows).astype(str)
+    return frame if (frame["owner"] != "").any() else frame.drop(columns="owner")

@@ -26,22 +26,6 @@ MEASURES = {
     "setting": "a hyperparameter's value",
 }
 
-# column of `cells` -> what it is
-COLUMNS = {
-    "paper": "GFPL, FedPA, FedGenP or FedSA",
-    "table": "as the paper numbers it",
-    "row": "our name of the algorithm, or the paper's name of what is no algorithm of ours at its defaults",
-    "printed": "the paper's name of the row",
-    "column": "data set and setting, in words; a restored header where the paper's is lost",
-    "dataset": "our name of the data set, or the paper's where we do not have it",
-    "measure": "one of MEASURES",
-    "mean": "the figure",
-    "spread": "what stands behind ±; not a number where nothing does",
-    "defects": "short names of what is known to be wrong with it, with semicolons between them",
-    "scenario": "our scenario of the same setting, or empty",
-    "instead": "our scenarios that stand in for it on other data, with commas between them; then it is not comparable",
-}
-
 
 class Defect(NamedTuple):
     """A defect of a printed figure, or information that is missing about it."""
@@ -53,50 +37,46 @@ class Defect(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One figure of a printed table; COLUMNS says what the fields are."""
+    """One figure of a printed table."""
 
-    paper: str
-    table: str
-    row: str
-    printed: str
-    column: str
-    dataset: str
-    measure: str
+    paper: str  # GFPL, FedPA, FedGenP or FedSA
+    table: str  # as the paper numbers it
+    row: str  # our name of the algorithm, or the paper's name of what is no algorithm of ours at its defaults
+    printed: str  # the paper's name of the row
+    column: str  # data set and setting, in words; a restored header where the paper's is lost
+    dataset: str  # our name of the data set, or the paper's where we do not have it
+    measure: str  # one of MEASURES
     mean: float
-    spread: float | None
+    spread: float | None  # what stands behind ±; None where nothing does
     text: str  # the figure as printed
-    defects: tuple[Defect, ...]
-    scenario: str
-    instead: tuple[tuple[str, str], ...]  # our scenarios on other data, each with its "A for B"
-    stands_in: str = ""  # "A for B" if our data set A replaces the paper's B; empty: the same data
+    defects: tuple[Defect, ...]  # what is known to be wrong with it
+    scenario: str  # our scenario of the same setting, or empty
+    instead: tuple[tuple[str, str], ...]  # our scenarios that stand in on other data, each with its "A for B"
+    stands_in: str = ""  # "A for B" if our data set A replaces the paper's B, not comparable; empty: the same data
 
 
 def cells() -> pd.DataFrame:
-    """All printed figures, one row each; the columns are COLUMNS.
+    """All printed figures, one row each; the columns are the fields of `Cell`.
 
     >>> from fedtune.studies import published
     >>> printed = published.cells()
     >>> sorted(printed["paper"].unique())
     ['FedGenP', 'FedPA', 'FedSA', 'GFPL']
     """
-    rows = [
-        {name: getattr(cell, name) for name in COLUMNS}
-        | {"defects": "; ".join(d.short for d in cell.defects), "instead": ", ".join(s for s, _ in cell.instead)}
-        for cell in every()
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"mean": float, "spread": float})
+    frame = pd.DataFrame(map(vars, every())).drop(columns=["text", "stands_in"])
+    defects = frame["defects"].map(lambda of: "; ".join(d.short for d in of))
+    instead = frame["instead"].map(lambda of: ", ".join(scenario for scenario, _ in of))
+    return frame.assign(defects=defects, instead=instead).astype({"mean": float, "spread": float})
 
 
 def of(scenario: str, algorithm: str) -> list[Cell]:
     """Test accuracies that were published for a scenario; `stands_in` is set where they are of other data."""
-    cells = []
-    for cell in every():
-        if cell.measure == "accuracy" and cell.row == algorithm:
-            if scenario and cell.scenario == scenario:
-                cells.append(cell)
-            elif scenario in dict(cell.instead):
-                cells.append(replace(cell, stands_in=dict(cell.instead)[scenario]))
-    return cells
+    accuracies = [c for c in every() if scenario and c.measure == "accuracy" and c.row == algorithm]
+    return [
+        replace(c, stands_in="" if c.scenario == scenario else dict(c.instead)[scenario])
+        for c in accuracies
+        if c.scenario == scenario or scenario in dict(c.instead)
+    ]
 
 
 def note(cell: Cell) -> str:
@@ -116,9 +96,7 @@ def every() -> tuple[Cell, ...]:
 
 @cache
 def _content() -> dict[str, Any]:
-    file = resources.files("fedtune.studies").joinpath("published.yaml")
-    content: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
-    return content
+    return dict(yaml.safe_load(resources.files("fedtune.studies").joinpath("published.yaml").read_text("utf-8")))
 
 
 def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,44 +85,28 @@ def run_all(
         folder.mkdir(parents=True, exist_ok=True)
         done = finished(runs, folder, budget)
     left = [r for r in runs if r.label not in done]
-    commit = provenance.commit()
     limit, slots = budget or Budget(), _slots(cpus, gpus) if left else 0
     some = packs(left, min(slots, concurrent or slots), one_by_one=timed or limit.unit == "seconds")
     at = Place(folder and RunFiles(folder).outputs_folder, cpus=cpus, gpus=gpus, retries=RETRIES)
-    outcomes = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective)
-    for run, outcome in _with_progress(outcomes, title, len(done), len(runs)):
-        done[run.label] = outcome._replace(commit=commit)
-        if folder:
-            write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
-        for note in outcome.notes:
-            say(f"note: {run.label}: {note}")
-    _require_success(runs, done, folder, budget)
+    outcomes, commit = _outcomes(some, data, at, limit, concurrent or 2 * slots, objective), provenance.commit()
+    showing: Any = progress(title) if left else nullcontext()
+    with showing as bar:
+        task = bar and bar.add_task("", total=len(runs), completed=len(done))
+        for run, outcome in outcomes:
+            done[run.label] = outcome._replace(commit=commit)
+            if folder:
+                write_json(outcome_file(folder, run, budget), done[run.label]._asdict())
+            for note in outcome.notes:
+                say(f"note: {run.label}: {note}")
+            bar.update(task, advance=1, description=run.label)
+            if bar.disable:  # in no terminal
+                say(f"note: {title}: {len(done)} of {len(runs)} done ({run.label})")
+    if runs and all(o.reason.startswith(FAILED) for o in done.values()):  # more likely to be mended than bad luck
+        for run in runs if folder else ():
+            outcome_file(folder, run, budget).unlink(missing_ok=True)  # type: ignore[arg-type]
+        first = done[runs[0].label].reason.removeprefix(FAILED)
+        raise UserError(first if len(runs) == 1 else f"each of {len(runs)} runs failed; the first: {first}")
     return {r.label: done[r.label] for r in runs}
-
-
-def _require_success(
-    runs: Sequence[RunTask], done: Mapping[str, Outcome], folder: Path | None, budget: Budget | None
-) -> None:
-    """UserError if every run failed, which is more likely to be mended than chance."""
-    if not done or not all(outcome.reason.startswith(FAILED) for outcome in done.values()):
-        return
-    for run in runs if folder else ():
-        assert folder
-        outcome_file(folder, run, budget).unlink(missing_ok=True)
-    first = done[runs[0].label].reason.removeprefix(FAILED)
-    raise UserError(first if len(runs) == 1 else f"each of {len(runs)} runs failed; the first: {first}")
-
-
-def start_worker() -> ray.ObjectRef:
-    """Have Ray start a worker that loads what trains, and then waits for a run; what is there once it has.
-
-    It starts where every CPU is taken, too.
-    """
-    return ray.remote(num_cpus=0)(_loaded).remote()
-
-
-def _loaded() -> None:
-    """Does nothing: to call this function, a worker has imported this module."""
 
 
 def finished(runs: Sequence[RunTask], folder: Path, budget: Budget | None = None) -> dict[str, Outcome]:
@@ -176,9 +161,13 @@ class _Course:
             return
         self.rows.append(row)
         self.seconds += row["seconds"] + row["eval_seconds"]
-        if self.objective and (self.best is None or _improved(self.objective, row, self.best.row)):
+        if self.objective and (self.best is None or self._improves(row, self.objective)):
             self.best = self.run.kept()
         self.over = row["round"] >= self.run.rounds or self.budget.reached(row, self.seconds)
+
+    def _improves(self, row: dict[str, Any], by: Objective) -> bool:
+        comparable = by.name != "seconds" and by.name in row  # seconds add up, so no later round is better by them
+        return comparable and by.better(row[by.name], self.best.row[by.name])
 
     def outcome(self) -> Outcome:
         """The outcome: the last round and the best one are scored on test rows now, unless they were before."""
@@ -193,12 +182,6 @@ class _Course:
         return Outcome(self.rows, "", clients=scored, notes=self.run.take_notes())
 
 
-def _improved(objective: Objective, row: dict[str, Any], best: dict[str, Any]) -> bool:
-    """Whether a round is better than the best so far; seconds add up, so no later round is better by them."""
-    comparable = objective.name != "seconds" and objective.name in row
-    return comparable and objective.better(row[objective.name], best[objective.name])
-
-
 def packs(runs: Sequence[RunTask], slots: int, one_by_one: bool) -> list[list[RunTask]]:
     """Runs that train as one stack: those of one configuration, as many seeds as a stack should hold.
 
@@ -209,16 +192,15 @@ def packs(runs: Sequence[RunTask], slots: int, one_by_one: bool) -> list[list[Ru
     for run in runs:
         kind = json.dumps([run.workload.with_seed(0).to_plain(), run.config], sort_keys=True)
         groups.setdefault(kind, []).append(run)
-    by_federation: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}
+    made: dict[tuple[Any, tuple[int, ...]], list[list[RunTask]]] = {}  # by federations
     for group in groups.values():
-        at_once = 1 if one_by_one else group[0].workload.trainer.seeds_at_once(group[0].workload, group[0].config)
+        w = group[0].workload
+        at_once = 1 if one_by_one else w.trainer.seeds_at_once(w, group[0].config)
         parts = max(-(-len(group) // at_once), min(len(group), -(-slots // len(groups))))
         for i in range(parts):
             pack = group[len(group) * i // parts : len(group) * (i + 1) // parts]
-            w = pack[0].workload
-            federations = w.trainer.source(w), tuple(run.workload.seed for run in pack)
-            by_federation.setdefault(federations, []).append(pack)
-    return [pack for of in by_federation.values() for pack in of]
+            made.setdefault((w.trainer.source(w), tuple(r.workload.seed for r in pack)), []).append(pack)
+    return [pack for of in made.values() for pack in of]
 
 
 def _outcomes(
@@ -282,22 +264,6 @@ def _slots(cpus: float, gpus: float) -> int:
     have = ray.cluster_resources()
     fits = have["CPU"] / cpus
     return max(1, int(min(fits, have.get("GPU", 0) / gpus) if gpus else fits))
-
-
-def _with_progress(
-    outcomes: Iterable[tuple[RunTask, Outcome]], title: str, done: int, total: int
-) -> Iterator[tuple[RunTask, Outcome]]:
-    """Pass outcomes on and show the progress, if there is anything to do: a bar in a terminal, lines elsewhere."""
-    if done == total:
-        return
-    with progress(title) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        for run, outcome in outcomes:
-            yield run, outcome
-            done += 1
-            bar.update(task, advance=1, description=run.label)
-            if bar.disable:
-                say(f"note: {title}: {done} of {total} done ({run.label})")
 
 
 def outcome_file(folder: Path, run: RunTask, budget: Budget | None = None) -> Path:

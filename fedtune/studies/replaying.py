@@ -43,9 +43,7 @@ def replay(path: Path, name: str | None, changed: Mapping[str, Any], trust: bool
         if t["trial"] in length
     ]
     if not tried:
-        raise UserError(
-            f"a search is replayed from its suggestions and rounds, but {path} has none; start a new search"
-        )
+        raise UserError(f"only a search that has suggestions and rounds can be replayed, but {path} has none")
     if schedulers.moves_hyperparameters(record["scheduler"]) or any(_continues(run, t.trial) for t in tried):
         raise UserError(
             f"a trial is replayed from its first round, but trials of {path} continued others (pbt, --rounds); "
@@ -70,13 +68,13 @@ def compare(before: pd.DataFrame, p: plan.SearchPlan, record: Mapping[str, Any])
     now = pd.read_parquet(files.rounds_file)
     names = pd.read_parquet(files.trials_file)["trial"]
     columns = [c for c in now if c in before and c not in CLOCK]
+    tests = [c for c in columns if c.startswith(TEST)]  # the search may have tested in some rounds only
     far: dict[str, pd.Series] = {}
     if len(names) < len(p.replayed):
         say(f"replayed: only {len(names)} of {several(len(p.replayed), 'trial')}, because it was interrupted")
         return 1
     for old, new in zip(p.replayed, names, strict=True):
         one, other = (f[f["trial"] == t][columns].reset_index(drop=True) for f, t in ((before, old.trial), (now, new)))
-        tests = [c for c in columns if c.startswith(TEST)]  # the search may have tested in some rounds only
         other[tests] = other[tests].where(one[tests].notna()) if len(one) == len(other) else other[tests]
         if not one.equals(other):
             far[old.trial] = _distance(one, other)
@@ -100,10 +98,9 @@ def _distance(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 def _how_far(distances: Sequence[pd.Series]) -> str:
     """How much trials with different numbers differ, in words."""
     largest = pd.concat([d[d < np.inf] for d in distances]).sort_values()
-    shorter, missing = sum(d.empty for d in distances), sum(bool((d == np.inf).any()) for d in distances)
+    odd = sum(d.empty or bool((d == np.inf).any()) for d in distances)
     text = [f"the largest relative difference is {largest.iloc[-1]:.2g}, in {largest.index[-1]}"] * bool(largest.any())
-    text += [f"{several(shorter, 'trial')} with different numbers of rounds"] * bool(shorter)
-    text += [f"{several(missing, 'trial')} with values that only one of the two runs has"] * bool(missing)
+    text += [f"{several(odd, 'trial')} with rounds or values that only one of the two runs has"] * bool(odd)
     return "; ".join(text) or "values that are not numbers differ"
 
 
@@ -111,10 +108,8 @@ def _unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """A note if the code or the machine is known to differ from those of the first run."""
     before, after = provenance.trained_by(then), provenance.trained_by(now)
     others = [n for n in before if n in after and before[n] != after[n]]
-    if not others:
-        return ""
     was, is_ = (", ".join(f"{n} {of[n]}" for n in others) for of in (before, after))
-    return f"; trained by {was}, now by {is_}"
+    return f"; trained by {was}, now by {is_}" if others else ""
 
 
 def _continues(run: RunFiles, trial: str) -> bool:

@@ -34,16 +34,10 @@ def resume(path: Path, changed: Mapping[str, Any], trust: bool = False) -> int:
         raise UserError(
             f"only an unfinished search can be resumed, but {path} is {record['state']}; --trials +N adds trials"
         )
-    if "extends" in record:
-        raise UserError(
-            f"an extension of another search cannot be resumed, but {path} is one; give the first "
-            "search more once again, by another --name"
-        )
-    if "replays" in record:
-        raise UserError(
-            f"a replay of another search cannot be resumed, but {path} is one; "
-            f"replay {record['replays']} again, --name OTHER"
-        )
+    for entry, what in (("extends", "an extension"), ("replays", "a replay")):
+        if entry in record:
+            again = f"repeat it from {record[entry]}, --name OTHER"
+            raise UserError(f"{what} of another search cannot be resumed, but {path} is one; {again}")
     if run.states_file.exists():  # the driver died while it replaced them
         with run.lock():
             saved_state.commit_states(path)

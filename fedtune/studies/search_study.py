@@ -111,23 +111,19 @@ class Found(NamedTuple):
 
 
 def search_and_check(
-    s: StartedSearch,
-    run: RunFiles,
-    watch: disk.DiskWatch,
-    resumed: bool,
-    tools: Sequence[trackers.TrialLogger] = (),
+    s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger] = ()
 ) -> int:
     """Search, choose the best trial, check it on fresh seeds, and conclude; the exit status."""
-    p, ahead = s.plan, final_check.WorkersAhead(s)
+    p = s.plan
     with _ending_recorded(p, run, watch):
-        found = _search(s, run, watch, resumed, tools, ahead)
+        found = _search(s, run, watch, resumed, tools)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
         raise watch.error(p.shown)
     if found.best is None:
         return _nothing_found(p, run, found)
     with _ending_recorded(p, run, watch):
-        best = _choose(s, run, found, ahead)
+        best = _choose(s, run, found)
     if best is None:
         return 1
     config = _write_best(s, found, best)
@@ -137,7 +133,6 @@ def search_and_check(
         say(f"folder: {p.shown}")
         return 130
     with _ending_recorded(p, run, watch):
-        ahead.wait()
         checked = final_check.check(s, config)
     run.add(final=checked.to_dict("records"), seconds=round(time.monotonic() - found.began, 1))
     run.write("finished")
@@ -146,16 +141,11 @@ def search_and_check(
 
 
 def _search(
-    s: StartedSearch,
-    run: RunFiles,
-    watch: disk.DiskWatch,
-    resumed: bool,
-    tools: Sequence[trackers.TrialLogger],
-    ahead: final_check.WorkersAhead,
+    s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger]
 ) -> Found:
     """Train the trials, and write and show the tables that they give."""
     p, began = s.plan, time.monotonic()
-    grid, reported = driver.fit(s, resumed, watch, tools, also=[ahead])
+    grid, reported = driver.fit(s, resumed, watch, tools)
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
     p.folder.mkdir(parents=True, exist_ok=True)  # it may have vanished meanwhile
     reading.write_table(rounds, run.rounds_file)
@@ -172,13 +162,13 @@ def _search(
     return found
 
 
-def _choose(s: StartedSearch, run: RunFiles, found: Found, ahead: final_check.WorkersAhead) -> pd.Series | None:
+def _choose(s: StartedSearch, run: RunFiles, found: Found) -> pd.Series | None:
     """The trial to name: the best, by more seeds where the options say so; None, said and recorded, if none stands."""
     for reason, stacks in found.broken.items():
-        say(f"note: {len(stacks)} of {several(len(found.trials), 'trial')} failed: {reason}{_at_length(stacks)}")
+        what = f"{len(stacks)} of {several(len(found.trials), 'trial')} failed"
+        say(f"note: {what}: {reason}\n{stacks[0]}".rstrip("\n"))
     if found.interrupted or not s.plan.choosing or found.best is None or found.best["status"] != "finished":
         return found.best
-    ahead.wait()
     best, rows = choosing.choose(s, found.trials)
     run.add(choice=rows.to_dict("records"))
     if best is None:
@@ -224,17 +214,12 @@ def _interrupted(p: SearchPlan) -> str:
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:
-    """Why trials failed with errors that a retry cannot fix, and their stacks."""
+    """Why trials failed with errors that a retry cannot fix, and their stacks, or what a program printed last."""
     stacks: dict[str, list[str]] = {}
-    for rows in reported.values():
-        if rows and rows[-1].get(BROKEN):
-            stacks.setdefault(" ".join(str(rows[-1]["reason"]).split()), []).append(str(rows[-1].get(STACK) or ""))
+    for *_, last in (rows for rows in reported.values() if rows):
+        if last.get(BROKEN):
+            stacks.setdefault(" ".join(str(last["reason"]).split()), []).append(last.get(STACK) or "")
     return stacks
-
-
-def _at_length(stacks: list[str]) -> str:
-    """The first trial's traceback, or what its program printed last."""
-    return f"\n{stacks[0]}".rstrip("\n")
 
 
 def _nothing_found(p: SearchPlan, run: RunFiles, found: Found) -> int:
@@ -244,11 +229,10 @@ def _nothing_found(p: SearchPlan, run: RunFiles, found: Found) -> int:
         return 130
     if found.broken and sum(map(len, found.broken.values())) == len(found.trials):
         (reason, stacks), *unlike = found.broken.items()
-        others = f" (and {len(unlike)} other reasons)" if unlike else ""
-        failed = f"every trial failed: {reason}{others}"
+        failed = f"every trial failed: {reason}" + (f" (and {len(unlike)} other reasons)" if unlike else "")
         run.write("nothing found", reason=failed)
-        if more := _at_length(stacks):
-            say(f"a trial's last lines:{more}")
+        if stacks[0]:
+            say(f"a trial's last lines:\n{stacks[0]}".rstrip("\n"))
         raise UserError(failed)
     return _say_nothing(run, verdict.nothing(p.goal, p.budget.unit, found.trials))
 

@@ -36,11 +36,8 @@ def run(
     simulation = Simulation(experiment, {}, data)
     setup, began = simulation.setup, time.perf_counter()
     executor = " and ".join(sorted({g.executor for g in simulation.state.groups}))
-    say(
-        f"{experiment.algorithm}, {several(setup.task.clients, 'client')}, "
-        f"{several(setup.scenario.rounds, 'round')}, "
-        f"seed {experiment.seed}, executor {executor}, {experiment.device}"
-    )
+    size = f"{several(setup.task.clients, 'client')}, {several(setup.scenario.rounds, 'round')}"
+    say(f"{experiment.algorithm}, {size}, seed {experiment.seed}, executor {executor}, {experiment.device}")
     if words := data_in_words(experiment.scenario):
         say(f"data: {words}")
     for note in notes(experiment.scenario):
@@ -72,15 +69,17 @@ def _rounds(simulation: Simulation) -> list[dict[str, Any]]:
 
 def _conclude(last: dict[str, Any], seconds: float) -> None:
     """Print the metrics of the last round."""
+    more = {"test_acc_all": "test_acc over all classes", "test_acc_foreign": "over foreign ones"}
     say(
         f"after {several(last['round'], 'round')} in {seconds:.1f} s: val_acc {last['val_acc']:.4f}, "
         f"test_acc {last['test_acc']:.4f} (std over clients {last['test_acc_std']:.4f}, worst tenth "
         f"{last['test_acc_worst10']:.4f}), {last['comm_mb']:.2f} MB sent and received"
-        + (f"; test_acc over all classes {last['test_acc_all']:.4f}" if "test_acc_all" in last else "")
-        + (f", over foreign ones {last['test_acc_foreign']:.4f}" if "test_acc_foreign" in last else "")
+        + "".join(f"; {words} {last[name]:.4f}" for name, words in more.items() if name in last)
     )
-    if own := {name: value for name, value in last.items() if is_own(name)}:
-        say("metrics of your own: " + ", ".join(f"{name} {value:.4f}" for name, value in own.items()))
     heads = {k.removeprefix("test_acc_"): v for k, v in last.items() if k.startswith("test_acc_") and k not in METRICS}
-    if heads:
-        say("test_acc by head: " + ", ".join(f"{head} {value:.4f}" for head, value in heads.items()))
+    for title, of in (
+        ("metrics of your own", {n: v for n, v in last.items() if is_own(n)}),
+        ("test_acc by head", heads),
+    ):
+        if of:
+            say(f"{title}: {', '.join(f'{name} {value:.4f}' for name, value in of.items())}")

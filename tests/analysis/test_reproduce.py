@@ -544,7 +544,7 @@ def test_the_status_of_a_reproduction(
         rounds = [{"seconds": 50.0, "eval_seconds": 10.0}]
         (files.runs_folder / f"{i}.json").write_text(json.dumps({"rounds": rounds}))
     with files.lock() if driven else nullcontext():
-        found = overview.read(tmp_path)
+        found = overview.Reader().read(tmp_path)
         assert status.main([str(tmp_path)]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert (first, found.over) == (f"reproduction of gfpl-fig6: {head}", over)

@@ -142,7 +142,7 @@ def test_what_a_program_has_not_is_fixed_for_the_others(tmp_path: Path, capsys: 
 
 def test_what_reports_unlike_figures_is_not_compared(tmp_path: Path) -> None:
     own, other = file(tmp_path), file(tmp_path, "other", "[metrics.val_acc]\n[metrics.test_acc]")
-    with pytest.raises(UserError, match="one figure of all on fresh seeds, but there are own val_acc, other test_acc"):
+    with pytest.raises(UserError, match="same figure on fresh seeds, but there are own val_acc, other test_acc"):
         compared(algos=f"{own},{other}", trials=2)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedtune.core.about import FORMAT
 from fedtune.core.errors import UserError
-from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json, write_whole
+from fedtune.runs.files import COMPARISON, KINDS, RECORDS, RunFiles, kind_of, write_json
 from fedtune.runs.folder import StudyFolder
 from fedtune.tuning.plan import require_folder
 
@@ -20,6 +20,7 @@ KEPT = Path(__file__).parent / "kept"
 def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFiles(tmp_path / "run")
     run.add(trials=3)
+    run.write("failed", reason="disk")  # what is said in writing holds for that time only
     run.write("running")
     assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
 
@@ -30,13 +31,6 @@ def test_record_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="the power went"):
         run.write("finished")
     assert run.record == {"format": FORMAT, "trials": 3, "state": "running"}
-
-
-def test_what_is_said_in_writing_holds_for_that_time_only(tmp_path: Path) -> None:
-    run = RunFiles(tmp_path)
-    run.write("failed", reason="disk")
-    run.write("running")
-    assert run.record == {"format": FORMAT, "state": "running"}
 
 
 @pytest.mark.parametrize(
@@ -147,11 +141,6 @@ def test_a_folder_is_new_or_of_a_driver_that_died_early(tmp_path: Path) -> None:
         run.make()
 
 
-def test_a_text_is_written_whole(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.yaml", "a: é\n")
-    assert (tmp_path / "a.yaml").read_text() == "a: é\n" and [f.name for f in tmp_path.iterdir()] == ["a.yaml"]
-
-
 def test_a_run_without_a_driver_is_abandoned(tmp_path: Path) -> None:
     run = StudyFolder(tmp_path)
     run.write("running")
@@ -189,20 +178,3 @@ def test_a_scenario_that_cannot_be_is_a_damaged_record(tmp_path: Path) -> None:
         run.record_file.write_text(json.dumps({"format": FORMAT, "scenario": scenario}))
         with pytest.raises(UserError, match="missing or damaged"):
             run.scenario  # noqa: B018
-
-
-@pytest.mark.parametrize("code", [(), ("/x/mine.py", "/x/net.py")])
-def test_a_worker_that_died_is_told_with_the_code_that_ran_in_it(code, tmp_path, monkeypatch, capsys):
-    from types import SimpleNamespace
-
-    from fedtune.runs import disk
-    from fedtune.user_code import user_errors
-
-    monkeypatch.setattr(user_errors, "PATHS", set(code))
-    died = "The actor is dead because its worker process has died. \x1b[2J"
-    (tmp_path / "error.txt").write_text(f"Failure # 1\n{died}\n")
-    trial = SimpleNamespace(trial_id="t", local_path=tmp_path)
-    disk.DiskWatch(tmp_path).on_trial_error(0, [], trial)
-    said = capsys.readouterr().err
-    named = "its process ended or crashed, and mine.py, net.py of yours ran in it; Ray says: "
-    assert said == f"note: trial t failed: {named if code else ''}{died[:-4]}\\x1b[2J\n"

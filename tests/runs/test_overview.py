@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fedtune.commands import status
 from fedtune.core.terminal import console
 from fedtune.runs import overview
@@ -39,45 +41,57 @@ def shown(folder: Path, trials: dict[str, dict[str, Any]], **record: Any) -> lis
         row = {"trial_id": name, "training_iteration": 2, "complete": True, "config": {"lr": 0.5}} | last
         (folder / f"gfpl-{name}" / "result.json").write_text(json.dumps(row) + "\n")
     page = console(width=150, file=io.StringIO(), record=True)
-    page.print(status.shown(overview.read(folder)))
+    page.print(status.shown(overview.Reader().read(folder)))
     return [" ".join(line.split()) for line in page.export_text().splitlines()]
 
 
-def test_a_search_with_a_constraint_shows_what_it_is_on_and_those_that_keep_it_first(tmp_path: Path) -> None:
-    *_, title, head, first, second, third = shown(
-        tmp_path, {"dear": DEAR, "cheap": CHEAP, "slow": SLOW}, constraints=["comm_mb<=5"]
-    )
-    assert title == "highest last val_acc, comm_mb<=5"
-    assert head == "trial status round val_acc comm_mb test_acc kept lr"
-    assert [first, second, third] == [
-        "slow finished 2/2 0.7000 5.0000 yes 0.5",
-        "cheap finished 2/2 0.6000 2.0000 yes 0.5",
-        "dear finished 2/2 0.9000 8.0000 no 0.5",
-    ]
-
-
-def test_seconds_and_a_second_objective_are_shown_too(tmp_path: Path) -> None:
-    *_, head, first = shown(tmp_path, {"a": CHEAP}, objectives=["val_acc", "comm_mb"], constraints=["seconds<=9"])
-    assert head == "trial status round val_acc comm_mb seconds test_acc kept lr"
-    assert first == "a finished 2/2 0.6000 2.0000 3.0000 yes 0.5"
-
-
-def test_a_search_for_accuracy_alone_has_no_such_columns(tmp_path: Path) -> None:
-    *_, title, head, _ = shown(tmp_path, {"a": {"val_acc": 0.5}})
-    assert (title, head) == ("highest last val_acc", "trial status round val_acc test_acc lr")
-
-
-def test_a_search_for_another_metric_shows_its_test_figure_before_test_accuracy(tmp_path: Path) -> None:
-    row = {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}
-    *_, title, head, first = shown(tmp_path, {"a": row}, objectives=["val_acc_worst10"])
-    assert title == "highest last val_acc_worst10"
-    assert head == "trial status round val_acc_worst10 test_acc_worst10 test_acc lr"
-    assert first == "a finished 2/2 0.3000 0.2000 0.4000 0.5"
-
-
-def test_a_program_that_reports_no_test_accuracy_has_no_such_column(tmp_path: Path) -> None:
-    *_, head, first = shown(tmp_path, {"a": {"val_acc": 0.5}}, metrics={"val_acc": {"split": "validation", "mode": ""}})
-    assert (head, first) == ("trial status round val_acc lr", "a finished 2/2 0.5000 0.5")
+@pytest.mark.parametrize(
+    ("trials", "record", "lines"),
+    [
+        (  # those that keep a constraint come first
+            {"dear": DEAR, "cheap": CHEAP, "slow": SLOW},
+            {"constraints": ["comm_mb<=5"]},
+            [
+                "highest last val_acc, comm_mb<=5",
+                "trial status round val_acc comm_mb test_acc kept lr",
+                "slow finished 2/2 0.7000 5.0000 yes 0.5",
+                "cheap finished 2/2 0.6000 2.0000 yes 0.5",
+                "dear finished 2/2 0.9000 8.0000 no 0.5",
+            ],
+        ),
+        (
+            {"a": CHEAP},
+            {"objectives": ["val_acc", "comm_mb"], "constraints": ["seconds<=9"]},
+            [
+                "trial status round val_acc comm_mb seconds test_acc kept lr",
+                "a finished 2/2 0.6000 2.0000 3.0000 yes 0.5",
+            ],
+        ),
+        (
+            {"a": {"val_acc": 0.5}},
+            {},
+            ["highest last val_acc", "trial status round val_acc test_acc lr", "a finished 2/2 0.5000 0.5"],
+        ),
+        (  # the test figure of what is searched for comes before test accuracy
+            {"a": {"val_acc": 0.5, "val_acc_worst10": 0.3, "test_acc": 0.4, "test_acc_worst10": 0.2}},
+            {"objectives": ["val_acc_worst10"]},
+            [
+                "highest last val_acc_worst10",
+                "trial status round val_acc_worst10 test_acc_worst10 test_acc lr",
+                "a finished 2/2 0.3000 0.2000 0.4000 0.5",
+            ],
+        ),
+        (  # a program that reports no test accuracy
+            {"a": {"val_acc": 0.5}},
+            {"metrics": {"val_acc": {"split": "validation", "mode": ""}}},
+            ["trial status round val_acc lr", "a finished 2/2 0.5000 0.5"],
+        ),
+    ],
+)
+def test_the_best_trials_stand_under_what_they_are_judged_by(
+    trials: dict[str, Any], record: dict[str, Any], lines: list[str], tmp_path: Path
+) -> None:
+    assert shown(tmp_path, trials, **record)[-len(lines) :] == lines
 
 
 def log(folder: Path, rounds: int, **more: Any) -> str:
@@ -93,22 +107,24 @@ def log(folder: Path, rounds: int, **more: Any) -> str:
 
 def test_a_log_that_grows_is_read_on_and_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     whole = log(tmp_path, 9)
-    file, followed = tmp_path / "gfpl-a" / "result.json", Followed(tmp_path, "training_iteration", [2.0, 4.0])
+    file, followed = tmp_path / "gfpl-a" / "result.json", Followed(tmp_path)
     for end in (*range(0, len(whole), 40), len(whole)):
         file.write_text(whole[:end])
-        seen = [row["training_iteration"] for row in followed.rows().get("a", [])]
+        seen = [row["training_iteration"] for row in followed.rows("training_iteration", [2.0, 4.0]).get("a", [])]
         done = whole[:end].count("\n")
         assert seen == sorted({*[r for r in (2, 4) if r <= done], *[done] * bool(done)})
 
 
 def test_a_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     log(tmp_path, 5)
-    followed = Followed(tmp_path, "training_iteration", [])
-    followed.rows()
+    followed = Followed(tmp_path)
+    followed.rows("training_iteration", [])
     log(tmp_path, 7, val_acc=0.25)  # longer, and of other numbers: as population based training does
-    assert [(row["training_iteration"], row["val_acc"]) for row in followed.rows()["a"]] == [(7, 0.25)]
+    assert [(row["training_iteration"], row["val_acc"]) for row in followed.rows("training_iteration", [])["a"]] == [
+        (7, 0.25)
+    ]
     log(tmp_path, 2)
-    assert [row["training_iteration"] for row in followed.rows()["a"]] == [2]
+    assert [row["training_iteration"] for row in followed.rows("training_iteration", [])["a"]] == [2]
 
 
 def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_path: Path) -> None:
@@ -117,7 +133,7 @@ def test_what_is_kept_of_a_log_tells_rungs_the_last_round_and_the_last_test(tmp_
     rows[-1]["diverged"] = True
     (tmp_path / "gfpl-a").mkdir()
     (tmp_path / "gfpl-a" / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    kept = Followed(tmp_path, "training_iteration", [2.0]).rows()["a"]
+    kept = Followed(tmp_path).rows("training_iteration", [2.0])["a"]
     assert [row["training_iteration"] for row in kept] == [2, 3, 5, 6]
 
 
@@ -131,9 +147,9 @@ def test_a_choice_by_more_seeds_tells_how_far_it_is(tmp_path: Path) -> None:
                 files.choice_folder.mkdir(exist_ok=True)
                 for i in range(done):
                     (files.choice_folder / f"{i}.json").write_text("{}")
-            said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+            said.append([line for line in overview.Reader().read(tmp_path).lines if "more seeds" in line])
         files.final_folder.mkdir()
-        said.append([line for line in overview.read(tmp_path).lines if "more seeds" in line])
+        said.append([line for line in overview.Reader().read(tmp_path).lines if "more seeds" in line])
     words = "the best trials are trained on more seeds:"
     assert said == [[], [f"{words} 0 of 6 runs done"], [f"{words} 4 of 6 runs done"], []]
 
@@ -144,10 +160,10 @@ def test_what_a_worker_does_stands_in_its_trials_last_round(tmp_path: Path) -> N
     files.write("running", **RECORD)
     log(tmp_path, 1, **more)
     with files.lock():
-        found = overview.read(tmp_path)
+        found = overview.Reader().read(tmp_path)
     assert isinstance(found, overview.SearchStatus) and not found.over
     assert found.workers == [overview.Worker("a", "node, process 7", 1, 1.5, 100.0)]
-    assert overview.read(tmp_path).state.startswith(overview.GONE), "without the lock"
+    assert overview.Reader().read(tmp_path).state.startswith(overview.GONE), "without the lock"
 
 
 def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
@@ -158,7 +174,7 @@ def test_a_comparison_names_each_of_its_searches(tmp_path: Path) -> None:
         shown(tmp_path / name, {"a": {"val_acc": 0.5}}, algorithm="local")
     RunFiles(tmp_path, COMPARISON).write("finished", algorithms=["local"], searches=2, control=[])
     page = console(width=150, file=io.StringIO(), record=True)
-    page.print(status.shown(overview.read(tmp_path)))
+    page.print(status.shown(overview.Reader().read(tmp_path)))
     lines = [line.strip() for line in page.export_text().splitlines()]
     for name in folders:
         assert any(line.startswith(f"{name}: local, ") for line in lines) and f"{name}: highest last val_acc" in lines

@@ -1,8 +1,12 @@
 """Local and FedAvg-FT join a comparison, with tests of their own; own, all and foreign classes; values near an edge."""
 
+import itertools
+
 import pandas as pd
 import pytest
 from scipy import stats
+from support.comparisons import compared
+from support.evaluations import evaluated, spent
 
 from fedtune.commands import compare
 from fedtune.core import statistics
@@ -10,44 +14,23 @@ from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning.options import arguments
 
-SPENT = {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in ("gfpl", "fedper", "local")}
+SPENT = spent(("gfpl", "fedper", "local"))
 NOISE = {"gfpl": (0.01, 0.03, 0.02), "fedper": (0.02, 0.02, 0.01), "local": (0.0, 0.01, 0.03)}
 
 
 def planned(words):
-    args = compare.parser().parse_args(["--searches", "1", *words.split()])  # one has no control
-    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
+    return compared("--searches", "1", *words.split())  # one has no control
 
 
 def evaluations():
     """Three algorithms on three seeds; local cannot answer what it does not hold."""
     rows = []
     for name, own, foreign in (("gfpl", 0.8, 0.1), ("fedper", 0.7, 0.2), ("local", 0.6, 0.0)):
-        for configuration in ("default", "top 1"):
-            for seed, noise in enumerate(NOISE[name]):
-                rows.append(
-                    {
-                        "algorithm": name,
-                        "configuration": configuration,
-                        "chosen": configuration == "top 1",
-                        "seed": seed,
-                        "score": 0.9,
-                        "val_acc": own,
-                        "test_acc": own + noise,
-                        "test_acc_std": 0.1,
-                        "test_acc_worst10": 0.1,
-                        "test_acc_all": own / 2 + noise,
-                        "test_acc_foreign": foreign + noise,
-                        "comm_mb": 5.0,
-                        "rounds_to_95": 2,
-                        "mb_to_95": 1.0,
-                        "mb_per_round": 1.0,
-                        "seconds": 1.0,
-                        "config/lr": 0.0011 if name == "gfpl" else 0.02,
-                    }
-                )
+        for configuration, (seed, noise) in itertools.product(("default", "top 1"), enumerate(NOISE[name])):
+            tested = {"test_acc": own + noise, "test_acc_all": own / 2 + noise, "test_acc_foreign": foreign + noise}
+            more = {"score": 0.9, "val_acc": own, "config/lr": 0.0011 if name == "gfpl" else 0.02}
+            rows.append(evaluated(name, configuration, seed, **tested, **more))
     return pd.DataFrame(rows)
 
 

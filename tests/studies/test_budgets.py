@@ -136,21 +136,18 @@ def test_from_when_on_the_order_stays_by_its_definition() -> None:
 
 def test_who_leads_is_said_of_means_and_of_one_search_with_a_warning(tmp_path: Path) -> None:
     found = budgets.table(three(tmp_path))
-    said = text.by_budget(found, ACCURACY, 0.005)
+    said = text.by_budget(found, ACCURACY)
     assert said == (
         "In the searches, by val_acc of validation rows, the leader is quick (1 to 2 trials), slow (from 3 trials on); "
         "the order of the means stays as it is from 3 trials on."
     )
-    wide = text.by_budget(found, ACCURACY, 0.5)
-    assert wide.endswith("from 3 trials on (no two end more than the margin apart).")
-    one = text.by_budget(budgets.table(three(tmp_path / "one")[:1]), ACCURACY, 0.005)
+    one = text.by_budget(budgets.table(three(tmp_path / "one")[:1]), ACCURACY)
     assert one.endswith("; with one search each, another may order them otherwise.")
-    assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY, 0.005) == ""
-    assert "order" not in text.by_budget(of_means(a=[0.5], b=[0.4]), ACCURACY, 0.005), "of one trial nothing changes"
+    assert text.by_budget(found[found["algorithm"] == "slow"], ACCURACY) == ""
+    assert "order" not in text.by_budget(of_means(a=[0.5], b=[0.4]), ACCURACY), "of one trial nothing changes"
     near = of_means(a=[0.5, 0.7, 0.701, 0.703], b=[0.4, 0.69, 0.702, 0.702], c=[0.1, 0.1, 0.1, 0.1])
-    assert text.by_budget(near, ACCURACY, 0.005).endswith(
-        "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means changed with the "
-        "last trial (that of those that end more than the margin apart stays from 1 trial on)."
+    assert text.by_budget(near, ACCURACY).endswith(
+        "a (1 to 2 trials), b (after 3 trials), a (after 4 trials); the order of the means changed with the last trial."
     )
 
 

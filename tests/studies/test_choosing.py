@@ -85,7 +85,8 @@ def test_a_search_that_chooses_by_itself_leaves_no_choice_to_fresh_seeds() -> No
     assert candidates == [3, 2, 1]
 
 
-ALGO = "--algo fedavg --storage-path {tmp}"
+ALGO, ALGOS = (f"--{flag} fedavg --storage-path {{tmp}}" for flag in ("algo", "algos"))
+TWICE = "--choose-seeds 2 --seeds-per-trial 2"
 
 
 @pytest.mark.parametrize(
@@ -93,26 +94,14 @@ ALGO = "--algo fedavg --storage-path {tmp}"
     [
         (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
         (search, f"{ALGO} --choose-seeds 2 --scheduler pbt", "--scheduler pbt changes them during training; take asha"),
-        (
-            search,
-            f"{ALGO} --choose-seeds 2 --seeds-per-trial 2 --objective seconds",
-            "a trial's seconds are those of all its seeds",
-        ),
-        (
-            search,
-            f"{ALGO} --choose-seeds 2 --seeds-per-trial 2 --budget-unit seconds --budget 9",
-            "those of all its seeds, with --seeds-per-trial 2; take --choose-seeds 1, or one seed per trial",
-        ),
+        (search, f"{ALGO} {TWICE} --objective seconds", "a trial's seconds are those of all its seeds"),
+        (search, f"{ALGO} {TWICE} --budget-unit seconds --budget 9", "with --seeds-per-trial 2; take --choose-seeds 1"),
         (
             compare,
-            "--algos fedavg --seeds-per-trial 2 --objective seconds --storage-path {tmp}",
-            "with --seeds-per-trial 2; take --choose-seeds 1, or one seed per trial",
+            f"{ALGOS} --seeds-per-trial 2 --objective seconds",
+            "with --seeds-per-trial 2; take --choose-seeds 1",
         ),
-        (
-            compare,
-            "--algos fedavg --choose-seeds 2 --top-k 2 --storage-path {tmp}",
-            "with --choose-seeds 2 each search names one configuration, but --top-k 2 lets fresh seeds choose",
-        ),
+        (compare, f"{ALGOS} --choose-seeds 2 --top-k 2", "names one configuration, but --top-k 2 lets fresh seeds"),
     ],
 )
 def test_what_cannot_be_right_is_refused(

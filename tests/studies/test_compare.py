@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.comparisons import compared
 from support.processes import kill
 from support.searches import command, copy_to, copy_when, logged_rounds
 from support.waiting import wait_for
@@ -19,12 +20,10 @@ from fedtune.experiment import partitioning
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
 from fedtune.runs import logs, tables
-from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison import report as comparison_report
 from fedtune.studies.comparison import tables as comparison_tables
 from fedtune.studies.comparison.results import scenario_words
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning.options import arguments
 
 ARGUMENTS = (
     "--algos fedproto,local --scenario digits-w4 --clients 4 --rounds 4 --trials 3 --searcher random --scheduler none "
@@ -33,11 +32,6 @@ ARGUMENTS = (
 ).split()
 
 pytestmark = pytest.mark.usefixtures("one_ray")
-
-
-def planned(words):
-    args = compare.parser().parse_args(words)
-    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +170,7 @@ def test_a_killed_comparison_is_resumed(moment, killed, both, tmp_path, capsys, 
 
 
 def test_a_search_of_a_comparison_has_its_options():
-    shared = ComparisonOptions.from_record(planned(ARGUMENTS).to_record()).of_search("local", Path("x"))
+    shared = ComparisonOptions.from_record(compared(*ARGUMENTS).to_record()).of_search("local", Path("x"))
     assert (shared.fields, shared.set) == ({"clients": 4, "rounds": 4}, {"local_epochs": 2})
 
 
@@ -187,29 +181,29 @@ def test_everybody_searches_what_anybody_does_of_the_setting(tmp_path):
         "from ray import tune\nfrom fedtune.trainables.fedavg import FedAvg as Base\n"
         "class Mine(Base):\n    pass\nSPACES = {'default': {'lr': tune.loguniform(0.001, 0.3)}}"
     )
-    plans = planned(f"--algos {mine},fedavg,gfpl --rounds 30".split()).plans
+    plans = compared(*f"--algos {mine},fedavg,gfpl --rounds 30".split()).plans
     own = next(p for name, p in plans.items() if "mine.py" in name)
     assert "momentum" in own.space.names
     for name in ("lr", "momentum", "local_epochs"):
         assert len({p.space.text()[name] for p in plans.values()}) == 1
     assert {p.grace for p in plans.values()} == {20}
-    pinned = planned("--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
+    pinned = compared(*"--algos gfpl,fedavg --rounds 30 --set lr=0.1".split()).plans
     assert "lr" not in pinned["gfpl"].space.names and "momentum" in pinned["gfpl"].space.names
 
 
 def test_what_is_changed_of_a_setting_is_said_and_hides_what_was_printed_for_it():
     """By --set as by an argument of its own; a preset is the algorithm's, not the setting's."""
     base = "--algos gfpl,fedavg --scenario gfpl-fmnist-w4".split()
-    assert scenario_words(planned(base).to_record()) == "gfpl-fmnist-w4" and comparison_report.printed(
-        planned(base), "gfpl"
+    assert scenario_words(compared(*base).to_record()) == "gfpl-fmnist-w4" and comparison_report.printed(
+        compared(*base), "gfpl"
     )
     for more in (["--batch", "32"], ["--set", "batch=32"]):
-        contest = planned([*base, *more])
+        contest = compared(*base, *more)
         assert scenario_words(contest.to_record()) == "gfpl-fmnist-w4 (batch = 32)" and not comparison_report.printed(
             contest, "gfpl"
         )
         assert contest.to_record()["scenario"]["batch"] == 32
-    by_code = planned(["--algos", "fedavg,fedgen", "--preset", "as_published"])
+    by_code = compared("--algos", "fedavg,fedgen", "--preset", "as_published")
     assert scenario_words(by_code.to_record()) == "digits-shards" and by_code.to_record()["preset"] == "as_published"
 
 

@@ -28,8 +28,8 @@ def record(**more: Any) -> dict[str, Any]:
         # megabytes are larger numbers, but these are nearer to one another
         ({"val_acc": [0.2, 0.5], "comm_mb": [81.0, 160.0]}, "the largest relative difference is 0.2, in val_acc"),
         ({"val_acc": [0.25, 0.5 + 1e-8]}, "the largest relative difference is 2e-08, in val_acc"),
-        ({"val_acc": [0.25, np.nan]}, "1 trial with values that only one of the two runs has"),
-        ({"val_acc": [0.2, np.nan]}, "1 trial with values that only one of the two runs has"),
+        ({"val_acc": [0.25, np.nan]}, "1 trial with rounds or values that only one of the two runs has"),
+        ({"val_acc": [0.2, np.nan]}, "1 trial with rounds or values that only one of the two runs has"),
         ({"note": ["a", "c"]}, "values that are not numbers differ"),
     ],
 )
@@ -41,8 +41,8 @@ def test_other_rounds_and_missing_values_are_told_beside_a_small_difference() ->
     near, shorter = ROUNDS.assign(val_acc=[0.25, 0.5 + 1e-8]), ROUNDS[:1]
     blank = ROUNDS.assign(val_acc=[0.25, np.nan])
     assert _how_far([_distance(ROUNDS, near), _distance(ROUNDS, shorter), _distance(ROUNDS, blank)]) == (
-        "the largest relative difference is 2e-08, in val_acc; 1 trial with different numbers of rounds; "
-        "1 trial with values that only one of the two runs has"
+        "the largest relative difference is 2e-08, in val_acc; 2 trials with rounds or values that only one of the two "
+        "runs has"
     )
     both_blank = pd.DataFrame({"test_acc": [np.nan, 0.5]})
     assert _distance(both_blank, both_blank.assign(test_acc=[np.nan, 0.25])).tolist() == [0.5]

@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import DescrStatsW
+from support.comparisons import compared
+from support.evaluations import evaluated, spent
 
 from fedtune.analysis import frames
 from fedtune.commands import compare, report, resume, status
@@ -26,22 +28,8 @@ from fedtune.studies.comparison import comparison, method, tables, text
 from fedtune.studies.comparison import plan as comparison_plan
 from fedtune.studies.comparison.results import Results
 from fedtune.studies.options import ComparisonOptions
-from fedtune.tuning.options import arguments
 
 SEARCHES = 4
-
-
-def evaluated(name: str, configuration: str, seed: int, search: int, test_acc: float) -> dict[str, Any]:
-    """A run on a fresh seed."""
-    costs = {"comm_mb": 5.0, "rounds_to_95": 2, "mb_to_95": 1.0, "mb_per_round": 1.0, "seconds": 1.0}
-    whose = {"algorithm": name, "configuration": configuration, "chosen": configuration == "top 1", "seed": seed}
-    reached = {"score": 0.8, "val_acc": test_acc, "test_acc": test_acc, "test_acc_std": 0.1, "test_acc_worst10": 0.4}
-    return whose | {"search": search} | reached | costs | {"reason": "", "config/lr": 0.1 * search}
-
-
-def spent(names: Any) -> dict[str, dict[str, float]]:
-    """What searches cost."""
-    return {n: {"trials": 4, "rounds": 40, "mb": 20.0, "seconds": 9.0} for n in names}
 
 
 def frame(**worth: tuple[float, float]) -> pd.DataFrame:
@@ -54,7 +42,8 @@ def frame(**worth: tuple[float, float]) -> pd.DataFrame:
         for k, s in itertools.product(range(SEARCHES), range(2)):
             for configuration in ("default", "top 1"):
                 acc = level + luck[k, s] + (lift[k] if configuration != "default" else -0.1)
-                rows.append(evaluated(name, configuration, seed=10 * k + s, search=k + 1, test_acc=acc))
+                figures = {"score": 0.8, "val_acc": acc, "test_acc": acc, "reason": "", "config/lr": 0.1 * (k + 1)}
+                rows.append(evaluated(name, configuration, 10 * k + s, search=k + 1, **figures))
     return pd.DataFrame(rows)
 
 
@@ -156,37 +145,32 @@ WORDS = (
 ).split()
 
 
-def planned(*words: str) -> comparison_plan.ComparisonPlan:
-    args = compare.parser().parse_args(list(words))
-    return comparison_plan.make(ComparisonOptions(**arguments.given(args, ComparisonOptions)))
-
-
 def test_searches_have_blocks_of_seeds_that_do_not_depend_on_how_many_there_are(tmp_path: Path) -> None:
     words = [*WORDS, "--storage-path", str(tmp_path), "--seeds-per-trial", "2"]
-    two, three = planned(*words), planned(*words, "--searches", "3")
+    two, three = compared(*words), compared(*words, "--searches", "3")
     blocks = [[(p.selecting, p.fresh(2)) for p in c.every] for c in (two, three)]
     assert blocks[0] == [([0, 1], [2, 3])] * 3 + [([4, 5], [6, 7])] * 3
     assert blocks[1] == blocks[0] + [([8, 9], [10, 11])] * 3
-    chosen = planned(*words, "--choose-seeds", "3", "--top-k", "1")  # two more before the fresh ones
+    chosen = compared(*words, "--choose-seeds", "3", "--top-k", "1")  # two more before the fresh ones
     blocks = [(p.selecting, p.choosing, p.fresh(2)) for p in chosen.every]
     assert blocks == [([0, 1], [2, 3], [4, 5])] * 3 + [([6, 7], [8, 9], [10, 11])] * 3
     names = ["local", "fedavg", "fedavg-again"]
     assert [p.folder.name for p in three.every] == [*names, *(f"{n}+{k}" for k in (2, 3) for n in names)]
     assert [p.draws for p in two.plans.values()] == [0, 0, comparison_plan.OTHER_DRAWS]
     assert list(two.compared) == two.to_record()["options"]["algos"].split(",") == names[:2]
-    alone = planned(*words, "--no-control")
+    alone = compared(*words, "--no-control")
     assert list(alone.plans) == names[:2] and not alone.control
-    assert not planned(*words, "--searches", "1").control, "one search has no verdict to control"
+    assert not compared(*words, "--searches", "1").control, "one search has no verdict to control"
     assert {p.space.text()["lr"] for p in three.every} == {three.first.space.text()["lr"]}
 
 
 def test_by_default_a_comparison_is_what_was_found_to_keep_its_level(tmp_path: Path) -> None:
     """Three searches, whose choices stand, on three fresh seeds: the page on simulated searches measured it."""
-    default = planned("--algos", "fedavg,fedprox", "--baselines", "none")
+    default = compared("--algos", "fedavg,fedprox", "--baselines", "none")
     assert [len(default.searches), default.options.seeds, default.options.choose_seeds] == [3, 3, 3]
     assert default.control and default.options.candidates == 1
     (tmp_path / "grid.py").write_text('SPACE = [{"lr": 0.01}, {"lr": 0.1}]')
-    grid = planned("--algos", "fedavg,fedprox", "--baselines", "none", "--space", str(tmp_path / "grid.py"))
+    grid = compared("--algos", "fedavg,fedprox", "--baselines", "none", "--space", str(tmp_path / "grid.py"))
     assert len(grid.searches) == 3 and not grid.control, "a grid has no draws that could differ"
 
 
@@ -259,11 +243,8 @@ def test_a_comparison_of_several_searches_from_end_to_end(
     assert [(c["algorithm"], c["other"]) for c in record["control_contrast"]] == [("fedavg-again", "fedavg")]
     assert report.main([str(folder)]) == 0
     page = (folder / "report.html").read_text()
-    assert "each tuned by 2 searches" in page and "local on" in page and ", search 2" in page
-    assert "took part twice under two names" in page
-    assert "The method, for a paper" in page and "tuned by 2 searches of 2 trials" in page
-    assert "paired by search, with verdicts against a margin of 0.5 points" in page
-    assert "Best validation accuracy in the searches, against their number of trials" in page
+    said = ("each tuned by 2 searches", "local on", ", search 2", "took part twice", "tuned by 2 searches of 2 trials")
+    assert all(words in page for words in (*said, "paired by search, with verdicts against a margin of 0.5 points"))
 
 
 def results(c: comparison_plan.ComparisonPlan) -> Results:
@@ -278,7 +259,7 @@ def test_what_a_preset_makes_unlike_is_said(
 ) -> None:
     monkeypatch.setattr(method.budgets, "averaged", lambda p: False)  # nothing was searched
     words = "--algos ditto,fedbabu,fedavg --baselines none --scenario digits-w4 --searches 2".split()
-    c = planned(*words, "--storage-path", str(tmp_path), "--preset", "as_published")
+    c = compared(*words, "--storage-path", str(tmp_path), "--preset", "as_published")
     (averaging,) = (line for line in c.unlike if line.startswith("averaging"))
     assert averaging == "averaging is rows for fedavg, and clients for all others"
     assert not any(line.startswith("momentum") for line in c.unlike), "what is searched is alike"
@@ -287,13 +268,13 @@ def test_what_a_preset_makes_unlike_is_said(
     assert f"Not alike, by the preset as_published: {averaging}." in " ".join(
         method.sentences(c, results(c), method.Ran([], []))
     )
-    assert not planned(*words, "--storage-path", str(tmp_path)).unlike
+    assert not compared(*words, "--storage-path", str(tmp_path)).unlike
 
 
 def test_a_control_has_no_say_in_what_is_widened_and_is_searched_as_its_algorithm_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    c = planned(*WORDS, "--storage-path", str(tmp_path), "--vary", "lr=0.01..0.1 log", "--widen")
+    c = compared(*WORDS, "--storage-path", str(tmp_path), "--vary", "lr=0.01..0.1 log", "--widen")
     at_end = "fedavg-again"
 
     def candidates(p: Any, count: int) -> list[Any]:
@@ -316,7 +297,7 @@ def test_a_record_of_all_algorithms_names_those_that_are_compared() -> None:
 
 
 def test_of_one_algorithm_there_is_still_the_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    c = planned(
+    c = compared(
         *"--algos fedavg --baselines none --scenario digits-w4 --searches 2 --storage-path".split(), str(tmp_path)
     )
     two = frame(fedavg=(0.7, 0.01), **{"fedavg-again": (0.7, 0.01)})

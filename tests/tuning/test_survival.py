@@ -204,7 +204,7 @@ def test_a_new_scheduler_remembers_its_rungs() -> None:
     [
         (BEGUN % '"state": "nothing found"', "is nothing found; --trials \\+N adds trials"),
         (BEGUN % '"state": "running", "extends": "x"', "an extension of another search cannot be resumed"),
-        (BEGUN % '"state": "interrupted", "replays": "x"', "is one; replay x again, --name OTHER"),
+        (BEGUN % '"state": "interrupted", "replays": "x"', "is one; repeat it from x, --name OTHER"),
     ],
 )
 def test_a_run_that_cannot_be_resumed_is_refused(

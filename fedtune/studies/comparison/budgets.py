@@ -3,18 +3,12 @@
 The score is the one that searches select by, by default validation accuracy; no test figure and no run on a fresh seed
 takes part.  So it has the luck of the selection in it (the selection gap), and the verdicts on fresh seeds stand apart.
 
-Which estimator?  Dodge et al. (Show Your Work, EMNLP 2019) resample trials: the expected best of n of B, drawn with
-replacement, and so too low; Tang et al. (Showing Your Work Doesn't Always Work, ACL 2020) draw without replacement,
-which is unbiased.  Both take trials for independent draws, as those of a random search are.  TPE's are not: its late
-trials are good because of its early ones.  Nor are ASHA's, which stops a trial by what others had reached.  To shuffle
-them would give a search of two trials what one of thirty has learned.  So trials count in the order in which they
-began, and what is averaged, and what an interval is over, is the search: K independent ones for K searches.  With one
-search there is no interval.  Only where the order is luck (a random searcher, nothing stopped early) the mean over all
-orders takes the place of the one that was: Tang et al.'s estimate, with the default configuration first, as it always
-is.
-
-A search of n trials in all might differ a little from the first n of a longer one: of trials that run side by side, a
-later one may have stopped an earlier one, or let it go on.
+Dodge et al. (Show Your Work, EMNLP 2019) and Tang et al. (Showing Your Work Doesn't Always Work, ACL 2020) resample
+trials, which takes them for independent draws.  TPE's late trials are good because of its early ones, and ASHA stops a
+trial by what others had reached.  So trials count in the order in which they began, and what is averaged, and what an
+interval is over, is the search: K independent ones for K searches.  With one search there is no interval.  Only where
+the order is luck (a random searcher, nothing stopped early) the mean over all orders takes the place of the one that
+was: Tang et al.'s estimate, with the default configuration first, as it always is.
 """
 
 from __future__ import annotations

@@ -42,25 +42,22 @@ def bibtex(sentences: Sequence[str], version: str) -> str:
 
 def latex(sentences: Sequence[str]) -> str:
     """The text in LaTeX, with \\cite."""
-    cite = _written_out(sentences, in_latex, lambda keys: rf"\cite{{{','.join(keys)}}}", "~")
-    return (
-        "\n".join(["% references.bib has its references; cite the papers of the algorithms and data, too", *cite])
-        + "\n"
+    texts = _written_out(sentences, in_latex, "~\\cite{{{}}}", ",")
+    return "\n".join(
+        ["% references.bib has its references; cite the papers of the algorithms and data, too", *texts, ""]
     )
 
 
 def markdown(sentences: Sequence[str]) -> str:
     """The text in Markdown, with citations as pandoc reads them: [@KEY]."""
-    texts = _written_out(sentences, in_markdown, lambda keys: f"[{'; '.join(f'@{key}' for key in keys)}]", " ")
-    return f"## Method\n\n{' '.join(texts)}\n"
+    return f"## Method\n\n{' '.join(_written_out(sentences, in_markdown, ' [@{}]', '; @'))}\n"
 
 
-def _written_out(
-    sentences: Sequence[str], escaped: Callable[[str], str], cite: Callable[[list[str]], str], space: str
-) -> list[str]:
-    """Sentences with their texts escaped and their citations written out.  space: before a citation."""
+def _written_out(sentences: Sequence[str], escaped: Callable[[str], str], cite: str, between: str) -> list[str]:
+    """Sentences with their texts escaped and their citations written out.  between: keys of one."""
     texts = []
     for line in sentences:
         parts = re.split(f" {MARKS[0]}(.*?){MARKS[1]}", line)
-        texts.append("".join(space + cite(part.split(",")) if i % 2 else escaped(part) for i, part in enumerate(parts)))
+        cited = (cite.format(part.replace(",", between)) if i % 2 else escaped(part) for i, part in enumerate(parts))
+        texts.append("".join(cited))
     return texts

@@ -117,8 +117,8 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
     best = {
         n: [of.config for plans in c.searches for of in fresh_seeds.candidates(plans[n], 1)[1:]] for n in c.compared
     }
-    spaces = {n: p.space for n, p in c.compared.items()}
-    wider = widening.rule(spaces, {n: p.workload for n, p in c.compared.items()}, best)
+    compared = c.compared.items()
+    wider = widening.rule({n: p.space for n, p in compared}, {n: p.workload for n, p in compared}, best)
     for reason in wider.reasons:
         say(f"widened: {reason}")
     if not any(wider.ranges.values()):
@@ -131,26 +131,25 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
 
 def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
     """Begin a search, resume it, or leave one that is over alone; its exit status."""
-    before = p.files.record if p.files.record_file.exists() else None
-    if before and before["state"] in OVER:
+    record: dict[str, Any] = {"extends": p.extended.name} if p.extended else {}
+    if not p.files.record_file.exists():
+        return search_study.run_search(p, record, data, prepared, fits, resumed=False)
+    before = p.files.record
+    if before["state"] in OVER:
         say(f"{p.workload.name}: already searched")
         return 0
-    with ExitStack() as stack:
-        if before:
-            stack.enter_context(p.files.lock())
-            saved_state.commit_states(p.folder)
-            saved_state.require_state(p.folder)
-        record = provenance.record_for_resume(before) if before else {}
-        if p.extended:
-            record["extends"] = p.extended.name
-        return search_study.run_search(p, record, data, prepared, fits, resumed=bool(before))
+    with p.files.lock():
+        saved_state.commit_states(p.folder)
+        saved_state.require_state(p.folder)
+        record |= provenance.record_for_resume(before)
+        return search_study.run_search(p, record, data, prepared, fits, resumed=True)
 
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """Train the tuned configurations on fresh seeds, write and show the tables; returns the record's results."""
-    options, files = c.options, RunFiles(c.folder, COMPARISON)
+    files = RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
-        c.searches, data, options.seeds, options.candidates, files.evaluations_folder
+        c.searches, data, c.options.seeds, c.options.candidates, files.evaluations_folder
     )
     reading.write_table(evaluations, files.evaluations_file)
     reading.write_table(rounds, files.evaluation_rounds_file)

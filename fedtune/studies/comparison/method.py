@@ -57,8 +57,9 @@ def sentences(c: ComparisonPlan, found: Results, ran: Ran) -> list[str]:
     """The method, sentence by sentence, with marked citations."""
     facts = _of_plan(c) | _of_searches(c, ran) | _of_results(c, found)
     words = {"plain": _plain, "listed": listed, "cite": cite, "several": several, "all": all, "any": any}
-    template = ENVIRONMENT.get_template("method.j2")
-    made = template.render(c=c, p=c.first, o=c.options, found=found, ran=ran, **facts, **words)
+    made = ENVIRONMENT.get_template("method.j2").render(
+        c=c, p=c.first, o=c.options, found=found, ran=ran, **facts, **words
+    )
     return [line for line in made.splitlines() if line]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from fedtune.experiment.scenarios import find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
-from fedtune.studies.comparison import text as comparison_text
 from fedtune.studies.options import BASELINES, ComparisonOptions
 from fedtune.tuning import plan, schedulers
 from fedtune.tuning import space as spaces
@@ -38,16 +37,14 @@ OTHER_DRAWS = 10**6  # added to a searcher's seed
 class ComparisonPlan:
     """A comparison that has been checked and can start.
 
-    plans   of every algorithm's first search, by algorithm, in the order of --algos; they differ only in algorithm and
-            space
-    repeats the plans of its other searches, which differ from the first in their seeds
-    control the plainest algorithm, and the name under which it is searched once more with other draws; or ()
+    searches of the first, second, … search of every algorithm: plans by algorithm, in the order of --algos; they differ
+             only in algorithm and space, and from number to number in their seeds
+    control  the plainest algorithm, and the name under which it is searched once more with other draws; or ()
     """
 
     options: ComparisonOptions
     folder: Path
-    plans: dict[str, SearchPlan]
-    repeats: tuple[dict[str, SearchPlan], ...] = ()
+    searches: tuple[dict[str, SearchPlan], ...]
     control: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()  # algorithms that the others are tested against
     before: int = 0  # trials of each search before its ranges were widened
@@ -59,9 +56,9 @@ class ComparisonPlan:
         return next(iter(self.plans.values()))
 
     @property
-    def searches(self) -> tuple[dict[str, SearchPlan], ...]:
-        """The plans of all searches: of each number, by algorithm."""
-        return self.plans, *self.repeats
+    def plans(self) -> dict[str, SearchPlan]:
+        """Those of the first searches, by algorithm."""
+        return self.searches[0]
 
     @property
     def every(self) -> list[SearchPlan]:
@@ -84,17 +81,16 @@ class ComparisonPlan:
 
         The value that most have is said last.
         """
-        values: dict[str, dict[str, list[str]]] = {}
+        names: dict[str, dict[str, list[str]]] = {}  # of algorithms, by hyperparameter and value
         for name, p in self.compared.items():
             fixed = p.workload.configuration({})
             for n in sorted(p.workload.traits.common - {*p.space.domains} - {*p.workload.idle({})}):
-                values.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
+                names.setdefault(n, {}).setdefault(terminal.short(fixed[n]), []).append(name)
         lines = []
-        for n, names_by_value in values.items():
-            *some, usual = sorted(names_by_value, key=lambda value: len(names_by_value[value]))
-            if some:
-                each = "; ".join(f"{value} for {', '.join(names_by_value[value])}" for value in some)
-                lines.append(f"{n} is {each}, and {usual} for all others")
+        for n, by_value in names.items():
+            *some, usual = sorted(by_value, key=lambda value: len(by_value[value]))
+            each = "; ".join(f"{value} for {', '.join(by_value[value])}" for value in some)
+            lines += [f"{n} is {each}, and {usual} for all others"] * bool(some)
         return lines
 
     @property
@@ -105,16 +101,12 @@ class ComparisonPlan:
     @property
     def scenario_record(self) -> dict[str, Any]:
         """The scenario for the record; empty if there are only programs."""
-        if p := self._of_engine:
+        of_engine = (p for p in self.plans.values() if isinstance(p.workload, Experiment))
+        if p := next(of_engine, None):
             experiment = built_in(p.workload, "a scenario")
             preset, scenario = experiment.preset, dataclasses.asdict(experiment.as_given)
             return {"scenario_name": p.scenario, "scenario": scenario, "preset": preset}
         return {}
-
-    @property
-    def _of_engine(self) -> SearchPlan | None:
-        """The first search that is not of a program."""
-        return next((p for p in self.plans.values() if isinstance(p.workload, Experiment)), None)
 
     def to_record(self) -> dict[str, Any]:
         """The comparison's entries in compare.json."""
@@ -159,36 +151,30 @@ def make(options: ComparisonOptions, folder: Path | None = None) -> ComparisonPl
     _require_taken(options, searches)
     with terminal.silent():  # it is planned again below, and reports the error then
         first = {algo: _planned(search) for algo, search in searches.items()}
-    spaces_of, trials = {algo: p.space for algo, p in first.items()}, {p.trials for p in first.values()}
-    common = {algo: p.workload.traits.common for algo, p in first.items()}
     baselines = _baselines(options, names)
-    for algo, typed in baselines.items():
-        if algo not in names and (p := _plan_of_baseline(search := _search(options, typed, folder), trials)):
-            searches[algo], spaces_of[algo], common[algo] = search, p.space, p.workload.traits.common
-    if joined := [algo for algo in baselines if algo in searches and algo not in names]:
+    for algo in [algo for algo in baselines if algo not in names]:
+        search = _search(options, baselines[algo], folder)
+        if p := _plan_of_baseline(search, {p.trials for n, p in first.items() if n in names}):
+            searches[algo], first[algo] = search, p
+    if joined := [algo for algo in searches if algo not in names]:
         say(f"note: also tuned, as baselines for the others: {', '.join(joined)} (--baselines none leaves them out)")
     plans = {}
     for algo, search in searches.items():
-        if also := _also(algo, spaces_of, common, search):
+        if also := _also(first[algo], first.values()):
             search = dataclasses.replace(search, vary=(*options.vary, *also))
             say(f"note: {algo} also searches {', '.join(map(spaces.named, also))}, as other algorithms here do")
         plans[algo] = _planned(search)
     _require_alike(plans, options)
     plans = _with_common_grace(plans)
-    repeats = [
+    numbered = [
         {n: _repeated_plan(p, _search(options, searches[n].algo, folder, k)) for n, p in plans.items()}
         for k in range(1, options.searches)
     ]
-    made = ComparisonPlan(
-        options=options,
-        folder=folder,
-        plans=plans,
-        repeats=tuple(repeats),
-        baselines=tuple(b for b in baselines if b in plans),
-    )
-    made = _with_control(made) if options.control and repeats else made
-    for line in comparison_text.unlike(made.unlike, options.preset):
-        say(f"note: {line}")
+    tested = tuple(b for b in baselines if b in plans)
+    made = ComparisonPlan(options=options, folder=folder, searches=(plans, *numbered), baselines=tested)
+    made = _with_control(made) if options.control and numbered else made
+    for line in made.unlike:
+        say(f"note: not alike in all algorithms, by --preset {options.preset}: {line}")
     user_files.register(made.own)
     return made
 
@@ -209,8 +195,8 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
         )
         return _planned(more, after=EarlierSearch(p.folder), since=p.budget.since, draws=p.draws)
 
-    plans, *repeats = ({name: wider(name, p) for name, p in of.items()} for of in c.searches)
-    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), before=before, widened=tuple(extended.reasons))
+    searches = tuple({name: wider(name, p) for name, p in of.items()} for of in c.searches)
+    return dataclasses.replace(c, searches=searches, before=before, widened=tuple(extended.reasons))
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
@@ -261,24 +247,19 @@ def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | N
     try:
         with terminal.silent():
             p = _planned(search)
+        if p.trials not in trials:
+            raise UserError(f"its grid has {several(p.trials, 'point')}, unlike the others' budget")
     except UserError as error:
         say(f"note: {search.algo} cannot be a baseline here: {error}")
-        return None
-    if p.trials not in trials:
-        points = several(p.trials, "point")
-        say(f"note: {search.algo} cannot be a baseline here: its grid has {points}, unlike the others' budget")
         return None
     return p
 
 
 def _named(text: str, flag: str) -> dict[str, str]:
     """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
-    names: dict[str, str] = {}
-    for typed in user_files.split(text):
-        name = canonical(typed)
-        if user_files.plain_name(name) in map(user_files.plain_name, names):
-            raise UserError(f"{flag} names each algorithm once, but got {text}")
-        names[name] = typed
+    names = {canonical(typed): typed for typed in user_files.split(text)}
+    if len(set(map(plain_name, names))) < len(user_files.split(text)):
+        raise UserError(f"{flag} names each algorithm once, but got {text}")
     return names
 
 
@@ -286,7 +267,7 @@ def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
     """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     alone = all(map(is_program, names.values()))
-    place = "programs" if alone else user_files.plain_name(options.scenario)
+    place = "programs" if alone else plain_name(options.scenario)
     name = options.name or f"compare-{place}-{stamp}"
     plan.require_folder(storage, name, options.name)
     return storage.absolute() / name
@@ -343,50 +324,36 @@ def _with_control(c: ComparisonPlan) -> ComparisonPlan:
         search = _search(c.options, of[plainest].options.algo, c.folder, k, name)
         return {**of, name: _repeated_plan(of[plainest], search, OTHER_DRAWS)}
 
-    plans, *repeats = (twice(k, of) for k, of in enumerate(c.searches))
-    return dataclasses.replace(c, plans=plans, repeats=tuple(repeats), control=(plainest, name))
+    searches = tuple(twice(k, of) for k, of in enumerate(c.searches))
+    return dataclasses.replace(c, searches=searches, control=(plainest, name))
 
 
-def _also(
-    algo: str, spaces_of: dict[str, spaces.Space], common: dict[str, frozenset[str]], search: SearchOptions
-) -> list[str]:
+def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:
     """The scenario's hyperparameters that other algorithms search and this one does not: either all tune them or none.
 
     Otherwise an algorithm whose space lacks the learning rate would keep the default while others tune it.
     """
-    workload = search.workload()
-    shared = {
-        n: d for a, s in spaces_of.items() for n, d in s.domains.items() if n in workload.traits.common & common[a]
-    }
-    if spaces_of[algo].is_grid:
+    if p.space.is_grid:
         return []
-    idle = workload.idle({})
-    return [spaces.varied_text(n, d) for n, d in shared.items() if n not in spaces_of[algo].domains and n not in idle]
+    shared = {n: d for q in every for n, d in q.space.domains.items() if n in q.workload.traits.common}
+    missing = p.workload.traits.common - {*p.space.domains} - {*p.workload.idle({})}
+    return [spaces.varied_text(n, d) for n, d in shared.items() if n in missing]
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:
     """UserError unless all have the same number of trials and of rounds, one objective, and one figure."""
-    if len({p.trials for p in plans.values()}) > 1:
-        raise UserError(
-            "a fair comparison gives every algorithm the same number of trials, but their grids have "
-            f"{', '.join(f'{n} {p.trials}' for n, p in plans.items())} points; give spaces with ranges, or --trials"
-        )
-    if len({p.workload.rounds for p in plans.values()}) > 1 and options.budget_unit == "rounds":
-        raise UserError(
-            "a fair comparison gives every algorithm the same number of rounds, but there are "
-            f"{', '.join(f'{n} {p.workload.rounds}' for n, p in plans.items())}; give --rounds"
-        )
-    if len({str(p.goal) for p in plans.values()}) > 1:
-        raise UserError(
-            "a comparison needs one objective, but there are "
-            f"{', '.join(f'{n} {p.goal.first}' for n, p in plans.items())}; give --objective"
-        )
+
+    def require(what: str, values: Mapping[str, object], advice: str) -> None:
+        if len(set(values.values())) > 1:
+            each = ", ".join(f"{n} {value}" for n, value in values.items())
+            raise UserError(f"a fair comparison gives every algorithm the same {what}, but there are {each}; {advice}")
+
+    require("number of trials", {n: p.trials for n, p in plans.items()}, "give spaces with ranges, or --trials")
+    if options.budget_unit == "rounds":
+        require("number of rounds", {n: p.workload.rounds for n, p in plans.items()}, "give --rounds")
+    require("objective", {n: p.goal.in_words for n, p in plans.items()}, "give --objective")
     figures = {n: p.goal.first.reported(p.workload.measures.figures({})) for n, p in plans.items()}
-    if len(set(figures.values())) > 1:
-        raise UserError(
-            "a comparison needs one figure of all on fresh seeds, but there are "
-            f"{', '.join(f'{n} {figure}' for n, figure in figures.items())}; let the programs report one of them alike"
-        )
+    require("figure on fresh seeds", figures, "let the programs report one of them alike")
 
 
 def _with_common_grace(plans: dict[str, SearchPlan]) -> dict[str, SearchPlan]:

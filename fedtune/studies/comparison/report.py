@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -36,63 +35,70 @@ def report(
     """
     runs = {name: [of[name].folder for of in c.searches] for name in c.plans}
     cells = {name: printed(c, name) for name in runs}
-    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
-    costs, objective = {n: comparison_tables.search_costs(of) for n, of in runs.items()}, c.first.goal.first
-    compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
-    table = comparison_tables.table(evaluations, costs, texts, objective)
-    found = Results(
-        record=record,
-        evaluations=evaluations,
-        table=comparison_tables.control_last(table, c.control),
-        pairs=comparison_tables.pairs(compared, objective, c.options.margin),
-        against=comparison_tables.against(compared, c.baselines, objective, c.options.margin),
-        twice=comparison_tables.control(evaluations, c.control, objective, c.options.margin),
-        by_budget=budgets.table([{n: of[n] for n in c.compared} for of in c.searches]),
-    )
-    files, by_budget = RunFiles(c.folder), found.by_budget
+    found, files = _results(c, evaluations, cells, record), RunFiles(c.folder)
     for file, frame in (
         (files.table_file, found.table),
         (files.pairs_file, found.pairs),
         (files.against_file, found.against),
-        (files.budget_file, by_budget),
+        (files.budget_file, found.by_budget),
     ):
         write_whole(file, frame.to_csv(index=False))
     folders = {p.options.name or n: p.folder for of in c.searches for n, p in of.items()}
+    records = [RunFiles(folder).record for folder in folders.values()]
     unequal = comparison_tables.unequal(folders, c.trials, c.first.budget)
     warnings = [f"warning: budgets were not equal: {u}" for u in unequal]
     notes = list(dict.fromkeys(published.note(v) for figures in cells.values() for v in figures))
     caveats = found.caveats({name: RunFiles(of[0]).record for name, of in runs.items()})
     for line in found.sentences:
         say(f"\n{line}")
-    _show(found.titled(), {PUBLISHED: notes, "what to know before you trust this": caveats})
-    made = _made(record, folders.values(), outcomes, table["search_seconds"].sum())
-    _write(files, found, [*warnings, *notes, *caveats], made)
-    ran = method.Ran(
-        unequal=unequal,
-        records=[RunFiles(run).record for run in folders.values()],
-        rungs=overview.rungs(folders.values()),
-    )
-    sentences, version = method.sentences(c, found, ran), str((record.get("versions") or {}).get("fedtune", ""))
+    for title, text in found.titled():
+        say_table(title, text, text.values.tolist(), left=("tuned hyperparameters",))
+    for heading, lines in ((PUBLISHED, notes), ("what to know before you trust this", caveats)):
+        if lines:
+            say("\n".join([heading, *(f"- {line}" for line in lines)]))
+    origin = provenance_line(record, [*(n for r in records for n in commits_of(r)), *(o.commit for o in outcomes)])
+    searched, spent = found.table["search_seconds"].sum(), sum(o.seconds for o in outcomes)
+    took = f"{searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
+    _write(files, found, [*warnings, *notes, *caveats], f"{origin}, {took}")
+    ran = method.Ran(unequal=unequal, records=records, rungs=overview.rungs(folders.values()))
+    sentences = method.sentences(c, found, ran)
     write_whole(files.method_file, citations.markdown(sentences))
     write_whole(files.method_latex_file, citations.latex(sentences))
+    version = record.get("versions", {}).get("fedtune", "")
     write_whole(files.references_file, citations.bibtex(sentences, version))
     for line in warnings:
         say(line)
     say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
     say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
+    leaders = [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(found.by_budget)]
     return {
         "unequal": unequal,
         "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
         "contrasts": _entries(found.pairs),
         "control_contrast": _entries(found.twice),
-        "by_budget": {
-            "metric": objective.name,
-            "leaders": [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(by_budget)],
-            "order_stays_from": budgets.settled(by_budget, objective),
-            "beyond_the_margin_from": budgets.settled(by_budget, objective, c.options.margin),
-        },
+        "by_budget": {"metric": found.objective.name, "leaders": leaders},
     }
+
+
+def _results(
+    c: ComparisonPlan, evaluations: pd.DataFrame, cells: Mapping[str, list[published.Cell]], record: dict[str, Any]
+) -> Results:
+    """The tables.  cells: published figures of each algorithm."""
+    texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
+    costs = {name: comparison_tables.search_costs([of[name].folder for of in c.searches]) for name in c.plans}
+    objective, margin = c.first.goal.first, c.options.margin
+    compared = evaluations[evaluations["algorithm"].isin(list(c.compared))]
+    table = comparison_tables.table(evaluations, costs, texts, objective)
+    return Results(
+        record=record,
+        evaluations=evaluations,
+        table=comparison_tables.control_last(table, c.control),
+        pairs=comparison_tables.pairs(compared, objective, margin),
+        against=comparison_tables.against(compared, c.baselines, objective, margin),
+        twice=comparison_tables.control(evaluations, c.control, objective, margin),
+        by_budget=budgets.table([{n: of[n] for n in c.compared} for of in c.searches]),
+    )
 
 
 def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -108,24 +114,6 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
     named = find(record["scenario_name"])
     same = record["scenario"] | {"all_classes": named.all_classes} == vars(named)
     return published.of(record["scenario_name"], name) if same else []
-
-
-def _made(record: dict[str, Any], searches: Iterable[Path], fresh: Sequence[Outcome], searched: float) -> str:
-    """Which command made it, with what code, and how long that took."""
-    of_searches = [RunFiles(run).record for run in searches]
-    origin = provenance_line(record, [*(c for r in of_searches for c in commits_of(r)), *(o.commit for o in fresh)])
-    spent = sum(o.seconds for o in fresh)
-    return f"{origin}, {searched:.0f} s of searches and {spent:.0f} s of runs on fresh seeds, all processes together"
-
-
-def _show(titled: list[tuple[str, pd.DataFrame]], notes: dict[str, list[str]]) -> None:
-    """Print the tables, and the notes below them under their headings."""
-    for title, text in titled:
-        say_table(title, text, text.values.tolist(), left=("tuned hyperparameters",))
-    for heading, lines in notes.items():
-        if lines:
-            say(heading)
-            say("\n".join(f"- {line}" for line in lines))
 
 
 def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:

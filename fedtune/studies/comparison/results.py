@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.metrics import limits
 from fedtune.core.objectives import BY_ACCURACY, Goal, Objective
 from fedtune.core.statistics import interval
-from fedtune.core.terminal import command_line, several
+from fedtune.core.terminal import command_line, few, several
 from fedtune.experiment.scenarios import in_words
 from fedtune.runs import reading
 from fedtune.runs.choice import TOP
@@ -48,13 +47,8 @@ class Results:
     def read(cls, run: Path) -> Results:
         """Those in a folder, as far as they are there; UserError if it is damaged."""
         files = RunFiles(run, COMPARISON)
-        record = files.record_with("algorithms", "trials", "budget", "seeds")
-        try:
-            control, margin = record.get("control", []), float(record.get("margin", 0.0))
-            _ = scenario_words(record), int(record.get("searches", 1)), Goal.from_record(record)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise files.damaged(error) from error
-        none, objective = pd.DataFrame(), Goal.from_record(record).first
+        record, none = files.record_with("algorithms", "trials", "budget", "seeds"), pd.DataFrame()
+        control, objective = record.get("control", []), Goal.from_record(record).first
         evaluations = none
         if (runs := files.evaluations_file).exists():
             evaluations = reading.table(runs, ("algorithm", "configuration", "seed"))
@@ -65,7 +59,7 @@ class Results:
             table=tables.control_last(table(files.table_file), control) if files.table_file.exists() else none,
             pairs=pairs(files.pairs_file) if files.pairs_file.exists() else none,
             against=pairs(files.against_file) if files.against_file.exists() else none,
-            twice=tables.control(evaluations, control, objective, margin) if has else none,
+            twice=tables.control(evaluations, control, objective, record.get("margin", 0.0)) if has else none,
             by_budget=by_budget(run) if files.budget_file.exists() else none,
         )
 
@@ -108,15 +102,14 @@ class Results:
     @property
     def title(self) -> str:
         """Which algorithms were compared, and where."""
-        return f"{text.who(reading.compared_in(self.record))} on {scenario_words(self.record)}"
+        return f"{few(reading.compared_in(self.record))} on {scenario_words(self.record)}"
 
     @property
     def sentences(self) -> list[str]:
         """The result: who is the best on fresh seeds, and who led in the searches after how many trials."""
         done = not (self.table.empty or self.pairs.columns.empty or self.against.columns.empty)
         answer = text.outcome(self.table, self.pairs, self.against) if done else ""
-        budget = self.by_budget
-        return [*filter(None, (answer, "" if budget.empty else text.by_budget(budget, self.objective, self.margin)))]
+        return [*filter(None, (answer, text.by_budget(self.by_budget, self.objective) if len(self.by_budget) else ""))]
 
     @property
     def best(self) -> tuple[str, str]:
@@ -125,38 +118,41 @@ class Results:
         if rows.empty or rows["tuned"].isna().all():
             return "", ""
         row = rows.iloc[0] if "metric" in rows else rows.loc[rows["tuned"].idxmax()]  # the best stands first
-        within = limits(row["metric"] if "metric" in rows else "test_acc")
+        within = limits(row.get("metric", "test_acc"))
         tuned, default = (interval(row[n], row[f"{n}_half"], ".4f", within=within) for n in ("tuned", "default"))
         return f"{row['algorithm']} {tuned}", default
 
     def caveats(self, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What to know before you trust it.  records: of each algorithm's first search."""
-        lines = text.unlike(self.record.get("unlike") or [], (self.record.get("options") or {}).get("preset"))
-        lines += [f"ranges were widened: {why}" for why in self.record.get("widened") or []]
+        preset = self.record.get("options", {}).get("preset")
+        lines = [f"not alike in all algorithms, by --preset {preset}: {line}" for line in self.record.get("unlike", [])]
+        lines += [f"ranges were widened: {why}" for why in self.record.get("widened", [])]
         if self.evaluations.empty:
             return lines
         return [*lines, *text.control(self.twice), *text.caveats(records, int(self.record["trials"]), self.compared)]
 
     def titled(self) -> list[tuple[str, pd.DataFrame]]:
         """The tables as text, each under its title; without those that are empty."""
-        pairs, against, budget = self.pairs, self.against, self.by_budget
+        pairs, against, budget, table = self.pairs, self.against, self.by_budget, self.table
         few = f"; those with {pairs['algorithm'].iloc[0]} of {len(pairs)}" if len(pairs) > text.MANY else ""
         tuned = f"tuned, {text.paired(pairs, self.searches, self.margin)}{few}: ± of each pair by itself"
-        baselines = " and ".join(dict.fromkeys(against["other"])) if len(against) else ""
-        titled: list[tuple[str, pd.DataFrame, Callable[[pd.DataFrame], pd.DataFrame]]] = [
-            (self._figures_title(), self.table, text.shown),
-            (f"{tuned}, p corrected by Holm for all pairs", pairs, text.shown_pairs),
-            (
-                f"against {baselines}, tuned: p corrected by Holm for these {len(against)}",
-                against,
-                partial(text.shown_pairs, every=True),
-            ),
-            (text.OF_CONTROL, self.twice, lambda pair: text.shown_pairs(pair).drop(columns="p (Holm)")),
-            ("" if budget.empty else text.of_budget(budget), budget, text.against_budget),
-            (self._cost_title(), self.table, text.costs),
-            ("what the searches found", self.table, text.searched),
-        ]
-        return [(title, shown(frame)) for title, frame, shown in titled if len(frame)]
+        titled: list[tuple[str, pd.DataFrame]] = []
+        if len(table):
+            titled.append((self._figures_title(), text.shown(table)))
+        if len(pairs):
+            titled.append((f"{tuned}, p corrected by Holm for all pairs", text.shown_pairs(pairs)))
+        if len(against):
+            whom = f"against {' and '.join(dict.fromkeys(against['other']))}, tuned"
+            title = f"{whom}: p corrected by Holm for these {len(against)}"
+            titled.append((title, text.shown_pairs(against, every=True)))
+        if len(self.twice):
+            titled.append((text.OF_CONTROL, text.shown_pairs(self.twice).drop(columns="p (Holm)")))
+        if len(budget):
+            titled.append((text.of_budget(budget), text.against_budget(budget)))
+        if len(table):
+            found = table[["algorithm", "configuration"]].rename(columns={"configuration": "tuned hyperparameters"})
+            titled += [(self._cost_title(), text.costs(table)), ("what the searches found", found)]
+        return titled
 
     def _figures_title(self) -> str:
         own = ", each with its own partition" if "scenario" in self.record else ""
@@ -168,7 +164,7 @@ class Results:
 
     def _cost_title(self) -> str:
         """The budget of each search, and how many seeds its choice cost."""
-        limit, more = self.record["budget"], int(self.record.get("choose_seeds") or 1) - 1
+        limit, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
         most = f"{limit['limit']:g} {UNITS.get(limit['unit'], 'rounds')}"
         choice = f", and trained the best {TOP} on {several(more, 'more seed')}" if more else ""
         return f"cost; each search had {several(self.record['trials'], 'trial')} of at most {most} each{choice}"
@@ -191,13 +187,12 @@ def metric_on(table: pd.DataFrame, goal: Goal) -> str:
 
 def table(file: Path) -> pd.DataFrame:
     """A table.csv; UserError that names it if it is damaged."""
-    columns = (*COLUMNS, *OBJECTIVE_COLUMNS, *FAILED_COLUMNS)
-    return reading.text_table(file, COLUMNS, _kinds(columns))
+    return _read(file, COLUMNS, (*OBJECTIVE_COLUMNS, *FAILED_COLUMNS))
 
 
 def pairs(file: Path) -> pd.DataFrame:
     """A pairs.csv; UserError that names it if it is damaged."""
-    return reading.text_table(file, PAIRS, _kinds((*PAIRS, "freedom", "verdict")))
+    return _read(file, PAIRS, ("freedom", "verdict"))
 
 
 def by_budget(run: str | Path) -> pd.DataFrame:
@@ -217,8 +212,9 @@ def by_budget(run: str | Path) -> pd.DataFrame:
             f"a comparison has its table by budget when it has ended, but {files.budget_file} is missing; "
             f"{command_line('resume', files.path)} makes it"
         )
-    return reading.text_table(files.budget_file, budgets.COLUMNS, _kinds(budgets.COLUMNS))
+    return _read(files.budget_file, budgets.COLUMNS)
 
 
-def _kinds(columns: Iterable[str]) -> dict[str, Any]:
-    return {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in columns}
+def _read(file: Path, needed: Collection[str], more: Collection[str] = ()) -> pd.DataFrame:
+    kinds = {name: reading.TEXT if name in TEXTS else reading.NUMBER for name in (*needed, *more)}
+    return reading.text_table(file, needed, kinds)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ COLUMNS: dict[str, str] = {
 }
 
 FAILED_COLUMNS: dict[str, str] = {  # where programs failed, also
-    "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both",
+    "lost": "how the algorithm's runs without a figure ended: diverged, failed, or both"
 }
 MEANS = {  # columns that are means over the runs of the tuned configuration
     "clients_std": "test_acc_std",
@@ -89,7 +90,7 @@ def table(
     for name, runs in evaluations.groupby("algorithm", sort=False):
         default, tuned = runs[runs["configuration"] == DEFAULT], runs[runs["chosen"]]
         first = runs[runs["configuration"] == "top 1"]
-        gain, score = _paired(tuned, default, tested), first["score"].mean() if len(first) else math.nan
+        gain, score = statistics.paired_by(_differences(tuned, default, tested), None), first["score"].mean()
         row = {"algorithm": name, "gain": gain.mean, "gain_half": gain.half, "search_score": score}
         for column, of, figure in (
             ("default", default, tested),
@@ -101,6 +102,7 @@ def table(
             row |= {column: mean.mean, f"{column}_half": mean.half}
         row |= {column: tuned[of].mean(skipna=False) for column, of in MEANS.items()}
         row |= {f"search_{k}": v for k, v in search_costs[str(name)].items()}
+        each = "; ".join(", ".join(f"{n} = {short(v)}" for n, v in of.items()) for of in configurations(tuned))
         rows.append(
             row
             | {
@@ -111,7 +113,7 @@ def table(
                 "lost": trial_states.loss_word(runs["reason"]) if "reason" in runs else "diverged",
                 "runs": len(default),
                 "published": published.get(str(name), ""),
-                "configuration": _listed(tuned),
+                "configuration": each if len(tuned) else "none was found",
                 "metric": tested,
                 "default_test_acc": default["test_acc"].mean(skipna=False),
             }
@@ -171,7 +173,7 @@ def _family(
     choose_pairs: Callable[[Sequence[str]], Iterable[tuple[str, str]]],
 ) -> pd.DataFrame:
     """Tests between tuned algorithms, corrected as one family.  choose_pairs: of names, the best first."""
-    several_searches = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
+    by_search = evaluations.get(SEARCH, pd.Series([1])).nunique() > 1
     metric, evaluations = objective.reported(evaluations), with_units(evaluations)
     sign = objective.sign_of(metric)
     tuned = {str(name): runs for name, runs in evaluations[evaluations["chosen"]].groupby("algorithm", sort=False)}
@@ -179,16 +181,13 @@ def _family(
     order = sorted(tuned, key=lambda name: (math.isnan(means[name]), -sign * means[name]))
     differences = {(a, b): _differences(tuned[a], tuned[b], metric) for a, b in itertools.permutations(order, 2)}
     every = list(itertools.combinations(order, 2))
-    spreads = statistics.moderated([differences[pair] for pair in every]) if several_searches else [None] * len(every)
+    spreads = statistics.moderated([differences[pair] for pair in every]) if by_search else [None] * len(every)
     spread = {frozenset(pair): of for pair, of in zip(every, spreads, strict=True)}
-    compared = list(choose_pairs(order))
-    judged = [(*pair, differences[pair], spread[frozenset(pair)]) for pair in compared]
+    judged = [(*pair, differences[pair], spread[frozenset(pair)]) for pair in choose_pairs(order)]
     rows = [(a, b, *statistics.paired_by(d, of), of.freedom if of else d.size - 1) for a, b, d, of in judged]
     frame = pd.DataFrame(rows, columns=["algorithm", "other", "difference", "half", "p", "freedom"])
-    if several_searches:
-        verdicts = _verdicts([(d, of) for *_, d, of in judged], margin)
-    else:  # nothing is known of what another search would find
-        verdicts = [""] * len(compared)
+    # with one search, nothing is known of what another search would find
+    verdicts = _verdicts([(d, of) for *_, d, of in judged], margin) if by_search else [""] * len(judged)
     frame = frame.assign(p_holm=statistics.holm(frame["p"].tolist()), verdict=verdicts)
     return frame if metric == ACCURACY.tested else frame.assign(metric=metric)
 
@@ -217,32 +216,26 @@ def unequal(runs: Mapping[str, Path], trials: int, budget: Budget) -> list[str]:
     Trials that a scheduler stopped may differ; those that it let finish must not.
     """
     sentences, lengths = [], {}
+    column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
     for name, run in runs.items():
-        trials_table = frames.trials_table(RunFiles(run))
-        if len(trials_table) != trials:
-            sentences.append(f"{name} started {len(trials_table)} of {several(trials, 'trial')}")
-        finished = trials_table[trials_table["status"] == "finished"]
+        every = frames.trials_table(RunFiles(run))
+        if len(every) != trials:
+            sentences.append(f"{name} started {len(every)} of {several(trials, 'trial')}")
+        finished = every[every["status"] == "finished"]
         lengths[name] = sorted(set(finished["rounds"]))
-        if budget.unit != "rounds" and len(finished):
-            sentences += _overspent(name, finished, budget)
+        if budget.unit == "rounds" or finished.empty:
+            continue
+        used, rounds = finished[column].mean(), finished["rounds"].mean()
+        if used == 0:
+            had = f"{rounds:.0f} rounds whatever the budget in MB"
+            sentences.append(f"{name} sends nothing, so its finished trials had {had}")
+        elif used > (1 + OVER) * budget.limit:
+            of = f"{used:.3g} {unit} of {budget.limit:g}, as a round of it costs {used / rounds:.3g}"
+            sentences.append(f"{name}'s finished trials used {of}")
     if budget.unit == "rounds" and len({n for rounds in lengths.values() for n in rounds}) > 1:
         each = ", ".join(f"{name} {' or '.join(map(str, rounds))}" for name, rounds in lengths.items())
         sentences.append(f"finished trials had different numbers of rounds: {each}")
     return sentences
-
-
-def _overspent(name: str, finished: pd.DataFrame, budget: Budget) -> list[str]:
-    """Where a budget in megabytes or seconds does not suit an algorithm: a round costs too much, or nothing."""
-    column, unit = ("comm_mb", "MB") if budget.unit == "mb" else ("seconds", "s")
-    used, rounds = finished[column].mean(), finished["rounds"].mean()
-    if used == 0:
-        return [f"{name} sends nothing, so its finished trials had {rounds:.0f} rounds whatever the budget in MB"]
-    if used > (1 + OVER) * budget.limit:
-        return [
-            f"{name}'s finished trials used {used:.3g} {unit} of {budget.limit:g}, as a round of it costs "
-            f"{used / rounds:.3g}"
-        ]
-    return []
 
 
 def with_units(evaluations: pd.DataFrame) -> pd.DataFrame:
@@ -265,12 +258,6 @@ def _differences(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> np.ndarray:
     return (numbers(a, metric) - numbers(b, metric)).to_numpy(float)
 
 
-def _paired(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> statistics.Difference:
-    """The mean of differences with its interval and p."""
-    d = _differences(a, b, metric)
-    return statistics.paired(d, np.zeros_like(d))
-
-
 def _verdicts(differences: Sequence[tuple[np.ndarray, statistics.Spread | None]], margin: float) -> list[str]:
     """Of each difference whether it is larger than the margin, within it, or cannot be told, at 5 % for all together.
 
@@ -284,11 +271,8 @@ def _verdicts(differences: Sequence[tuple[np.ndarray, statistics.Spread | None]]
     ]
 
 
-def _listed(tuned: pd.DataFrame) -> str:
-    """The hyperparameters of the tuned configurations, one of each search."""
-    if tuned.empty:
-        return "none was found"
+def configurations(tuned: pd.DataFrame) -> list[dict[str, Any]]:
+    """The tuned configurations, one of each search, in the order of searches."""
     firsts = tuned.drop_duplicates(SEARCH) if SEARCH in tuned else tuned[:1]
-    names = [n for n in tuned if str(n).startswith(tables.CONFIG)]
-    each = [tables.plain({n.removeprefix(tables.CONFIG): row[n] for n in names}) for row in firsts.to_dict("records")]
-    return "; ".join(", ".join(f"{n} = {short(v)}" for n, v in values.items()) for values in each)
+    names = [n for n in tuned if n.startswith(tables.CONFIG)]
+    return [tables.plain({n.removeprefix(tables.CONFIG): row[n] for n in names}) for row in firsts.to_dict("records")]

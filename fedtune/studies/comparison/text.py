@@ -13,22 +13,15 @@ from fedtune.core.metrics import limits
 from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.core.terminal import printable, several
-from fedtune.runs import tables
-from fedtune.runs.tables import DEFAULT, SEARCH
+from fedtune.runs.tables import DEFAULT
 from fedtune.runs.trial_states import FAILED
 from fedtune.studies.comparison import budgets
-from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN
+from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
-NAMED = 7  # algorithms that a title names
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
 CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
-
-
-def who(algorithms: Sequence[str]) -> str:
-    """The algorithms' names, or their number if the names would fill a title."""
-    return ", ".join(algorithms) if len(algorithms) <= NAMED else f"{len(algorithms)} algorithms"
 
 
 ONE_SEARCH = (
@@ -61,7 +54,7 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
     return "; ".join(clauses) + "."
 
 
-def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
+def by_budget(table: pd.DataFrame, objective: Objective) -> str:
     """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
 
     table: that of `budgets`.  The sentences are on means of scores in the searches, and are no verdict.
@@ -72,18 +65,14 @@ def by_budget(table: pd.DataFrame, objective: Objective, margin: float) -> str:
     last = int(table["trials"].max())
     spans = [f"{name} ({_span(first, to, last)})" for first, to, name in leading]
     cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
-    clauses = [f"in the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
-    every, wide = (budgets.settled(table, objective, m) for m in (0.0, margin))
-    if every is not None and last > 1:
-        stays = f"stays as it is from {several(every, 'trial')} on" if every < last else "changed with the last trial"
-        apart = "of those that end more than the margin apart"
-        more = " (no two end more than the margin apart)" if wide is None else ""
-        more = f" (that {apart} stays from {several(wide, 'trial')} on)" if wide and wide < every else more
-        clauses.append(f"the order of the means {stays}{more}")
+    clauses = [f"In the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
+    since = budgets.settled(table, objective)
+    if since and last > 1:
+        stays = f"stays as it is from {several(since, 'trial')} on" if since < last else "changed with the last trial"
+        clauses.append(f"the order of the means {stays}")
     if (table["searches"] == 1).all():
         clauses.append("with one search each, another may order them otherwise")
-    text = "; ".join(clauses)
-    return f"{text[0].upper()}{text[1:]}."
+    return "; ".join(clauses) + "."
 
 
 def _span(first: int, last: int, largest: int) -> str:
@@ -129,12 +118,7 @@ def _differing(pairs: pd.DataFrame, whom: str) -> list[str]:
         (pairs["verdict"] == UNTESTED, ("could not be",) * 2, f"tested against {whom}"),
     ]
     named = [([str(n) for n in pairs.loc[of, "algorithm"]], verbs, how) for of, verbs, how in groups]
-    return [f"{_some(names, len(pairs))} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
-
-
-def _some(names: Sequence[str], of: int) -> str:
-    """Algorithms by name, or how many of all there are if the names would fill a sentence."""
-    return listed(names) if len(names) <= NAMED else f"{len(names)} of {several(of, 'other algorithm')}"
+    return [f"{listed(names)} {verbs[len(names) > 1]} {how}" for names, verbs, how in named if names]
 
 
 def listed(names: Sequence[object]) -> str:
@@ -155,39 +139,20 @@ def caveats(records: Mapping[str, Mapping[str, Any]], trials: int, evaluations: 
     lines += verdict.as_random(searcher, trials, "these as random searches")
     tuned = evaluations[evaluations["chosen"]]
     for name, record in records.items():
-        space = record.get("space") or {}
-        runs = tuned[tuned["algorithm"] == name]
-        for values in _configurations(runs, list(space)):
-            lines += [line for line in verdict.at_edges(name, values, space) if line not in lines]
-    return lines + _failed(evaluations) + _chosen_anew(evaluations, tuned)
-
-
-def unlike(lines: Sequence[str], preset: str | None) -> list[str]:
-    """A line on each hyperparameter of the scenario that is fixed, but not alike (`ComparisonPlan.unlike`)."""
-    return [f"not alike in all algorithms, by --preset {preset}: {line}" for line in lines]
-
-
-def _configurations(runs: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The configurations of runs, one of each search, in the order of searches."""
-    firsts = runs.drop_duplicates(SEARCH) if SEARCH in runs else runs[:1]
-    return [tables.plain({n: row.get(tables.CONFIG + n) for n in names}) for row in firsts.to_dict("records")]
+        for values in configurations(tuned[tuned["algorithm"] == name]):
+            lines += verdict.at_edges(name, values, record.get("space") or {})
+    return list(dict.fromkeys(lines)) + _failed(evaluations) + _chosen_anew(evaluations, tuned)
 
 
 OF_CONTROL = "control: one algorithm, searched twice under two names, and judged as the pairs are; p not corrected"
 
 
 def control(pair: pd.DataFrame) -> list[str]:
-    """A line on an algorithm that took part twice under two names: how far it is from itself; none without.
-
-    pair: `tables.control`.
-    """
-    if pair.empty:
-        return []
-    row, differs = pair.iloc[0], from_itself(pair)
-    wrong = ": the verdicts here are not to be trusted" if row["verdict"] == LARGER else ""
+    """A line on an algorithm that took part twice under two names: how far it is from itself (`tables.control`)."""
     return [
-        f"control: {row['other']} took part twice under two names, and {row['algorithm']} − {row['other']} is "
-        f"{differs}{wrong}"
+        f"control: {row.other} took part twice under two names, and {row.algorithm} − {row.other} is "
+        f"{from_itself(pair)}{': the verdicts here are not to be trusted' * (row.verdict == LARGER)}"
+        for row in pair.itertuples()
     ]
 
 
@@ -223,35 +188,35 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     """The table of accuracies as text, in percent; of another metric than those, as it is."""
     scale, form = _scale(table)
     other = "metric" in table and len(table)
-    named = f" {table['metric'].iloc[0]}" if other else ""
-    unit = " %" if in_percent(table) else ""
+    named = (f" {table['metric'].iloc[0]}" if other else "") + " %" * in_percent(table)
     gap = [
         number(scale * g, f"+{form}") + ("" if math.isnan(d) else f" ({number(scale * d, f'+{form}')})")
         for g, d in zip(table["selection_gap"], table["default_gap"], strict=True)
     ]
-    columns = {
-        "algorithm": table["algorithm"],
-        f"default{named}{unit}": _unless_diverged(table, "default"),
-        f"tuned{named}{unit}": _unless_diverged(table, "tuned"),
-        "gain": _with_half(table, "gain", "gain_half", sign="+"),
+    unknown = {
         **({"tuned test_acc %": table["tuned_test_acc"].map(_percent)} if other else {}),
         "std over clients": table["clients_std"].map(_percent),
         "worst tenth": table["worst10"].map(_percent),
-        "all classes %": _share(table, "all"),
-        "foreign %": _share(table, "foreign"),
+        "all classes %": _intervals(table, "all", 100, ".2f", (0, 1)),
+        "foreign %": _intervals(table, "foreign", 100, ".2f", (0, 1)),
+    }
+    columns = {
+        "algorithm": table["algorithm"],
+        f"default{named}": _unless_diverged(table, "default"),
+        f"tuned{named}": _unless_diverged(table, "tuned"),
+        "gain": _with_half(table, "gain", sign="+"),
+        **unknown,
         "gap (default's)": gap,
         "published %": table["published"].astype(object).fillna(""),
     }
-    unknown = ("tuned test_acc %", "all classes %", "foreign %", "std over clients", "worst tenth")
-    none = dict.fromkeys((name for name in unknown if name in columns), "–") | {"published %": ""}
-    return _without(none, pd.DataFrame(columns))
+    return _without(dict.fromkeys(unknown, "–") | {"published %": ""}, pd.DataFrame(columns))
 
 
 def against_budget(table: pd.DataFrame) -> pd.DataFrame:
     """Place and score of each algorithm after 1, 2, 4, … and all trials, as text, the last leader first."""
     largest = int(table["trials"].max())
     shown = [*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest]
-    scores = zip(table["rank"], _with_half(table, "score", "half"), strict=True)
+    scores = zip(table["rank"], _with_half(table, "score", half="half"), strict=True)
     text = [score if score == "–" else f"{rank}: {score}" for rank, score in scores]
     wide = table.assign(text=text).pivot(index="algorithm", columns="trials", values="text")
     order = table[table["trials"] == largest].sort_values("rank", kind="stable")["algorithm"]
@@ -260,31 +225,24 @@ def against_budget(table: pd.DataFrame) -> pd.DataFrame:
 
 def costs(table: pd.DataFrame) -> pd.DataFrame:
     """What the tuned configurations cost and what each search used up, as text."""
-    columns = pd.DataFrame(
-        {
-            "algorithm": table["algorithm"],
-            "round with 95 % of final accuracy": table["rounds_to_95"].map(lambda v: number(v, ".0f")),
-            "MB to that round": table["mb_to_95"].map(lambda v: number(v, ".3g")),
-            "MB a round": table["mb_per_round"].map(lambda v: number(v, ".3g")),
-            "s a run": table["seconds"].map(lambda v: number(v, ".3g")),
-            "searched: trials": table["search_trials"].map(str),
-            "rounds": table["search_rounds"].map(str),
-            "MB": table["search_mb"].map(lambda v: number(v, ".4g")),
-            "s": table["search_seconds"].map(lambda v: number(v, ".0f")),
-        }
-    )
+    forms = {
+        "round with 95 % of final accuracy": ("rounds_to_95", ".0f"),
+        "MB to that round": ("mb_to_95", ".3g"),
+        "MB a round": ("mb_per_round", ".3g"),
+        "s a run": ("seconds", ".3g"),
+        "searched: trials": ("search_trials", ".0f"),
+        "rounds": ("search_rounds", ".0f"),
+        "MB": ("search_mb", ".4g"),
+        "s": ("search_seconds", ".0f"),
+    }
+    columns = {title: [number(v, form) for v in table[name]] for title, (name, form) in forms.items()}
     unknown = ("round with 95 % of final accuracy", "MB to that round", "MB a round", "MB")
-    return _without(dict.fromkeys(unknown, "–"), columns)
+    return _without(dict.fromkeys(unknown, "–"), pd.DataFrame({"algorithm": table["algorithm"]} | columns))
 
 
 def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
     """The table without those of these columns that have nothing but this text."""
     return frame.drop(columns=[name for name, text in none.items() if set(frame[name]) <= {text}])
-
-
-def searched(table: pd.DataFrame) -> pd.DataFrame:
-    """The tuned hyperparameters of each algorithm, as text."""
-    return pd.DataFrame({"algorithm": table["algorithm"], "tuned hyperparameters": table["configuration"]})
 
 
 def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
@@ -294,7 +252,7 @@ def shown_pairs(pairs: pd.DataFrame, every: bool = False) -> pd.DataFrame:
     columns = pd.DataFrame(
         {
             "pair": pairs["algorithm"] + " − " + pairs["other"],
-            "difference": _with_half(pairs, "difference", "half", sign="+"),
+            "difference": _with_half(pairs, "difference", sign="+", half="half"),
             "p": pairs["p"].map(lambda v: number(v, ".2g")),
             "p (Holm)": pairs["p_holm"].map(lambda v: number(v, ".2g")),
             "verdict": pairs["verdict"].fillna("") if "verdict" in pairs else "",
@@ -343,12 +301,10 @@ def in_latex(cell: str) -> str:
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
     """Means with their ±; in words why there is none."""
-    texts = _with_half(table, name, f"{name}_half")
-    lost, runs = table[f"{name}_diverged"], table["runs"]
     how = table["lost"] if "lost" in table else ["diverged"] * len(table)
     return [
         text if text != "–" else f"{word} in {k:.0f} of {n:.0f}" if k > 0 else "none found"
-        for text, word, k, n in zip(texts, how, lost, runs, strict=True)
+        for text, word, k, n in zip(_with_half(table, name), how, table[f"{name}_diverged"], table["runs"], strict=True)
     ]
 
 
@@ -362,17 +318,18 @@ def _scale(frame: pd.DataFrame) -> tuple[int, str]:
     return (100, ".2f") if in_percent(frame) else (1, ".4f")
 
 
-def _with_half(frame: pd.DataFrame, column: str, half: str, sign: str = "") -> list[str]:
+def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "") -> list[str]:
     scale, form = _scale(frame)
-    low, high = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
-    pairs = zip(frame[column], frame[half], strict=True)
-    return [interval(scale * v, scale * h, sign + form, within=(scale * low, scale * high)) for v, h in pairs]
+    within = UNBOUNDED if sign else limits(next(iter(frame.get("metric", ())), "test_acc"))
+    return _intervals(frame, column, scale, sign + form, within, half)
 
 
-def _share(table: pd.DataFrame, name: str) -> list[str]:
-    """A column of accuracies with its ±, in percent."""
-    pairs = zip(table[name], table[f"{name}_half"], strict=True)
-    return [interval(100 * mean, 100 * half, ".2f", within=(0, 100)) for mean, half in pairs]
+def _intervals(
+    frame: pd.DataFrame, column: str, scale: int, form: str, within: tuple[float, float], half: str = ""
+) -> list[str]:
+    """A column of means with their ±."""
+    pairs, (low, high) = zip(frame[column], frame[half or f"{column}_half"], strict=True), within
+    return [interval(scale * v, scale * h, form, within=(scale * low, scale * high)) for v, h in pairs]
 
 
 def _percent(value: float) -> str:
