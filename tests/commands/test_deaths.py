@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from fuzz import crashes, recording, rule
+from fuzz import crashes, recording
 from fuzz.crashes import difference
 from fuzz.recording import Change, Disk, changes, torn
 
@@ -84,7 +84,6 @@ def test_a_search_whose_disk_dies_before_any_change_is_told_of_and_resumed(tmp_p
     assert len(found) > 100
     whole = crashes.rows(tmp_path / "run")
     assert len(whole) == 9
-    rule.warm()
     goes_on = []
     for i, disk in enumerate(found[:: len(found) // MOMENTS]):
         run = tmp_path / f"dead{i}" / "run"

@@ -191,7 +191,7 @@ def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], repor
     place = run.parent
     lines = ["status run", *(["report run -o r.html"] if report else [])]
     for line in lines:
-        answer = rule.ask(line.split(), place, 4 * rule.SECONDS)
+        answer = rule.ask(line.split(), place)
         if answer.broken:
             return f"{line}: {answer.broken}", ""
     (place / "r.html").unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def judged(run: Path, again: str, whole: dict[tuple[str, ...], list[str]], repor
         wrong = Difference(0, 0, 0)
     if wrong.doubled or wrong.different:
         return f"frames: {wrong}", ""
-    answer = rule.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place, 4 * rule.SECONDS)
+    answer = rule.ask([w.replace("{at}/", "") for w in again.replace("{at} ", ". ").split()], place)
     if answer.broken:
         return f"{again}: {answer.broken}", ""
     return "", "accepted" if answer.status is None else (answer.err or answer.out).strip().splitlines()[-1]

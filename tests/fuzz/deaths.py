@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from fuzz import crashes, kills, recording, rule  # noqa: E402
+from fuzz import crashes, kills, recording  # noqa: E402
 from fuzz.crashes import STORIES, Story  # noqa: E402
 
 
@@ -44,7 +44,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedtune-deaths-") as temporary:
         place = Path(temporary)
         if args.moments:
-            rule.warm()
             for story in chosen:
                 wrong += disks(story, place / "disks" / story.name.replace(" ", "-"), args)
         if args.minutes:

@@ -10,6 +10,7 @@ from fuzz import many
 
 from fedtune.commands import report
 from fedtune.reporting import findings, sampling
+from fedtune.runs.folder import StudyFolder
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, bounds: None) -> None:
-    f = findings.read(run)
+    f, study = findings.read(run), StudyFolder(run).study
     some, table = sampling.drawn(f), sampling.listed(f)
     best = f.trials.sort_values("last_val_acc", ascending=False)["trial"]
     assert len(some.trials) == sampling.DRAWN and set(best[:20]) <= set(some.trials["trial"])
@@ -34,20 +35,14 @@ def test_the_best_are_drawn_and_listed_and_others_at_random(run: Path, bounds: N
     assert list(table["trial"]) == list(best[: sampling.LISTED])
     pd.testing.assert_frame_equal(sampling.drawn(f).trials, some.trials)  # the same each time
     assert "this shows 40 of 300 trials, the best 20 and others drawn at random" in sampling.note(f)
+    drawn = sampling.of_study(study, f)
+    assert {t.user_attrs["trial"] for t in drawn.trials} == set(some.trials["trial"])
+    assert drawn.directions == study.directions and drawn.best_value == study.best_value
 
 
 def test_of_few_trials_nothing_is_left_out_and_nothing_said(bounds: None, tmp_path: Path) -> None:
     f = findings.read(many.made_up(tmp_path / "few", 20, log=False))
     assert sampling.drawn(f) is f and len(sampling.listed(f)) == 20 and sampling.note(f) == ""
-
-
-def test_a_study_of_what_is_drawn_has_the_same_objective(run: Path, bounds: None) -> None:
-    from fedtune.runs.folder import StudyFolder
-
-    f, study = findings.read(run), StudyFolder(run).study
-    some = sampling.of_study(study, f)
-    assert {t.user_attrs["trial"] for t in some.trials} == set(sampling.drawn(f).trials["trial"])
-    assert some.directions == study.directions and some.best_value == study.best_value
 
 
 @pytest.mark.long
