@@ -195,6 +195,17 @@ def by_another_user(command: str) -> int:
     return subprocess.run(["sh", "-c", command], user=65534, group=65534, extra_groups=[], stderr=DEVNULL).returncode
 
 
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "rm -f {session}/logs/raylet.out && ln -s {victim} {session}/logs/raylet.out",
+        "echo 6379 > {session}/gcs_server_port_1",
+        "ls {made}",
+        "cat {made}/token",
+        "mv {made} {made}x",
+        "mkdir {made}/session_latest",
+    ],
+)
 def test_another_user_changes_and_reads_nothing_of_rays(attack: str, brief: Path) -> None:
     """Neither a log by a link to a file of ours, nor the port that a starting driver brings its token to."""
     brief.chmod(0o1777)  # as /tmp
