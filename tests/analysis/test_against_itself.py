@@ -13,7 +13,7 @@ from support.commands import refusal
 from support.tabulated import flat
 
 from fedtune.analysis import simulate, tabulate
-from fedtune.analysis.simulation import against_itself, tabulated, tabulation
+from fedtune.analysis.simulation import against_itself, tabulated
 from fedtune.analysis.simulation.against_itself import ChosenPlaces, Procedure, judge, judge_equals
 from fedtune.analysis.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 from fedtune.core import statistics
@@ -247,14 +247,3 @@ def test_from_a_table_to_its_judgement(
         ),
     ):
         assert why in refusal(main, line, capsys)
-
-
-def test_that_a_tables_cpu_rounds_otherwise_is_said_before_its_seeds_are_trained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    table, about = ({"hardware": {"instructions": of}} for of in ("AVX2", "AVX512"))
-    tabulation._note_machine(table, table)
-    tabulation._note_machine({}, about)
-    assert not capsys.readouterr().err
-    tabulation._note_machine(table, about)
-    assert "trained by a CPU with AVX2, this one has AVX512" in capsys.readouterr().err

@@ -210,9 +210,9 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
         (simulate.main, "{t} --searcher tpee", "tpee"),
         (simulate.main, "{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
         (simulate.main, "{t} -o nowhere/x.csv", "--output needs a new file"),
-        (tabulate.main, "--algo gfpl -o {t}x", "--space, the grid of the table, is needed"),
-        (tabulate.main, "--algo gfpl --space default -o {t}x", "a grid needs a list of values"),
-        (tabulate.main, "--algo gfpl --space paper -o {t}x", "a table needs a full grid"),
+        (tabulate.main, "--algo gfpl -o x.parquet", "--space, the grid of the table, is needed"),
+        (tabulate.main, "--algo gfpl --space default -o x.parquet", "a grid needs a list of values"),
+        (tabulate.main, "--algo gfpl --space paper -o x.parquet", "a table needs a full grid"),
     ],
 )
 @pytest.mark.usefixtures("nothing_starts")

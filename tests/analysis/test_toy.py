@@ -32,8 +32,6 @@ def test_rows_follow_the_law():
 
 @pytest.mark.long
 def test_a_seed_determines_the_figure():
-    assert np.array_equal(toy.draw(3).x, toy.draw(3).x)
-    assert not np.array_equal(toy.draw(3).x, toy.draw(4).x)
     first, again, other = toy.run([2, 3], 3), toy.run([2], 3), toy.run([2], 4)
     assert [s[:3] for s in first[::2]] == [s[:3] for s in again]
     assert all(np.array_equal(a.margin, b.margin) for a, b in zip(first[::2], again, strict=True))

@@ -29,7 +29,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
     source = inspect.getsource(worker.listen_error_messages)
     assert "print_to_stdstream(" in source and '"pid": "raylet"' in source, "see messages_told"
     log = tmp_path / "ray.log"
-    with ray_internals.messages_told(ray_start.Told(log, several)):
+    with ray_internals.messages_told(ray_start.told(log, several)):
         for message in (DUMP, DEAD, DUMP, DEAD):
             worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     said = f"note: Ray lost the node 192.0.2.7; its trials continue on other nodes (more in {log})\n"
@@ -38,7 +38,7 @@ def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
 
 
 def test_whatever_else_ray_says_is_one_line_each_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = ray_start.Told(None, False)
+    tell = ray_start.told(None, False)
     for _ in range(2):
         tell("2 Workers (tasks / actors) killed due to memory pressure (OOM)\nRefer to \x1b[1mthe " + "x " * 900)
     out, err = capsys.readouterr()

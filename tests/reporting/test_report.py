@@ -515,12 +515,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def opened(browser: Browser, html: str, run: Path) -> Iterator[Browser]:
     yield show(browser, run / "report.html")
-    media(browser, "")
-
-
-def media(browser: Browser, kind: str, *features: dict[str, str]) -> None:
-    """Show the page as on a screen or on paper."""
-    browser.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": kind, "features": features})
+    browser.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": ""})
 
 
 def show(browser: Browser, page: Path) -> Browser:
@@ -636,20 +631,9 @@ def test_a_phone_shows_it_without_sideways_scrolling(browser: Browser, html: str
 
 
 @pytest.mark.long  # in a browser
-def test_a_screen_shows_tables_whole(browser: Browser, opened: Browser, tmp_path: Path) -> None:
-    spread = [row | dict.fromkeys(checked.SPREAD, 0.5) for row in final()]
-    assert report.main([str(make(tmp_path / "wide", final=spread))]) == 0
-    for width in (1300, 800):
-        with browser.wide(width):
-            show(browser, tmp_path / "wide" / "report.html")
-            box = "const box = document.querySelector('[aria-label^=\"Test accuracy over clients\"]'); "
-            assert browser.script(box + "return box.scrollWidth - box.clientWidth") <= 0
-
-
-@pytest.mark.long  # in a browser
 def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     wait_for(lambda: opened.script("return !!window.Plotly"))
-    media(opened, "print")
+    opened.do("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": "print"})
     opened.script("window.dispatchEvent(new Event('beforeprint'))")
     widths = "return [...document.querySelectorAll('.plot')].map(b => b.querySelector('.main-svg').clientWidth)"
     assert opened.script(widths) == [680] * 9  # none was scrolled to
@@ -658,20 +642,6 @@ def test_paper_shows_every_figure_whole_and_no_filter(opened: Browser) -> None:
     opened.script("window.dispatchEvent(new Event('afterprint'))")
     assert base64.b64decode(opened.do("print")).startswith(b"%PDF")
     assert opened.errors() == []
-
-
-@pytest.mark.long  # in a browser
-def test_a_dark_screen_has_a_dark_page_and_paper_is_white(opened: Browser) -> None:
-    colours = (
-        "const of = (q, what) => getComputedStyle(document.querySelector(q))[what];"
-        "return [of('body', 'backgroundColor'), of('.plot', 'filter')]"
-    )
-    for kind, want in (
-        ("screen", ["rgb(22, 24, 28)", "invert(0.91) hue-rotate(180deg)"]),
-        ("print", ["rgb(255, 255, 255)", "none"]),
-    ):
-        media(opened, kind, {"name": "prefers-color-scheme", "value": "dark"})
-        assert opened.script(colours) == want and opened.errors() == []
 
 
 @pytest.mark.long  # in a browser
