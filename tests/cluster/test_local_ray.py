@@ -34,7 +34,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append(why)
         raise SystemExit(1)
 
-    monkeypatch.setattr(local_ray, "PATIENCE", 0.3)
+    monkeypatch.setattr(local_ray, "PATIENCE", 0.01)
     monkeypatch.setattr(ray_internals, "started_here", lambda: True)
     monkeypatch.setattr(interrupting, "end", end)
     return told
@@ -55,6 +55,7 @@ def test_a_driver_whose_ray_has_died_says_so_and_ends(
     looks: list[str | None], error: Exception | None, dead: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = iter(looks)
+    monkeypatch.setattr(local_ray, "PATIENCE", 300)
     monkeypatch.setattr(ray_internals, "dead_service", lambda: next(found))
     with pytest.raises(SystemExit), local_ray.spoken_to():
         if error:
