@@ -35,9 +35,6 @@ PROCESSES = {"ray", "subprocess", "multiprocessing", "nbclient", "begin_search"}
 RAY = {"one_ray", "no_ray", "undisturbed", "interrupted"}  # fixtures that do
 QUICK = ("core", "data", "nn", "experiment", "tracing", "runs")  # folders of what needs neither
 PRODUCTS = ("engine", "trainables")  # folders in which a product of parameters is run in part
-SECONDS = "fedtune/seconds"  # of each file's tests, in pytest's cache
-SHORT = 20.0  # seconds of a file that may come last
-GUESS = {True: 4.0, False: 0.3}  # seconds of a test that was not run yet here: it starts a process, or none
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -97,11 +94,6 @@ def starts(item: pytest.Item) -> bool:
     return bool(RAY & {*getattr(item, "fixturenames", ())} or PROCESSES & {*names})
 
 
-def known(config: pytest.Config) -> dict[str, float]:
-    """How long each file's tests took here, the last time."""
-    return config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}  # -p no:cacheprovider
-
-
 def off_the_diagonal(item: pytest.Item) -> bool:
     """Whether a test of what is trained, with two or more tables of parameters, is a row that README's command spares.
 
@@ -119,50 +111,20 @@ def off_the_diagonal(item: pytest.Item) -> bool:
     return not any(all(row == t % length for row, length in at) for t in range(max(length for _, length in at)))
 
 
-AFTER_RAY = pytest.StashKey[set[Path]]()
+WITH_RAY = pytest.StashKey[set[Path]]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick or long, and which files come after the last with Ray; the longest first, as they were before.
-
-    Of three workers none is to begin a file of minutes when the others have nothing left.  Short files with one_ray
-    come before others as short, and what ends it after them: so it is started once, and ends early.
-    """
-    took: dict[str, float] = known(config)
-    guess: dict[str, float] = {}
+    """Mark what is quick or long.  Files with one_ray come first, so that it ends early, then those with a process."""
+    ray_files = config.stash[WITH_RAY] = {item.path for item in items if "one_ray" in getattr(item, "fixturenames", ())}
+    slow = {item.path for item in items if starts(item)}
     for item in items:
         if not starts(item) and item.path.parent.name in QUICK:
             item.add_marker("quick")
         if off_the_diagonal(item):
             item.add_marker("long")
-        guess[item.location[0]] = guess.get(item.location[0], 0.0) + GUESS[starts(item)]
-    length = guess | took
-    for item in items:
-        if "one_ray" in getattr(item, "fixturenames", ()):
-            length[item.location[0]] = max(length[item.location[0]], SHORT)
-        elif "no_ray" in getattr(item, "fixturenames", ()):
-            length[item.location[0]] = min(length[item.location[0]], 0.99 * SHORT)
-    items.sort(key=lambda item: -length[item.location[0]])
-    with_ray = {item.path for item in items if "one_ray" in getattr(item, "fixturenames", ())}
-    files = list(dict.fromkeys(item.path for item in items))
-    last = max((at for at, file in enumerate(files) if file in with_ray), default=-1)
-    config.stash[AFTER_RAY] = set(files[last + 1 :])
-
-
-TOOK: dict[str, float] = {}  # seconds of each file's tests in this session
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up how long files take."""
-    TOOK[report.location[0]] = TOOK.get(report.location[0], 0.0) + report.duration
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remember it for the next session; of a file of which some tests were left out, the longest that was known."""
-    if TOOK and hasattr(session.config, "cache") and not hasattr(session.config, "workerinput"):
-        before = known(session.config)
-        session.config.cache.set(SECONDS, before | {n: max(s, before.get(n, 0.0)) for n, s in TOOK.items()})
+    items.sort(key=lambda item: (item.path not in ray_files, item.path not in slow))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -173,10 +135,8 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where no file to come has one_ray it ends: an idle Ray takes 3 % of a processor, and each worker has one."""
-    if item.path in item.config.stash[AFTER_RAY] and "ray" in sys.modules:
-        import ray
-
+    """After the last file with one_ray it ends: an idle Ray takes 3 % of a processor, and each worker has one."""
+    if item.path not in item.config.stash[WITH_RAY]:
         ray.shutdown()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,48 +78,37 @@ def measure(workload: Workload, data: Sequence[Any]) -> Measured:
     return Measured(seconds, torch.cuda.max_memory_reserved() + context, total)
 
 
-class MoreMemory:
-    """A scheduler's on_trial_error that doubles the GPU share of a trial which ran out of memory, once.
-
-    Tune calls it after it has decided to try the trial again and before it queues it; a callback's on_trial_recover
-    comes after that, when the trial already stands in the queue of its old share.  The trial's next failure is its
-    last.  Errors in here are swallowed, because Tune would end the search over them.
-    """
-
-    def __init__(self, scheduler: TrialScheduler, gpus: float) -> None:
-        """gpus: the share that trials begin with."""
-        self.scheduler, self.gpus = scheduler, gpus
-
-    def __call__(self, controller: Any, trial: Any) -> None:
-        """Give a trial that ran out of memory a larger share, then do as the scheduler does."""
-        try:
-            if ran_out(trial):
-                self._enlarge(trial)
-        except Exception as error:
-            say(f"note: trial {trial.trial_id} cannot get a larger share of a GPU: {error}")
-        type(self.scheduler).on_trial_error(self.scheduler, controller, trial)
-
-    def _enlarge(self, trial: Any) -> None:
-        from ray import tune
-
-        has = trial.placement_group_factory.required_resources
-        if has.get("GPU", 0) != self.gpus:
-            return  # it had its larger share
-        trial.max_failures = trial.num_failures
-        if self.gpus < 1:
-            more = {**has, "GPU": min(1.0, 2 * self.gpus)}
-            trial.update_resources(tune.PlacementGroupFactory([more]))
-            say(
-                f"note: trial {trial.trial_id} ran out of memory; it now gets {more['GPU']:g} of a GPU instead "
-                f"of {self.gpus:g}"
-            )
-
-
 def with_more_memory(scheduler: TrialScheduler, gpus: float) -> TrialScheduler:
-    """The scheduler, under which trials that run out of GPU memory are tried once more with twice the share."""
+    """The scheduler, under which trials that run out of GPU memory are tried once more with twice the share.
+
+    gpus: the share that trials begin with.  Tune calls on_trial_error after it has decided to try the trial again and
+    before it queues it; a callback's on_trial_recover comes after that, when the trial already stands in the queue of
+    its old share.
+    """
     if gpus:
-        setattr(scheduler, "on_trial_error", MoreMemory(scheduler, gpus))  # noqa: B010
+        setattr(scheduler, "on_trial_error", partial(_enlarged, scheduler, gpus))  # noqa: B010
     return scheduler
+
+
+def _enlarged(scheduler: TrialScheduler, gpus: float, controller: Any, trial: Any) -> None:
+    """Give a trial that ran out of memory a larger share, in which it may fail once; then do as the scheduler does.
+
+    Errors in here are swallowed, because Tune would end the search over them.
+    """
+    from ray import tune
+
+    try:
+        has = trial.placement_group_factory.required_resources if ran_out(trial) else {}
+        if has and has.get("GPU", 0) == gpus:  # not its larger share yet
+            trial.max_failures = trial.num_failures
+            if gpus < 1:
+                more = min(1.0, 2 * gpus)
+                trial.update_resources(tune.PlacementGroupFactory([{**has, "GPU": more}]))
+                shares = f"{more:g} of a GPU instead of {gpus:g}"
+                say(f"note: trial {trial.trial_id} ran out of memory; it now gets {shares}")
+    except Exception as error:
+        say(f"note: trial {trial.trial_id} cannot get a larger share of a GPU: {error}")
+    type(scheduler).on_trial_error(scheduler, controller, trial)
 
 
 def ran_out(trial: Any) -> bool:

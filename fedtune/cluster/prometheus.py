@@ -41,16 +41,16 @@ class Gauges(Callback):
 
     def __init__(self, run: str, algorithm: str, objective: Objective = ACCURACY) -> None:
         """run, algorithm: tags of everything.  objective: what trials are judged by."""
-        self.run, self.algorithm, self.objective = run, algorithm, objective
+        self.objective, self._tags = objective, {"run": run, "algorithm": algorithm}
         self._goal = {"objective": objective.name, "mode": objective.mode}
         self._metrics: dict[str, Any] = {}  # made at first use, in the process that uses them
-        self._ended: dict[str, str] = {}  # trial id -> how
+        self._ended: set[str] = set()  # trials that are counted
         self._best: float | None = None
         self._next, self._begun = 0.0, False
 
     def __reduce__(self) -> tuple:
         """Ray's metrics cannot be pickled; all else is read from the trials again."""
-        return Gauges, (self.run, self.algorithm, self.objective)
+        return Gauges, (*self._tags.values(), self.objective)
 
     def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, result: dict, **info: Any) -> None:
         """A round was trained; the chance-level row of a diverged trial is ignored."""
@@ -60,49 +60,40 @@ class Gauges(Callback):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Publish when due; Tune calls this some ten times a second even if nothing happens."""
         if time.monotonic() >= self._next:
-            self._publish(trials)
+            self.on_experiment_end(trials)
             self._next = time.monotonic() + PERIOD
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        """Publish how the search ended."""
-        self._publish(trials)
-
-    def _publish(self, trials: list[Trial]) -> None:
+        """Publish how the search stands, or ended."""
         try:
-            if not self._begun:
-                for trial in trials:
-                    self._reached(self._peak(trial))
-            self._search(trials)
+            self._publish(trials)
             self._begun = True
         except Exception:
             logging.getLogger(__name__).debug("metrics could not be published", exc_info=True)
 
     def _reached(self, value: float | None) -> None:
         """A trial has come to this value; None or NaN where a round was not scored."""
-        if (
-            value is not None
-            and not math.isnan(value)
-            and (self._best is None or self.objective.better(value, self._best))
-        ):
+        if value is None or math.isnan(value):
+            return
+        if self._best is None or self.objective.better(value, self._best):
             self._best = value
 
-    def _peak(self, trial: Trial) -> float | None:
-        """The best value of a trial, also from an earlier driver's results; none for a diverged trial."""
-        if (trial.last_result or {}).get("diverged"):
-            return None
-        peaks: dict[str, float] = (trial.metric_analysis or {}).get(self.objective.attribute, {})
-        return peaks.get(self.objective.mode)
-
-    def _search(self, trials: list[Trial]) -> None:
+    def _publish(self, trials: list[Trial]) -> None:
         running, gpus = 0, 0.0
         for trial in trials:
+            row = trial.last_result or {}
+            if not self._begun and not row.get("diverged"):  # also an earlier driver's results
+                peaks: dict[str, float] = (trial.metric_analysis or {}).get(self.objective.attribute, {})
+                self._reached(peaks.get(self.objective.mode))
             if trial.trial_id in self._ended:
                 continue
             over = trial.is_finished()
             if trial.status == Trial.RUNNING or (over and self._begun):  # not what ended in another driver's time
-                self._trial(trial)
+                self._trial(trial.trial_id, row)
             if over:
-                self._end(trial)
+                self._ended.add(trial.trial_id)
+                how = "failed" if trial.status == Trial.ERROR else status(row)
+                self._metric("fedtune_trials_ended", Counter, COUNTERS).inc(1, {**self._tags, "status": how})
             elif trial.status == Trial.RUNNING:
                 running += 1
                 holds: Any = trial.placement_group_factory
@@ -111,27 +102,20 @@ class Gauges(Callback):
         self._set("fedtune_trials_running", running)
         self._set("fedtune_gpu_share", gpus / ray.cluster_resources()["GPU"] if gpus else 0.0)
 
-    def _trial(self, trial: Trial) -> None:
-        row = trial.last_result or {}
+    def _trial(self, trial: str, row: dict[str, Any]) -> None:
         if row.get("diverged"):  # no round: the last one's figures stay
             return
         seconds = row.get("time_this_iter_s")
-        self._set("fedtune_objective", row.get(self.objective.attribute), trial=trial.trial_id, **self._goal)
-        self._set("fedtune_round", row.get("training_iteration"), trial=trial.trial_id)
-        self._set("fedtune_rounds_per_second", 1 / seconds if seconds else None, trial=trial.trial_id)
-        self._set("fedtune_comm_mb", row.get("comm_mb"), trial=trial.trial_id)
-
-    def _end(self, trial: Trial) -> None:
-        how = "failed" if trial.status == Trial.ERROR else status(trial.last_result or {})
-        self._ended[trial.trial_id] = how
-        name = "fedtune_trials_ended"
-        if name not in self._metrics:
-            self._metrics[name] = Counter(name, *COUNTERS[name])
-        self._metrics[name].inc(1, {"run": self.run, "algorithm": self.algorithm, "status": how})
+        self._set("fedtune_objective", row.get(self.objective.attribute), trial=trial, **self._goal)
+        self._set("fedtune_round", row.get("training_iteration"), trial=trial)
+        self._set("fedtune_rounds_per_second", 1 / seconds if seconds else None, trial=trial)
+        self._set("fedtune_comm_mb", row.get("comm_mb"), trial=trial)
 
     def _set(self, name: str, value: float | None, **tags: str) -> None:
-        if value is None or not math.isfinite(value):
-            return
+        if value is not None and math.isfinite(value):
+            self._metric(name, Gauge, GAUGES).set(value, {**self._tags, **tags})
+
+    def _metric(self, name: str, kind: Any, declared: dict[str, tuple]) -> Any:
         if name not in self._metrics:
-            self._metrics[name] = Gauge(name, *GAUGES[name])
-        self._metrics[name].set(value, {"run": self.run, "algorithm": self.algorithm} | tags)
+            self._metrics[name] = kind(name, *declared[name])
+        return self._metrics[name]

@@ -8,13 +8,12 @@ import re
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import optuna
 import ray
@@ -31,6 +30,7 @@ PATIENCE = 180.0  # seconds for a Ray started here to come up
 TRIES = 3  # of a Ray whose node ends while it starts
 ANSWER = 5.0  # seconds to wait for a cluster's
 SECONDS = 60.0  # for nodes to say whether they see a folder
+HOST = r"(?:ray://)?([\w-]{1,63}(?:\.[\w-]{1,63})*|\[[\da-fA-F:]+\]):(\d{1,5})"  # of a cluster, and its port
 
 # Ray reads them when it starts, none when it is imported; what a user has set stays
 SETTINGS = {
@@ -75,7 +75,7 @@ def connected(
     ahead = not address and not gpus and trials >= processors.usable()
     with interrupting.terminable(), settings(ahead), ExitStack() as held:
         own = not ray.is_initialized()
-        held.enter_context(ray_internals.messages_told(Told(log, address is not None)))
+        held.enter_context(ray_internals.messages_told(told(log, address is not None)))
         if own:
             require_cpus(cpus, address)
             _note_other_clusters(address)
@@ -109,18 +109,28 @@ def settings(ahead: bool = False) -> Iterator[None]:
     ahead: whether a Ray started meanwhile starts workers before they are asked for.
     """
     wanted = SETTINGS | {n: v.format(cpus=processors.usable()) for n, v in AHEAD.items() if ahead}
-    logger, optunas = logging.getLogger("ray"), optuna.logging.get_verbosity()
-    level = logger.level
+    optunas = optuna.logging.get_verbosity()
     try:
-        with ray_internals.environment(_unless_set(wanted)), warnings.catch_warnings():
+        with ray_internals.environment(_unless_set(wanted)), warnings.catch_warnings(), _level(logging.ERROR, "ray"):
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             warnings.filterwarnings("ignore", category=FutureWarning)
-            logger.setLevel(logging.ERROR)
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             yield
     finally:
-        logger.setLevel(level)
         optuna.logging.set_verbosity(optunas)
+
+
+@contextmanager
+def _level(level: int, *names: str) -> Iterator[None]:
+    """These loggers have this level meanwhile."""
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            logging.getLogger(name).setLevel(former)
 
 
 def _unless_set(values: dict[str, str]) -> dict[str, str]:
@@ -131,16 +141,9 @@ def _unless_set(values: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def without_stacks() -> Iterator[None]:
     """Leave out Ray's stacks of failed trials meanwhile; each is in its trial's error.txt."""
-    loggers = [logging.getLogger(name) for name in ray_internals.STACKS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with ray_internals.environment(_unless_set({ray_internals.STACKS_VARIABLE: "0"})):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    unset = _unless_set({ray_internals.STACKS_VARIABLE: "0"})
+    with ray_internals.environment(unset), _level(logging.CRITICAL, *ray_internals.STACKS):
+        yield
 
 
 def _note_other_clusters(address: str | None) -> None:
@@ -251,46 +254,41 @@ def require_address(address: str | None) -> None:
     """UserError for what is no address of a cluster, and if nothing listens there, without Ray's long wait."""
     if address in (None, "auto", "local"):
         return
+    parts = re.fullmatch(HOST, str(address))
+    if not parts:
+        raise UserError(f"--address must be auto, host:port or ray://host:port, but got {address!r}")
     try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname or "", parts.port
-        if parts.scheme not in ("", "ray") or not (host and port) or not address.isprintable() or " " in address:
-            raise ValueError
-        host.encode("idna")  # labels of a name that are empty or too long
-    except ValueError:  # UnicodeError among them
-        raise UserError(f"--address must be auto, host:port or ray://host:port, but got {address!r}") from None
-    try:
-        socket.create_connection((host, port), timeout=ANSWER).close()
-    except OSError as error:
+        socket.create_connection((parts[1].strip("[]"), int(parts[2])), timeout=ANSWER).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # there is no such port, or name
         raise UserError(
-            f"--address must be that of a running Ray cluster, but nobody answers at {parts.netloc} ({error}); "
+            f"--address must be that of a running Ray cluster, but nobody answers at {parts[1]}:{parts[2]} ({error}); "
             "leave it out to start one here"
         ) from error
 
 
-class Told:
-    """Prints one line for each of Ray's long messages about nodes, and writes the message to a file."""
+def told(log: Path | None, several: bool) -> Callable[[str], None]:
+    """Prints one line for each of Ray's long messages about nodes, and writes the message to a file.
 
-    def __init__(self, log: Path | None, several: bool) -> None:
-        """log: the file, whose folder may be made later.  several: whether there may be more nodes than this one."""
-        self._log, self._several = log, several
-        self._said: set[str] = set()
+    log: the file, whose folder may be made later.  several: whether there may be more nodes than this one.
+    """
+    said: set[str] = set()
 
-    def __call__(self, message: str) -> None:
-        """A message of Ray's."""
+    def tell(message: str) -> None:
         where = ""
-        if self._log and self._log.parent.is_dir():
-            with suppress(OSError), self._log.open("a", encoding="utf-8") as file:
+        if log and log.parent.is_dir():
+            with suppress(OSError), log.open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now().isoformat(' ', 'seconds')} {message.rstrip()}\n\n")
-                where = f" (more in {near(self._log)})"
+                where = f" (more in {near(log)})"
         line = f"note: Ray says: {one_line(message)[:200]}"
         if lost := re.search(r"address: (\S+) .*has been marked dead", message):
-            line = f"note: Ray lost the node {lost[1]}; its trials continue on other nodes" if self._several else ""
+            line = f"note: Ray lost the node {lost[1]}; its trials continue on other nodes" if several else ""
         elif "Raylet is terminated" in message:  # what follows, or came before, says which node
             line = ""
-        if line and line not in self._said:
-            self._said.add(line)
+        if line and line not in said:
+            said.add(line)
             say(line + where)
+
+    return tell
 
 
 def require_shared(storage: Path) -> None:

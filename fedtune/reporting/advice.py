@@ -17,12 +17,13 @@ from scipy import special
 from fedtune.analysis.plots import RESAMPLES, Importance
 from fedtune.core.statistics import EQUAL, number
 from fedtune.core.terminal import several, short
-from fedtune.reporting import findings, provenance
+from fedtune.reporting import findings
 from fedtune.reporting.findings import Findings
+from fedtune.reporting.provenance import command_again
 from fedtune.reporting.words import surely_first
 from fedtune.runs import tables
 from fedtune.studies.comparison import text as comparison_text
-from fedtune.studies.comparison.tables import LEVEL, UNTOLD
+from fedtune.studies.comparison.tables import UNTOLD
 from fedtune.tuning import ranges, schedulers
 
 LITTLE = 0.05  # share of the variance: a hyperparameter that surely has less can be fixed
@@ -54,34 +55,38 @@ def matters_little(f: Findings, importance: Importance | None) -> list[str]:
     return [n for n, (_, high) in importance.ranges.items() if high < LITTLE and n in f.config] if importance else []
 
 
+def _ends(f: Findings) -> dict[str, str]:
+    """The searched hyperparameters whose best value lies at an end of their range, and at which."""
+    space = f.record.get("space") or {}
+    ends = {n: ranges.edge(f.config.get(n), space.get(n, "")) for n in f.searched}
+    return {n: end for n, end in ends.items() if end}
+
+
+def _at(f: Findings, name: str, end: str) -> str:
+    return f"{name} = {short(f.config[name])} at the {end} end of {f.record['space'][name]}"
+
+
 def wider_ranges(f: Findings, fixed: Sequence[str] = ()) -> list[Advice]:
     """Where the best value lies at an end of its range, the optimum may lie beyond: a range that goes further.
 
     fixed: hyperparameters to be fixed, whose ranges are left alone.
     """
-    hps, space = findings.hyperparameters(f.record), f.record.get("space") or {}
-    new, at_limit = {}, []
-    for name in (n for n in f.searched if n not in fixed):
-        if not (end := ranges.edge(f.config.get(name), space.get(name, ""))):
-            continue
-        hp = hps.get(name)
-        old = ranges.of_text(str(space[name]), hp) if hp else None
-        further = ranges.wider(old, hp, frozenset({end})) if old and hp else None
-        if further is None:
-            at_limit.append(f"{name} = {short(f.config[name])} is at the {end} end of {space[name]}")
+    declared, new, at_limit, advice = findings.hyperparameters(f.record), {}, [], []
+    ends = {n: end for n, end in _ends(f).items() if n not in fixed}
+    for name, end in ends.items():
+        hp = declared.get(name)
+        old = ranges.of_text(str(f.record["space"][name]), hp) if hp else None
+        if further := ranges.wider(old, hp, frozenset({end})) if old and hp else None:
+            new[name] = further.text()
         else:
-            new[name] = (end, further)
-    advice = []
+            at_limit.append(_at(f, name, end))
     if new:
-        ends = "; ".join(
-            f"{n} = {short(f.config[n])} is at the {end} end of {space[n]}, and may be better beyond it"
-            for n, (end, _) in new.items()
-        )
-        texts = " and ".join(f"{n} to {further.text()}" for n, (_, further) in new.items())
-        given = {n: f"{n}={further.text()}" for n, (_, further) in new.items()}
-        advice.append(Advice(f"Widen {texts}", f"{ends}.", _words(f.record, *_merged(f.record, given))))
+        why = f"The best has {'; '.join(_at(f, n, ends[n]) for n in new)}, and may be better beyond."
+        todo = f"Widen {' and '.join(f'{n} to {text}' for n, text in new.items())}"
+        given = {n: f"{n}={text}" for n, text in new.items()}
+        advice.append(Advice(todo, why, command_again(f.record, *_merged(f.record, given))))
     if at_limit:
-        why = f"{'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
+        why = f"The best has {'; '.join(at_limit)}. That is all that is declared for it, or the program's own range."
         advice.append(Advice("Look beyond the declared range", why))
     return advice
 
@@ -94,7 +99,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
     doubling: the best of all trials minus the expected best of half of them, in closed form.
     """
     assert f.best is not None
-    ranked = tables.best_trials(f.trials, str((f.record.get("budget") or {}).get("unit", "rounds")), f.goal)
+    ranked = tables.best_trials(f.trials, findings.unit_of(f.record), f.goal)
     stand, unsound = _chosen_among(f)
     ranked = ranked[~ranked["trial"].isin(unsound)]  # then the best comes first, unless further seeds decided
     values = f.goal.first.sign * ranked[f.goal.first.column].to_numpy(float)
@@ -111,7 +116,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
         if f.check and f.check.seeds > 1:
             return [Advice("More seeds or more trials", f"{why}: the check shows no spread to tell it by.")]
         why = f"{why} without a check on two or more fresh seeds."
-        return [Advice("Check on fresh seeds", why, _words(f.record, "--final-seeds", "5"))]
+        return [Advice("Check on fresh seeds", why, command_again(f.record, "--final-seeds", "5"))]
     half, advice = one_seed / math.sqrt(seeds), []
     chance = f"as much as {number(half, '.4f')} can be chance"
     if gap < half:
@@ -123,7 +128,7 @@ def seeds_or_trials(f: Findings) -> list[Advice]:
             seed_count = several(needed, "seed")
             why = f"{behind}: about {seed_count} per trial would tell them apart."
             todo = f"Judge each trial on {seed_count}" if len(stand) < 2 else f"Choose among the best on {seed_count}"
-            advice.append(Advice(todo, why, _words(f.record, option, str(needed))))
+            advice.append(Advice(todo, why, command_again(f.record, option, str(needed))))
     every = np.concatenate([values, np.full(max(0, len(f.trials) - len(values)), values[-1])])
     gain = 0.0 if f.record.get("whole") else last_doubling(every)  # a whole grid has no more trials
     count = several(len(f.trials), "trial")
@@ -175,7 +180,7 @@ def what_mattered(f: Findings, importance: Importance | None) -> list[Advice]:
         fixed = [word for n in small for word in ("--set", f"{n}={short(f.config[n])}")]
         why = f"Even the upper ends of their shares are below {100 * LITTLE:.0f} % of the variance."
         advice.append(
-            Advice(f"Fix {', '.join(small)}: a smaller space needs fewer trials", why, _words(f.record, *fixed))
+            Advice(f"Fix {', '.join(small)}: a smaller space needs fewer trials", why, command_again(f.record, *fixed))
         )
     return advice
 
@@ -187,57 +192,36 @@ def of_comparison(record: Mapping[str, Any], pairs: pd.DataFrame, searches: Sequ
 
 def wider_for_all(record: Mapping[str, Any], searches: Sequence[Findings]) -> list[Advice]:
     """Where an algorithm's best lies at an end of a range, that end may have decided its rank: wider for all alike."""
-    ends = [
-        f"{f.record['algorithm']} has {n} = {short(f.config[n])} at the {end} end of {f.record['space'][n]}"
-        for f in searches
-        for n in f.searched
-        if (end := ranges.edge(f.config.get(n), (f.record.get("space") or {}).get(n, "")))
-    ]
+    ends = [f"{f.record['algorithm']} has {_at(f, n, end)}" for f in searches for n, end in _ends(f).items()]
     if not ends or "widened" in record:
         return []
-    return [Advice("Widen ranges for all that share them", f"{'; '.join(ends)}.", _words(record, "--widen"))]
+    return [Advice("Widen ranges for all that share them", f"{'; '.join(ends)}.", command_again(record, "--widen"))]
 
 
 def more_searches(record: Mapping[str, Any], pairs: pd.DataFrame) -> list[Advice]:
     """More searches of each algorithm where a pair with the first has no verdict, or a verdict that cannot be told.
 
-    So many that the interval of the nearest pair, with the spread it has now, would lie wholly within the margin, or
-    wholly beyond it: Student's t after Bonferroni's correction for all pairs (Holm's first step).  From other seeds,
-    because a look at the result has decided to go on: with the first searches among them, a verdict would be wrong more
-    often than in 5 %.
+    From other seeds, because a look at the result has decided to go on: with the first searches among them, a verdict
+    would be wrong more often than in 5 %.
     """
     if pairs.empty or "verdict" not in pairs:
         return []
     if not comparison_text.judged(pairs):
         why = "Each algorithm was searched once: another search may find another order, so there is no verdict."
-        return [Advice("Search each algorithm three times", why, _words(record, "--searches", "3"))]
+        return [Advice("Search each algorithm three times", why, command_again(record, "--searches", "3"))]
     first = pairs[(pairs["algorithm"] == pairs["algorithm"].iloc[0]) & (pairs["verdict"] == UNTOLD)]
-    searches, margin = int(record.get("searches", 1)), float(record.get("margin", 0.0))
+    searches = int(record.get("searches", 1))
     if first.empty or searches < 2:
         return []
     pair = first.loc[first["difference"].abs().idxmin()]
-    freedom = pair.get("freedom", searches - 1)  # more, where all pairs share what they know of their variances
-    spread = pair["half"] * math.sqrt(searches) / special.stdtrit(freedom, 1 - LEVEL / 2)
-    room = abs(abs(pair["difference"]) - margin)
-    needed = next(
-        (
-            n
-            for n in range(searches + 1, SEARCHES_AT_MOST + 1)
-            if special.stdtrit(freedom + n - searches, 1 - LEVEL / 2 / len(pairs)) * spread / math.sqrt(n) < room
-        ),
-        None,
-    )
-    names = f"{pair['algorithm']} and {pair['other']}"
-    why = f"After {several(searches, 'search')} it cannot be told whether they differ by more than {short(margin)}"
-    if needed is None:
-        return [Advice(f"Leave {names} undecided", f"{why}, and {SEARCHES_AT_MOST} would hardly tell either.")]
-    why = (
-        f"{why}; about {needed} would tell, if the spread stays as it is. From other seeds: the 5 % hold for a number "
-        "of searches that is decided beforehand."
-    )
-    todo = f"Search each algorithm {needed} times, from other seeds, to tell {names} apart"
+    names, margin = f"{pair['algorithm']} and {pair['other']}", short(float(record.get("margin", 0.0)))
+    why = f"After {several(searches, 'search')} it cannot be told whether they differ by more than {margin}."
+    if 2 * searches > SEARCHES_AT_MOST:
+        return [Advice(f"Leave {names} undecided", why)]
+    why += " From other seeds: the 5 % hold for a number of searches that is decided beforehand."
+    todo = f"Search each algorithm {2 * searches} times, from other seeds, to tell {names} apart"
     seed = int(record.get("seed", 0)) + OTHER_SEEDS
-    return [Advice(todo, why, _words(record, "--searches", str(needed), "--seed", str(seed)))]
+    return [Advice(todo, why, command_again(record, "--searches", str(2 * searches), "--seed", str(seed)))]
 
 
 def _of_chance(f: Findings) -> float | None:
@@ -256,20 +240,8 @@ def _more(f: Findings) -> str:
     """The command that gives a search as many trials again."""
     count = len(f.trials)
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
-        return _words(f.record, "--trials", str(2 * count))
+        return command_again(f.record, "--trials", str(2 * count))
     return shlex.join(["fedtune", "resume", str(f.run), "--trials", f"+{count}"])
-
-
-def _words(record: Mapping[str, Any], *words: str) -> str:
-    """The run's command with these words; an option that it has already is replaced, unless it may be repeated."""
-    flags = {word for word in words if word.startswith("--")} - {"--set"}
-    words_left, rest = [], iter(shlex.split(provenance.command_again(dict(record))))
-    for word in rest:
-        if word in flags:
-            next(rest, None)
-        elif word.partition("=")[0] not in flags:
-            words_left.append(word)
-    return shlex.join([*words_left, *words])
 
 
 def _merged(record: Mapping[str, Any], wider: Mapping[str, str]) -> list[str]:

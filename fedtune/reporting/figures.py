@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
-from fedtune.core.metrics import METRIC
-from fedtune.core.objectives import ACCURACY, Objective, parse
+from fedtune.core.objectives import Objective, parse
 from fedtune.reporting import sampling
-from fedtune.reporting.findings import Findings
+from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
 from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison.results import Results
@@ -65,7 +64,7 @@ def _sampled(shown: Shown, f: Findings) -> Shown:
 def _progress(f: Findings) -> list[Shown]:
     """Learning curves, and the best result over time."""
     first = f.goal.first
-    unit = (f.record.get("budget") or {}).get("unit", "rounds")
+    unit = unit_of(f.record)
     some = sampling.drawn(f)
     curves = drawn(
         "Learning curves",
@@ -107,21 +106,12 @@ def _fronts(f: Findings) -> list[Shown]:
         drawn(
             "Accuracy against communication" if other.name == "comm_mb" else f"{first.name} against {other.name}",
             partial(plots.accuracy_communication, f.rounds, other, first=first),
-            f"Pareto front: no other round is both {_beats(other)} and {_beats(first)}. Beyond its bend, "
-            + {"comm_mb": "more megabytes", "seconds": "more seconds"}.get(other.name, f"a worse {other.name}")
-            + f" can improve {'accuracy' if first == ACCURACY else f.in_words} only a little.",
+            "Pareto front: no other round is better in both. Beyond its bend, giving up more of one gains little of "
+            "the other.",
         )
         for other in against
         if other.name != first.name
     ]
-
-
-def _beats(objective: Objective) -> str:
-    """The adjective for a round that is better in an objective."""
-    more = "higher" if objective.sign > 0 else "lower"
-    return {"comm_mb": "cheaper", "seconds": "faster", METRIC: "more accurate"}.get(
-        objective.name, f"{more} in {objective.name}"
-    )
 
 
 def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance | None) -> list[Shown]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,8 @@ class Findings:
     @property
     def nothing(self) -> str:
         """Why there is no best trial."""
-        unit = (self.record.get("budget") or {}).get("unit", "rounds")
         reason = self.record.get("reason") if self.state == "nothing found" else ""
-        return str(reason or verdict.nothing(self.goal, unit, self.trials))
+        return str(reason or verdict.nothing(self.goal, unit_of(self.record), self.trials))
 
     @property
     def test_text(self) -> str:
@@ -159,10 +158,9 @@ class Findings:
 
     def warnings(self) -> list[str]:
         """The caveats: what to know before you trust the result."""
-        own = [self.record["algorithm"]]
         of_program = [*verdict.on_test_rows(self.record), *verdict.unseeded(self.record)]
-        of_run = of_state(self.run, self.state, self.record)
-        return [*(sentence(line, own) for line in of_program), *of_run, *_of_check(self), *_of_trials(self)]
+        lines = [sentence(line, [self.record["algorithm"]]) for line in of_program]
+        return [*lines, *of_state(self.run, self.state, self.record), *_of_check(self), *_of_trials(self)]
 
 
 def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
@@ -172,12 +170,10 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
     """
     record = frames.record(run)
     trials, rounds = frames.load(run)
-    now = state(run, record)
-    file = RunFiles(run).best_file
-    text = reading.text(file) if now not in OPEN else ""
+    now, goal = state(run, record), Goal.from_record(record)
+    text = reading.text(RunFiles(run).best_file) if now not in OPEN else ""
     best_file = _read_best(RunFiles(run).best_file) if text else {}
-    unit = (record.get("budget") or {}).get("unit", "rounds")
-    best = None if now == "nothing found" else _best(trials, best_file, unit, Goal.from_record(record))
+    best = None if now == "nothing found" else _best(trials, best_file, unit_of(record), goal)
     values = {} if best is None else {c: best[c] for c in best.index if c.startswith(frames.CONFIG)}
     rows = checked or ([] if now in OPEN else record.get("final"))
     return Findings(
@@ -191,10 +187,13 @@ def read(run: Path, checked: list[dict[str, Any]] | None = None) -> Findings:
         yaml=text,
         scenario=str(best_file.get("scenario") or record.get("scenario_name", "")),
         default=record.get("defaults", {}),
-        check=FinalCheck(pd.DataFrame(rows), Goal.from_record(record).first, record.get("repeatable", True))
-        if rows
-        else None,
+        check=FinalCheck(pd.DataFrame(rows), goal.first, record.get("repeatable", True)) if rows else None,
     )
+
+
+def unit_of(record: Mapping[str, Any]) -> str:
+    """The unit of a search's budget: rounds, mb or seconds."""
+    return str((record.get("budget") or {}).get("unit", "rounds"))
 
 
 def hyperparameters(record: dict[str, Any]) -> dict[str, Hyperparameter]:
@@ -261,9 +260,8 @@ def _of_check(f: Findings) -> list[str]:
     for name in f.check.names:
         values = f.check.of(name)
         if bad := int(values.isna().sum()):
-            runs = several(len(values), "run")
-            how = f.check.loss_word(name)
-            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {how} in {bad} of {runs}"))
+            lost = f"{f.check.loss_word(name)} in {bad} of {several(len(values), 'run')}"
+            sentences.append(sentence(f"{f.check.where_text} the {name} configuration {lost}"))
     return sentences
 
 
@@ -303,7 +301,7 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 
 def _of_constraints(f: Findings) -> str:
     """How many trials satisfied the constraints, and whether the best did on fresh seeds."""
-    eligible = tables.to_choose_from(f.trials, (f.record.get("budget") or {}).get("unit", "rounds"))
+    eligible = tables.to_choose_from(f.trials, unit_of(f.record))
     satisfying = f"{len(tables.keeping(eligible, f.goal))} of {several(len(eligible), 'eligible trial')}"
     text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {satisfying} do"
     for c in f.goal.constraints:

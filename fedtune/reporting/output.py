@@ -20,25 +20,19 @@ def place(runs: Sequence[Path], out: Path | None = None) -> Path:
         raise UserError(
             f"a report on several runs needs -o, but {len(runs)} runs were given without it; give -o FILE.html"
         )
-    if out:
-        _require(out)
     for run in runs:
-        if (kind := kind_of(run)) == REPRODUCTION:
+        kind = kind_of(run)
+        if kind == REPRODUCTION:
             tables = RunFiles(run).markdown_file
             raise UserError(
-                f"a report is made of searches and comparisons, but {run} belongs to {KINDS[kind]}: see {tables}"
+                f"a report is of searches and comparisons, but {run} belongs to {KINDS[kind]}: see {tables}"
             )
         if kind is None:
             raise UserError(f"{run} is not a study folder: it has neither {SEARCH} nor {COMPARISON}")
-        _ = RunFiles(run, COMPARISON if RunFiles(run).is_comparison else SEARCH).record  # UserError if it is damaged
+        _ = RunFiles(run, kind).record  # UserError if it is damaged
     file = out or runs[0] / "report.html"
-    _require(file)
-    return file
-
-
-def _require(file: Path) -> None:
-    """UserError unless a report can go there: a new file, or one that holds a report."""
     if not file.absolute().parent.is_dir():
         raise UserError(f"-o needs a file in a folder that exists, but got {file}; make {file.parent} first")
     if file.exists() and not (file.is_file() and MARK.encode() in file.open("rb").read(1000)):
         raise UserError(f"a report overwrites only an earlier report, but {file} is not one; give another -o")
+    return file

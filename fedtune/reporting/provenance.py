@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,16 +53,19 @@ def of(r: dict[str, Any], f: Findings | None = None) -> Provenance:
     )
 
 
-def command_again(r: dict[str, Any]) -> str:
-    """The command, without the folder's name: that folder is there by now."""
-    command = iter(map(str, r.get("command") or []))
-    without_name = []
-    for word in command:
-        if word == "--name":
-            next(command, None)
-        elif not word.startswith("--name="):
-            without_name.append(word)
-    return shlex.join(without_name)
+def command_again(r: Mapping[str, Any], *words: str) -> str:
+    """The command with these words; without the options that they replace (--set may be repeated).
+
+    Without the folder's name, too: that folder is there by now.
+    """
+    flags = {word for word in words if word.startswith("--")} - {"--set"} | {"--name"}
+    left, rest = [], iter(map(str, r.get("command") or []))
+    for word in rest:
+        if word in flags:
+            next(rest, None)
+        elif word.partition("=")[0] not in flags:
+            left.append(word)
+    return shlex.join([*left, *words])
 
 
 def _program(program: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -33,30 +33,39 @@ METRICS_SHOWN = ("last_val_acc", "last_test_acc", "best_val_acc", "comm_mb")  # 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchSection:
-    """A search's part of the page."""
+class Section:
+    """A part of the page: a search's or a comparison's."""
 
     anchor: str
-    findings: Findings
+    name: str  # of the study's folder
+    title: str  # the algorithms and their scenario, in words
+    state: str  # finished, running, interrupted, …
     figures: list[Shown]
-    trials: TextTable
     provenance: Provenance
-    mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
     advice: list[Advice]
-    is_comparison: bool = False
+    is_comparison: ClassVar[bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSection(Section):
+    """A search's part of the page."""
+
+    findings: Findings
+    trials: TextTable
+    mattered: str  # the most important hyperparameter, and how sure that is; "" if it cannot be told
+    is_comparison = False
 
     @property
     def lead(self) -> str:
         """What tuning gained, what mattered, and how sure both are, in a sentence."""
-        if self.findings.best is None:
-            return f"Nothing was found: {self.findings.nothing}."
+        f = self.findings
+        if f.best is None:
+            return f"Nothing was found: {f.nothing}."
         more = f", {self.mattered}" if self.mattered else ""
-        if self.findings.check:
-            return f"{self.findings.check.verdict()}{more}."
-        return (
-            f"Best so far in the search: {self.findings.in_words} {self.findings.score:.4f} after "
-            f"{several(self.findings.best['rounds'], 'round')}{more}. It has not been checked on other seeds."
-        )
+        if f.check:
+            return f"{f.check.verdict()}{more}."
+        best = f"{f.in_words} {f.score:.4f} after {several(f.best['rounds'], 'round')}"
+        return f"Best so far in the search: {best}{more}. It has not been checked on other seeds."
 
     @property
     def tables(self) -> list[TextTable]:
@@ -70,52 +79,29 @@ class SearchSection:
     @property
     def choice(self) -> TextTable | None:
         """The trials that were trained on more seeds before one was named; None without any."""
-        rows = self.findings.record.get("choice") or []
+        goal, rows = self.findings.goal, self.findings.record.get("choice") or []
         if not rows:
             return None
-        first = self.findings.goal.first.name
-        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *self.findings.goal.names)]
-        figures = [OWN, *each, first]
+        each = [n for n in rows[0] if n not in ("trial", "reason", OWN, *goal.names)]
+        figures = [OWN, *each, goal.first.name]
         names = ["trial", "in the search", *each, "mean over all", "why it was not chosen"]
         text = [[str(r["trial"]), *(number(r[n], ".4f") for n in figures), str(r["reason"])] for r in rows]
         caption = f"The best finished trials on more seeds: {self.findings.in_words}, last round"
         return TextTable(caption, names, text, (names[0], names[-1]))
 
-    @property
-    def name(self) -> str:
-        """The name of the study's folder."""
-        return self.findings.name
-
-    @property
-    def title(self) -> str:
-        """The algorithm and its scenario, in words."""
-        return self.findings.title
-
-    @property
-    def state(self) -> str:
-        """How the search stands: finished, running, interrupted, …"""
-        return self.findings.state
-
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Section):
     """A comparison's part of the page."""
 
-    anchor: str
-    name: str
-    title: str
-    state: str
     lead: str
     command: str
     warnings: list[str]
     tables: list[TextTable]
     best: tuple[str, str]  # the algorithm of highest tuned accuracy with it, and its default's; "" before there is one
-    figures: list[Shown]
     searches: list[SearchSection]
-    provenance: Provenance
-    advice: list[Advice]
     method: str = ""  # in Markdown, for a paper
-    is_comparison: bool = True
+    is_comparison = True
 
 
 def read(
@@ -134,10 +120,9 @@ def read(
 def read_findings(run: Path) -> Findings:
     """A search's findings, with its check on fresh seeds wherever that lies; UserError if the folder has no search."""
     around = run.absolute().parent  # a comparison's searches lie in its folder, and their check there
-    checked = (
-        _check(Results.read(around).evaluations, *search_of(run.absolute())) if RunFiles(around).is_comparison else None
-    )
-    return findings.read(run, checked)
+    if not RunFiles(around).is_comparison:
+        return findings.read(run)
+    return findings.read(run, _check(Results.read(around).evaluations, *search_of(run.absolute())))
 
 
 def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> SearchSection:
@@ -145,6 +130,9 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
     importance = plots.mattered(study)
     return SearchSection(
         anchor=anchor,
+        name=f.name,
+        title=f.title,
+        state=f.state,
         findings=f,
         figures=report_figures.of_search(f, study, importance),
         trials=_trials(f, logs),
@@ -277,17 +265,13 @@ def _lead(record: dict[str, Any], state: str, evaluated: bool) -> str:
     evaluated: whether there are runs on fresh seeds.
     """
     trials, names = record.get("trials"), several(len(reading.compared_in(record)), "algorithm")
-    searches = record.get("searches", 1)
+    again = "trained again on fresh seeds together with the defaults"
     if state != "finished":
-        earlier, missing = "; the figures on fresh seeds below are from an earlier run", "; this has not been done yet"
-        end = earlier if evaluated else missing
-        return f"{names} will be tuned, and trained again on fresh seeds together with the defaults{end}."
-    if record.get("unequal"):
-        budget = "each tuned, but with unequal budgets"
-    else:
-        budget = "each tuned with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
-    if searches > 1:
-        budget = budget.replace("each tuned", f"each tuned by {searches} searches", 1)
+        earlier, missing = "the figures on fresh seeds below are from an earlier run", "this has not been done yet"
+        return f"{names} will be tuned, and {again}; {earlier if evaluated else missing}."
+    searches = record.get("searches", 1)
+    each = "each tuned" + (f" by {searches} searches" if searches > 1 else "")
+    equal = "with the same budget" + (f" of {several(trials, 'trial')}" if trials else "")
+    budget = f"{each}, but with unequal budgets" if record.get("unequal") else f"{each} {equal}"
     on_test = (record.get("options") or {}).get("selects_on_test")
-    selected = "" if on_test else ", selected on validation rows"
-    return f"{names}, {budget}{selected}, and trained again on fresh seeds together with the defaults."
+    return f"{names}, {budget}{'' if on_test else ', selected on validation rows'}, and {again}."

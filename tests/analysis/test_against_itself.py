@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from support.commands import refusal
 from support.tabulated import flat
 
 from fedtune.analysis import simulate, tabulate
-from fedtune.analysis.simulation import against_itself, tabulated, tabulation
+from fedtune.analysis.simulation import against_itself, tabulated
 from fedtune.analysis.simulation.against_itself import ChosenPlaces, Procedure, judge, judge_equals
 from fedtune.analysis.simulation.tabulated import ROUND, SEED, Fresh, Tabulated
 from fedtune.core import statistics
@@ -65,6 +66,8 @@ def test_equal_choices_and_diverged_runs_have_no_verdict() -> None:
     assert judge(same, [Procedure(2, 2)], [0.01], 8).iloc[0][["none", "found 0", "found 0.01"]].tolist() == [1, 0, 0]
     lost = ChosenPlaces([[None] * 5], {(0,): np.zeros(4)})
     assert judge(lost, [Procedure(2, 2)], [], 8).iloc[0]["none"] == 1
+    equals = judge_equals([lucky(1.0, fresh=4), lost, lucky(1.0, fresh=4, seed=3)], [Procedure(2, 2)], [], 0.0, 20)
+    assert equals["none"].tolist() == pytest.approx([2 / 3])
 
 
 def test_sides_search_on_the_same_seed_and_train_on_the_same_fresh_ones() -> None:
@@ -77,10 +80,13 @@ def test_sides_search_on_the_same_seed_and_train_on_the_same_fresh_ones() -> Non
 
 def test_what_was_not_trained_or_too_seldom_is_refused() -> None:
     pool = lucky(0.0, fresh=5, places=3)
-    with pytest.raises(UserError, match="so 6 are needed, but there are 5"):
-        judge(pool, [Procedure(3, 2)], [], 32)
-    with pytest.raises(UserError, match="1 of 4 configurations that searches choose have none"):
-        judge(dataclasses.replace(pool, places=[[*pool.places[0], (9,)]]), [Procedure(1, 2)], [], 32)
+    untrained = dataclasses.replace(pool, places=[[*pool.places[0], (9,)]])
+    for of, how, why in (
+        (pool, Procedure(3, 2), "so 6 are needed, but there are 5"),
+        (untrained, Procedure(1, 2), "1 of 4 configurations that searches choose have none"),
+    ):
+        with pytest.raises(UserError, match=why):
+            judge(of, [how], [], 32)
     with pytest.raises(UserError, match="at least two numbers"):
         against_itself.procedures([1], [1])
 
@@ -121,26 +127,20 @@ def test_of_several_equals_a_comparison_is_judged_as_compare_judges_it() -> None
         assert got["found 3"] == pytest.approx((mine["p_holm"] < 0.05).mean())
 
 
-def test_a_run_that_diverged_leaves_no_verdict_among_equals() -> None:
-    lost = ChosenPlaces([[None] * 3], {(0,): np.zeros(4)})
-    found = judge_equals([lucky(1.0, fresh=4), lost, lucky(1.0, fresh=4, seed=3)], [Procedure(2, 2)], [], 0.0, 20)
-    assert found["none"].tolist() == pytest.approx([2 / 3])
-
-
 def test_equals_have_one_setting_and_one_set_of_seeds() -> None:
     table = flat(np.linspace(0, 1, 5))
     given = fresh(table, [2, 3, 4])
     against_itself.require_one_setting([table, table], [given, given])
-    for others, why in (
-        (
-            (dataclasses.replace(table, about={"scenario_name": "x"}), given),
-            "one setting, but the tables have .* and x",
-        ),
-        ((dataclasses.replace(table, seeds=[7, 8, 9]), given), "one set of seeds"),
-        ((table, fresh(table, [2, 3])), r"one set of fresh seeds, but the tables have \[2, 3, 4\] and \[2, 3\]"),
+    elsewhere, later = (
+        dataclasses.replace(table, **how) for how in ({"about": {"scenario_name": "x"}}, {"seeds": [7]})
+    )
+    for other, its, why in (
+        (elsewhere, given, "one setting, but the tables have .* and x"),
+        (later, given, "one set of seeds"),
+        (table, fresh(table, [2, 3]), r"one set of fresh seeds, but the tables have \[2, 3, 4\] and \[2, 3\]"),
     ):
         with pytest.raises(UserError, match=why):
-            against_itself.require_one_setting([table, others[0]], [given, others[1]])
+            against_itself.require_one_setting([table, other], [given, its])
 
 
 def test_p_of_a_mean_is_students() -> None:
@@ -159,17 +159,13 @@ def fresh(table: Tabulated, seeds: list[int], off: float = 0.0) -> Fresh:
     return Fresh(Path("fresh.parquet"), pd.DataFrame(rows))
 
 
-def test_fresh_seeds_are_those_that_the_table_has_not() -> None:
+def test_fresh_seeds_are_those_that_the_table_has_not(capsys: pytest.CaptureFixture[str]) -> None:
     table = flat(np.linspace(0, 1, 5))
     found = fresh(table, [2, 3, 4]).of(table)
     assert found.keys() == {(1,), (3,)}
     np.testing.assert_allclose(found[1,], [1.03, 1.04])
     np.testing.assert_allclose(found[3,], [3.03, np.nan])
-
-
-def test_sums_that_are_rounded_otherwise_in_some_configurations_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    table = flat(np.linspace(0, 1, 5))
-    given = fresh(table, [2, 3])
+    given = fresh(table, [2, 3])  # sums that are rounded otherwise in some configurations are told
     given.frame.loc[0, METRIC] += 0.002
     assert given.of(table).keys() == {(1,), (3,)}
     said = " ".join(capsys.readouterr().err.split())
@@ -211,7 +207,7 @@ GRID = 'from ray import tune\nSPACE = {"lr": tune.choice([0.01, 0.1, 0.3]), "mom
 def test_from_a_table_to_its_judgement(
     tmp_path: Path, one_ray: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands that docs/simulate.md names, on a small table."""
+    """The commands that docs/background/simulate.md names, on a small table."""
     monkeypatch.chdir(tmp_path)
     Path("grid.py").write_text(GRID)
     what = "--algo local --clients 3 --rounds 2 --no-dashboard"
@@ -222,8 +218,7 @@ def test_from_a_table_to_its_judgement(
     more = f"{what} --space chosen.py --more-of t.parquet --seeds 4 --name more"
     assert tabulate.main(f"{more} -o more.parquet".split()) == 0
     assert "a CPU with" not in capsys.readouterr().err
-    table = tabulated.read(Path("t.parquet"))
-    worth = tabulated.read_fresh(Path("more.parquet")).of(table)
+    worth = tabulated.read_fresh(Path("more.parquet")).of(tabulated.read(Path("t.parquet")))
     assert {len(of) for of in worth.values()} == {4}
     line = f"{play} --fresh more.parquet --compare-searches 1,2 --fresh-seeds 2 --shift 50 -o judged.csv"
     assert simulate.main(line.split()) == 0
@@ -235,39 +230,20 @@ def test_from_a_table_to_its_judgement(
     assert simulate.main(twice.replace("judged", "equals").replace("1,2", "2").split()) == 0
     assert pd.read_csv("equals.csv")[["searches", "seeds"]].values.tolist() == [[2, 2]]
     assert "any larger than 0.5" in " ".join(capsys.readouterr().out.split())
-    for line, why in (
-        (play, "takes a file of --fresh for each table, or one table and --chosen"),
-        (f"{play} --fresh more.parquet more.parquet", "got 1 table, 2 files of fresh seeds and no --chosen"),
-        (f"{play} --fresh more.parquet", "so 50 are needed, but there are 4"),
-        (f"{play} --fresh t.parquet", "t.parquet has the seeds 0, 1"),
-        (f"{play} --fresh more.parquet --margin 1", "--margin is of the verdicts on several tables, but got one table"),
+    judge_it = f"{play} --fresh more.parquet"
+    for main, line, why in (
+        (simulate.main, play, "takes a file of --fresh for each table, or one table and --chosen"),
+        (simulate.main, f"{judge_it} more.parquet", "got 1 table, 2 files of fresh seeds and no --chosen"),
+        (simulate.main, judge_it, "so 50 are needed, but there are 4"),
+        (simulate.main, f"{play} --fresh t.parquet", "t.parquet has the seeds 0, 1"),
+        (simulate.main, f"{judge_it} --margin 1", "--margin is of the verdicts on several tables"),
+        (simulate.main, f"{judge_it} --shift half", "--shift must be a number above 0"),
+        (simulate.main, f"{judge_it} --shift 1,nan", "--shift must be a number above 0"),
+        (simulate.main, f"{twice} --margin -1", "--margin: must be a number above 0"),
         (
-            f"{play} --fresh more.parquet --shift half",
-            "--shift must be a number above 0, at most 1,000,000,000, but got 'half'",
-        ),
-        (
-            f"{play} --fresh more.parquet --shift 1,nan",
-            "--shift must be a number above 0, at most 1,000,000,000, but got 'nan'",
+            tabulate.main,
+            f"{what} --space grid.py --more-of t.parquet --rounds 3 --name x -o x.parquet",
+            "goes on with the table's 2 rounds of local, but got 3 rounds",
         ),
     ):
-        assert simulate.main(line.split()) == 2
-        assert why in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        simulate.main(f"{twice} --margin -1".split())
-    assert (
-        stop.value.code == 2
-        and "--margin: must be a number above 0, at most 1,000,000,000, but got '-1'" in capsys.readouterr().err
-    )
-    assert tabulate.main(f"{what} --space grid.py --more-of t.parquet --rounds 3 --name x -o x.parquet".split()) == 2
-    assert "goes on with the table's 2 rounds of local, but got 3 rounds" in capsys.readouterr().err
-
-
-def test_that_a_tables_cpu_rounds_otherwise_is_said_before_its_seeds_are_trained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    table, about = ({"hardware": {"instructions": of}} for of in ("AVX2", "AVX512"))
-    tabulation._note_machine(table, table)
-    tabulation._note_machine({}, about)
-    assert not capsys.readouterr().err
-    tabulation._note_machine(table, about)
-    assert "trained by a CPU with AVX2, this one has AVX512" in capsys.readouterr().err
+        assert why in refusal(main, line, capsys)

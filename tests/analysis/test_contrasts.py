@@ -68,37 +68,25 @@ def test_contrasts_of_several_searches_have_variances_shrunk_to_all_pairs() -> N
     )
 
 
-def test_a_metric_that_no_run_reports_was_not_run() -> None:
-    table = contrasts.judged(asked("more", metric="test_acc_rows"), {"test_acc": {"": FOUND}})
-    assert list(table["verdict"]) == [contrasts.NOT_RUN] and math.isnan(table["p_holm"][0])
-
-
 def test_every_setting_counts_in_the_correction() -> None:
     alone = contrasts.judged(asked("more"), {"test_acc": {"w̄ = 6": FOUND}})
     twice = contrasts.judged(asked("more"), {"test_acc": {"w̄ = 6": FOUND, "w̄ = 8": FOUND}})
     assert list(twice["setting"]) == ["w̄ = 6", "w̄ = 8"]
     assert list(twice["p_holm"]) == pytest.approx([2 * alone["p"][0]] * 2)
+    none = contrasts.judged(asked("more", metric="test_acc_rows"), {"test_acc": {"": FOUND}})  # no run reports it
+    assert list(none["verdict"]) == [contrasts.NOT_RUN] and math.isnan(none["p_holm"][0])
 
 
 def test_a_comparisons_contrasts_are_of_the_tuned_configurations(tmp_path: Path) -> None:
     folder = tmp_path / "tuned-few"
     folder.mkdir()
-    rows = [
-        {
-            "algorithm": name,
-            "configuration": configuration,
-            "chosen": configuration == "top 1",
-            "seed": seed,
-            "test_acc": 0.5 + 0.1 * (name == "gfpl") * (configuration == "top 1") + seed / 100 + (seed == 2) / 1000,
-            "test_acc_all": 0.4,
-            "test_acc_foreign": 0.1,
-        }
-        for seed in (3, 1, 2)
-        for name in ("gfpl", "local")
-        for configuration in ("default", "top 1")
-    ]
-    rows[0]["test_acc"] += 0.5  # a default's figure, which no contrast reads
-    pd.DataFrame(rows).to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
+    each = itertools.product((3, 1, 2), ("gfpl", "local"), ("default", "top 1"))
+    runs = pd.DataFrame(each, columns=["seed", "algorithm", "configuration"])
+    runs = runs.assign(chosen=runs["configuration"] == "top 1", test_acc_all=0.4, test_acc_foreign=0.1)
+    better = (runs["algorithm"] == "gfpl") & runs["chosen"]
+    runs["test_acc"] = 0.5 + 0.1 * better + runs["seed"] / 100 + (runs["seed"] == 2) / 1000
+    runs.loc[0, "test_acc"] += 0.5  # a default's figure, which no contrast reads
+    runs.to_parquet(RunFiles(folder, COMPARISON).evaluations_file)
     record = {"format": FORMAT, "command": ["fedtune", "compare"], "versions": {"fedtune": "0"}}
     record |= {"earlier_commits": ["c0c0a"], "git_commit": "c0ffee"}  # it was resumed by other code
     write_json(RunFiles(folder, COMPARISON).record_file, record)

@@ -30,25 +30,19 @@ def pages(cell: Any) -> list[str]:
     return [o["data"].get("text/html", "") for o in cell.outputs if PLOTLY in o.get("data", {})]
 
 
-def test_the_notebooks_are_there() -> None:
-    assert [n.stem for n in NOTEBOOKS] == ["communication", "compare", "gfpl", "program", "search"]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_ends_with_what_to_do_next(path: Path) -> None:
-    cells = nbformat.read(path, as_version=4).cells
-    said = [c.source for c in cells if c.cell_type == "markdown"][-1]
-    assert said.startswith("## What to do next\n")
-    assert "`fedtune " in said or "next_steps." in cells[-1].source
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_is_checked_in_without_outputs(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", [HERE / f"{n}.ipynb" for n in ("communication", "compare", "gfpl", "program", "search")]
+)
+def test_a_notebook_is_checked_in_without_outputs_and_ends_with_what_to_do_next(path: Path) -> None:
+    assert path in NOTEBOOKS
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
     code = [c for c in book.cells if c.cell_type == "code"]
     assert not any(c.outputs or c.execution_count for c in code)
     assert len(book.cells) > len(code) > 3  # told in words
+    said = [c.source for c in book.cells if c.cell_type == "markdown"][-1]
+    assert said.startswith("## What to do next\n")
+    assert "`fedtune " in said or "next_steps." in book.cells[-1].source
 
 
 @pytest.fixture
@@ -126,13 +120,14 @@ def test_a_notebook_of_ones_own_has_one_table_plain_text_and_figures_that_stay(
 
 
 def test_the_environment_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(notebook.RUN_VARIABLE, raising=False)
-    assert notebook.chosen_run("search") == HERE / "example" / "search"
     monkeypatch.setenv("PWD", str(tmp_path))  # the shell's folder; nbconvert works in the notebook's
-    monkeypatch.setenv(notebook.RUN_VARIABLE, "runs/mine")
-    assert notebook.chosen_run("search") == tmp_path / "runs" / "mine"
-    monkeypatch.setenv(notebook.RUN_VARIABLE, str(HERE))
-    assert notebook.chosen_run("search") == HERE
+    for given, want in (
+        ("", HERE / "example" / "search"),
+        ("runs/mine", tmp_path / "runs" / "mine"),
+        (str(HERE), HERE),
+    ):
+        monkeypatch.setenv(notebook.RUN_VARIABLE, given)
+        assert notebook.chosen_run("search") == want
 
 
 def test_the_runs_that_come_with_them_are_small_and_of_no_machine() -> None:

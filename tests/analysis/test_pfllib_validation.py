@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,33 +74,18 @@ def test_lists_of_tokens_stay_lists(tmp_path: Path) -> None:
     assert sorted(parts[0]["x"] + parts[1]["x"]) == rows and [len(p["y"]) for p in parts] == [8, 2]
 
 
-def one_row(folder: Path) -> None:
-    pfllib_file(folder / "train" / "1.npz", np.zeros((1, 2)), [0])
-
-
-def there_already(folder: Path) -> None:
-    folder.with_name("MNISTval").mkdir()
-
-
-def no_folder(folder: Path) -> None:
-    for file in folder.rglob("*.*"):
-        file.unlink()
-    for part in ("train", "test"):
-        (folder / part).rmdir()
-
-
-def more_arrays(folder: Path) -> None:
+def first_rows(folder: Path, **arrays: Any) -> None:
     with (folder / "train" / "1.npz").open("wb") as file:
-        np.savez(file, data={"x": np.zeros((4, 2)), "y": [0, 1, 0, 1], "mean": 3.0})  # type: ignore[arg-type]
+        np.savez(file, data=arrays)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (one_row, r"train/1.npz has 1 row, and a client needs 2"),
-        (there_already, "MNISTval exists already, and nothing is overwritten"),
-        (no_folder, "split-validation needs a folder of PFLlib's, .* but got"),
-        (more_arrays, "has mean beside x and y, which is not one value per row"),
+        (lambda f: first_rows(f, x=np.zeros((1, 2)), y=[0]), r"train/1.npz has 1 row, and a client needs 2"),
+        (lambda f: f.with_name("MNISTval").mkdir(), "MNISTval exists already, and nothing is overwritten"),
+        (shutil.rmtree, "split-validation needs a folder of PFLlib's, .* but got"),
+        (lambda f: first_rows(f, x=np.zeros((4, 2)), y=[0, 1] * 2, mean=3.0), "has mean beside x and y"),
         (lambda f: (f / "test" / "1.npz").unlink(), "training and test rows, .* but .*test/1.npz is missing"),
         (lambda f: (f / "train" / "1.npz").write_bytes(b"PK"), "train/1.npz cannot be read"),
         (

@@ -6,10 +6,12 @@ import dataclasses
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from support.commands import refusal
 from support.processes import below, lives, working
 from support.rows import first
 from support.searches import command
@@ -167,24 +169,12 @@ def test_nobody_is_judged_before_the_first_effect_unless_one_says_so(tmp_path: P
     late.write(tmp_path / "late.parquet")
     flat(np.linspace(0, 1, 9), rounds=20).write(tmp_path / "early.parquet")
     words = "--scheduler asha,median,none --searches 2 --budget 2 --processes 1"
-    line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet {words}"
-    assert simulate.main(f"{line} -o {tmp_path}/all.csv".split()) == 0
-    assert simulate.main(f"{line} --grace 5,14 -o {tmp_path}/said.csv".split()) == 0
-    every, said = (pd.read_csv(tmp_path / f"{n}.csv")["strategy"].unique().tolist() for n in ("all", "said"))
-    assert every == [
-        "tpe, asha, first rung 2",
-        "tpe, median, from round 2",
-        "tpe, none",
-        "tpe, asha, first rung 14",
-        "tpe, median, from round 14",
-    ]
-    assert said == [
-        "tpe, asha, first rung 5",
-        "tpe, asha, first rung 14",
-        "tpe, median, from round 5",
-        "tpe, median, from round 14",
-        "tpe, none",
-    ]
+    line = f"{tmp_path}/early.parquet {tmp_path}/late.parquet {words} -o {tmp_path}"
+    for more, rounds in (("", (2, 14)), ("--grace 5,14", (5, 14))):
+        assert simulate.main(f"{line}/of{more[8:]}.csv {more}".split()) == 0
+        found = pd.read_csv(tmp_path / f"of{more[8:]}.csv")["strategy"]
+        want = [f"tpe, {how} {t}" for t in rounds for how in ("asha, first rung", "median, from round")]
+        assert set(found) == {*want, "tpe, none"}
 
 
 @pytest.mark.long  # runs of Ray's
@@ -211,38 +201,25 @@ def test_no_process_is_left_of_a_simulation_that_is_ended(number: signal.Signals
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("main", "words", "why"),
     [
-        ("none.parquet", "none.parquet is damaged"),
-        ("{t} --grace 0", "--grace must be a whole number in 1.."),
-        ("{t} --grace 99", "--grace must be a whole number in 1.."),
-        ("{t} --choose-seeds all", "--choose-seeds must be a whole number"),
-        ("{t} --searcher tpee", "tpee"),
-        ("{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
-        ("{t} -o nowhere/x.csv", "--output needs a new file"),
-    ],
-)
-def test_what_cannot_be_simulated_is_refused_in_a_line(
-    words: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flat(np.zeros(4)).write(tmp_path / "t.parquet")
-    assert simulate.main(words.format(t=tmp_path / "t.parquet").split()) == 2
-    said = capsys.readouterr()
-    assert not said.out and len(said.err.splitlines()) == 1 and why in said.err
-
-
-@pytest.mark.parametrize(
-    ("space", "why"),
-    [
-        ("", "--space, the grid of the table, is needed"),
-        ("--space default", "a grid needs a list of values"),
-        ("--space paper", "a table needs a full grid"),
+        (simulate.main, "none.parquet", "none.parquet is damaged"),
+        (simulate.main, "{t} --grace 0", "--grace must be a whole number in 1.."),
+        (simulate.main, "{t} --grace 99", "--grace must be a whole number in 1.."),
+        (simulate.main, "{t} --choose-seeds all", "--choose-seeds must be a whole number"),
+        (simulate.main, "{t} --searcher tpee", "tpee"),
+        (simulate.main, "{t} --seeds-per-trial 3", "give fewer --seeds-per-trial"),
+        (simulate.main, "{t} -o nowhere/x.csv", "--output needs a new file"),
+        (tabulate.main, "--algo gfpl -o x.parquet", "--space, the grid of the table, is needed"),
+        (tabulate.main, "--algo gfpl --space default -o x.parquet", "a grid needs a list of values"),
+        (tabulate.main, "--algo gfpl --space paper -o x.parquet", "a table needs a full grid"),
     ],
 )
 @pytest.mark.usefixtures("nothing_starts")
-def test_what_is_no_grid_is_refused(space: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"--algo gfpl {space} --storage-path {tmp_path}/runs -o {tmp_path}/t.parquet"
-    assert tabulate.main(line.split()) == 2
-    said = capsys.readouterr()
-    assert why in said.err and len([w for w in said.err.splitlines() if not w.startswith("note")]) == 1
-    assert not list(tmp_path.iterdir())
+def test_what_cannot_be_simulated_is_refused_in_a_line(
+    main: Any, words: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flat(np.zeros(4)).write(tmp_path / "t.parquet")
+    assert why in refusal(main, words.format(t=tmp_path / "t.parquet"), capsys)
+    assert [f.name for f in tmp_path.iterdir()] == ["t.parquet"]

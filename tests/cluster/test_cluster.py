@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,25 +41,24 @@ from fedtune.tuning.space import Space
 from fedtune.tuning.trainable import FederatedTrainable
 
 
-def headed() -> Cluster:
-    """A cluster of one node with one CPU, on loopback.
+@contextmanager
+def headed() -> Iterator[Cluster]:
+    """A cluster of one node with one CPU, on loopback; gone afterwards with all of its processes.
 
     It asks for the user's token, as what `ray start` starts does where there is one.
     """
     tokens.enable_token_auth_by_default()
     tokens.ensure_token_if_auth_enabled()
-    return Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield made
+    made.shutdown()
 
 
 @pytest.fixture
 def cluster(no_ray: None) -> Iterator[Cluster]:
-    """That, gone afterwards with all of its processes.
-
-    What a process starts that is connected to another Ray lets nobody in: its driver waited for ever.
-    """
-    made = headed()
-    yield made
-    made.shutdown()
+    """That.  What a process starts that is connected to another Ray lets nobody in: its driver waited for ever."""
+    with headed() as made:
+        yield made
 
 
 @pytest.mark.long
@@ -92,10 +92,9 @@ def test_a_dead_nodes_trials_go_on_elsewhere_bit_for_bit(cluster: Cluster, undis
 @pytest.fixture(scope="module")
 def _gpus(no_ray: None) -> Iterator[Cluster]:
     """A node of two GPUs, beside a head without any."""
-    made = headed()
-    made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
-    yield made
-    made.shutdown()
+    with headed() as made:
+        made.add_node(num_cpus=1, num_gpus=2, object_store_memory=100 * 2**20)
+        yield made
 
 
 @pytest.fixture
@@ -162,12 +161,6 @@ def waiting(folder: Path) -> type[tune.Trainable]:
     return Waiting
 
 
-def in_store(node: dict) -> int:
-    """Bytes in a node's object store."""
-    stats = ray._private.internal_api.node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], False)
-    return stats.store_stats.object_store_bytes_used
-
-
 @pytest.mark.long
 def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
     three: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +175,10 @@ def test_shares_fill_three_nodes_overfill_none_and_are_taken_again_at_once(
 
     def watch() -> None:
         wait_for(lambda: len(list(words.glob("*.begun"))) >= 12 and not ray.available_resources().get("GPU"))
-        seen["stores"] = [in_store(node) for node in ray.nodes() if node["Resources"].get("GPU")]
+        for node in (node for node in ray.nodes() if node["Resources"].get("GPU")):
+            at = node["NodeManagerAddress"], node["NodeManagerPort"]
+            stats = ray._private.internal_api.node_stats(*at, False).store_stats
+            seen.setdefault("stores", []).append(stats.object_store_bytes_used)
         seen["full"] = len(list(words.glob("*.begun"))), len(list(words.glob("*.ended")))
         (words / "go").touch()
         wait_for(lambda: len(list(words.glob("*.begun"))) >= 13)
@@ -231,12 +227,8 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     gpus: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "space.py").write_text("SPACE = [{'lam': 2.0}, {'lam': 5.0}, {'lam': 10.0}]")
-    p = planned(
-        gpus,
-        tmp_path,
-        f"--algo fedproto --space {tmp_path}/space.py --clients 4 --rounds 5 --trials 3 --gpus-per-trial 0.25 "
-        "--scheduler none",
-    )
+    more = "--clients 4 --rounds 5 --trials 3 --gpus-per-trial 0.25 --scheduler none"
+    p = planned(gpus, tmp_path, f"--algo fedproto --space {tmp_path}/space.py {more}")
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
     dealt = partitioning.make(p.workload.scenario, 0)
@@ -245,11 +237,8 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
     assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
     errors = {lam: (tmp_path / "run" / f"fedproto-{t}" / "error.txt") for lam, t in trials["trial"].items()}
-    assert {lam: f.read_text().count("Failure #") if f.exists() else 0 for lam, f in errors.items()} == {
-        2.0: 0,
-        5.0: 1,
-        10.0: 2,
-    }
+    failures = {lam: f.read_text().count("Failure #") if f.exists() else 0 for lam, f in errors.items()}
+    assert failures == {2.0: 0, 5.0: 1, 10.0: 2}
     rows = tables.rounds_frame(reported)
     again = list(simulation.train(p.workload, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
@@ -275,24 +264,22 @@ def failed(folder: Path, gpu: float, *errors: str) -> Any:
 def test_only_memory_is_answered_with_more_and_only_once(name: str, tmp_path: Path) -> None:
     memory, death = "torch.OutOfMemoryError: CUDA out of memory.", "The actor died unexpectedly"
     plain = schedulers.scheduler(name, Budget(limit=9), 3, Space({}, []))
-    scheduler = pickle.loads(pickle.dumps(gpu_share.with_more_memory(plain, 0.4)))  # as a resumed search has it
-    for gpu, errors, then, most in (
-        (0.4, [memory], 0.8, 1),
-        (0.4, [death, memory], 0.8, 2),
-        (0.4, [memory, death], 0.4, 3),
-        (0.4, [death], 0.4, 3),
-        (0.8, [memory, memory], 0.8, 3),
+    for begins, gpu, errors, then, most in (
+        (0.4, 0.4, [memory], 0.8, 1),
+        (0.4, 0.4, [death, memory], 0.8, 2),
+        (0.4, 0.4, [memory, death], 0.4, 3),
+        (0.4, 0.4, [death], 0.4, 3),
+        (0.4, 0.8, [memory, memory], 0.8, 3),
+        (0.6, 0.6, [memory], 1.0, 1),
+        (1.0, 1.0, [memory], 1.0, 1),
+        (2.0, 2.0, [memory], 2.0, 1),
     ):
+        scheduler = pickle.loads(pickle.dumps(gpu_share.with_more_memory(plain, begins)))  # as a resumed search has it
         trial = failed(tmp_path, gpu, *errors)
         scheduler.on_trial_error(None, trial)
         assert trial.placement_group_factory.required_resources == {"CPU": 2, "GPU": then}, errors
         assert trial.max_failures == most
-    for gpu, then in ((0.6, 1.0), (1.0, 1.0), (2.0, 2.0)):
-        trial = failed(tmp_path, gpu, memory)
-        gpu_share.with_more_memory(plain, gpu).on_trial_error(None, trial)  # type: ignore[arg-type]
-        assert trial.placement_group_factory.required_resources["GPU"] == then and trial.max_failures == 1
-    del trial.update_resources
-    gpu_share.MoreMemory(plain, 2.0)(None, SimpleNamespace(error_file="nowhere", trial_id="a"))  # swallowed
+    scheduler.on_trial_error(None, SimpleNamespace(error_file="nowhere", trial_id="a"))  # swallowed
     on_cpus = gpu_share.with_more_memory(schedulers.scheduler("none", Budget(), 1, Space({}, [])), 0)
     assert "on_trial_error" not in vars(on_cpus)
 

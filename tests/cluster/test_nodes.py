@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from ray._private import worker
 
 from fedtune.cluster import ray_internals, ray_start
 from fedtune.core.errors import UserError
@@ -18,29 +21,24 @@ DEAD = (
 DUMP = "Raylet is terminated. Last 20 lines of the Raylet logs:\n" + "    [state-dump]\n" * 20
 
 
-@pytest.mark.parametrize(
-    ("several", "said"),
-    [
-        (True, "note: Ray lost the node 192.0.2.7; its trials continue on other nodes (more in {log})\n"),
-        (False, ""),
-    ],
-)
+@pytest.mark.parametrize("several", [True, False])
 def test_a_lost_node_is_one_line_and_the_rest_lies_in_a_file(
-    several: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where there is one node the driver says itself that it ends."""
-    from ray._private import worker
-
+    source = inspect.getsource(worker.listen_error_messages)
+    assert "print_to_stdstream(" in source and '"pid": "raylet"' in source, "see messages_told"
     log = tmp_path / "ray.log"
-    with ray_internals.messages_told(ray_start.Told(log, several)):
+    with ray_internals.messages_told(ray_start.told(log, several)):
         for message in (DUMP, DEAD, DUMP, DEAD):
             worker.print_to_stdstream({"lines": [message], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-    assert capsys.readouterr() == ("", said.format(log=log))
+    said = f"note: Ray lost the node 192.0.2.7; its trials continue on other nodes (more in {log})\n"
+    assert capsys.readouterr() == ("", said * several)
     assert log.read_text().count("[state-dump]") == 40 and DEAD in log.read_text()
 
 
 def test_whatever_else_ray_says_is_one_line_each_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = ray_start.Told(None, False)
+    tell = ray_start.told(None, False)
     for _ in range(2):
         tell("2 Workers (tasks / actors) killed due to memory pressure (OOM)\nRefer to \x1b[1mthe " + "x " * 900)
     out, err = capsys.readouterr()
@@ -48,42 +46,26 @@ def test_whatever_else_ray_says_is_one_line_each_and_said_once(capsys: pytest.Ca
     assert err.startswith("note: Ray says: 2 Workers (tasks / actors) killed due to memory pressure (OOM) Refer")
 
 
-def test_ray_tells_of_nodes_where_it_is_listened_to() -> None:
-    import inspect
-
-    from ray._private import worker
-
-    source = inspect.getsource(worker.listen_error_messages)
-    assert "print_to_stdstream(" in source and '"pid": "raylet"' in source, "see messages_told"
-
-
 class Two:
-    """A cluster of two nodes besides the driver's, which answer as they are made to."""
+    """A cluster of nodes besides the driver's, which answer as they are made to: a stand-in for a remote function."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sees: dict[str, bool | None]) -> None:
-        here = type("Here", (), {"get_node_id": lambda _: "n0"})()
-        monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
-        made = [
-            {"Alive": True, "Resources": {"CPU": 4.0}, "NodeID": f"n{i}", "NodeManagerAddress": f"192.0.2.{i}"}
-            for i in range(len(sees) + 1)
-        ]
+        node = {"Alive": True, "Resources": {"CPU": 4.0}}
+        made = [node | {"NodeID": f"n{i}", "NodeManagerAddress": f"192.0.2.{i}"} for i in range(len(sees) + 1)]
         made += [made[0] | {"Alive": False, "NodeID": "x"}, made[0] | {"Resources": {}, "NodeID": "head"}]
-        monkeypatch.setattr(ray, "nodes", lambda: made)
-        monkeypatch.setattr(ray, "remote", lambda **_: lambda function: self)
-        monkeypatch.setattr(
-            ray,
-            "wait",
-            lambda asked, **_: ([a for a in asked if sees[a[0]] is not None], [a for a in asked if sees[a[0]] is None]),
-        )
-        monkeypatch.setattr(ray, "get", lambda asked: sees[asked[0]] and Path(asked[1]).exists())
+        said = lambda asked, **_: [[a for a in asked if (sees[a[0]] is None) is late] for late in (False, True)]  # noqa: E731
+        for name, stand_in in {
+            "get_runtime_context": lambda: SimpleNamespace(get_node_id=lambda: "n0"),
+            "nodes": lambda: made,
+            "remote": lambda **_: lambda function: self,
+            "wait": said,
+            "get": lambda asked: sees[asked[0]] and Path(asked[1]).exists(),
+        }.items():
+            monkeypatch.setattr(ray, name, stand_in)
         monkeypatch.setattr(ray_start, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
 
     def options(self, scheduling_strategy: str) -> Any:
-        self.node = scheduling_strategy
-        return self
-
-    def remote(self, file: str) -> tuple[str, str]:
-        return self.node, file
+        return SimpleNamespace(remote=lambda file: (scheduling_strategy, file))
 
 
 def test_a_folder_that_another_node_does_not_see_is_refused(
@@ -109,65 +91,17 @@ def test_a_folder_that_another_node_does_not_see_is_refused(
 
 @pytest.mark.parametrize(
     ("there", "address", "noted"),
-    [
-        ("192.0.2.1:6379", None, True),
-        ("ray://head:10001", None, True),
-        ("192.0.2.1:6379", "auto", False),
-        ("http://head:8265", None, False),
-        ("local", None, False),
-        ("", None, False),
-        (None, None, False),
-    ],
+    [("192.0.2.1:6379", None, True), ("ray://head:10001", None, True), ("192.0.2.1:6379", "auto", False)]
+    + [("http://head:8265", None, False), ("local", None, False), ("", None, False)],
 )
 def test_a_cluster_that_the_environment_names_is_not_passed_over_without_a_word(
-    there: str | None,
+    there: str,
     address: str | None,
     noted: bool,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if there is not None:
-        monkeypatch.setenv("RAY_ADDRESS", there)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr(ray_start, "_connect", lambda *_: None)
-    with ray_start.connected(address, 1, 0, dashboard=False):
-        pass
+    monkeypatch.setenv("RAY_ADDRESS", there)
+    ray_start._note_other_clusters(address)
     line = f"note: RAY_ADDRESS names {there}, but fedtune starts its own Ray here; --address auto joins the named one\n"
-    assert capsys.readouterr().err == (line if noted else "")
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (
-            RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
-            r"need the same versions of Ray and Python, but 'head:1' has others \(Version mismatch: The cluster "
-            r"was started with: Ray: 2.9.0 Python: 3.10.1 This …\); install the cluster's versions here$",
-        ),
-        (
-            ValueError("Module: no such thing\nmore"),
-            r"'head:1' does not answer \(Module: no such thing\); leave it out",
-        ),
-        (ConnectionError("Ray is not there.\nmore"), r"'head:1' does not answer \(Ray is not there\); leave it out"),
-    ],
-)
-def test_a_cluster_that_cannot_be_joined_is_told_in_one_line(
-    error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_internals, "show_token", lambda: None)
-    with pytest.raises(UserError, match=told):
-        ray_start._connect("head:1")
-
-
-def test_a_notebooks_ray_that_has_died_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray_internals, "dead_service", lambda: "raylet")
-    with pytest.raises(UserError, match=r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"):
-        ray_start.connected(None, 1, 0, dashboard=False).__enter__()
+    assert capsys.readouterr().err == line * noted

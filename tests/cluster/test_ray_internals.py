@@ -1,6 +1,6 @@
 """Ray's private names: each is there and does what fedtune's comment says, in the Ray that is installed.
 
-A failure here means that Ray has changed: look at the function of ray_internals.py or ray_internals.py that it names.
+A failure here means that Ray has changed: look at the function of ray_internals.py that it names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from ray import _raylet, tune
 from ray._private import parameter, ray_constants, services, utils, worker
 from ray._private.node import Node
 from ray.air._internal import usage
+from ray.train._internal.storage import StorageContext
 from ray.tune import Callback
 from ray.tune.execution import class_cache, tune_controller
 from ray.tune.experiment import Trial
@@ -38,9 +40,6 @@ from tests.support.waiting import wait_for
 class Counting(tune.Trainable):
     """Two rounds of nothing."""
 
-    def setup(self, config: dict) -> None:
-        """Nothing."""
-
     def step(self) -> dict:
         """A round."""
         return {"val_acc": 0.5, "done": self.iteration >= 1}
@@ -48,9 +47,6 @@ class Counting(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> dict:
         """Nothing."""
         return {}
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing."""
 
 
 def tuner(folder: Path) -> tune.Tuner:
@@ -93,14 +89,9 @@ def test_a_trainable_counts_on_from_what_it_is_told() -> None:
     assert ray_internals.checkpoint_folder(trainable) is None
     trainable._storage = SimpleNamespace(checkpoint_fs_path="/there")  # type: ignore[assignment]
     assert ray_internals.checkpoint_folder(trainable) == "/there"
+    assert isinstance(StorageContext.checkpoint_fs_path, property), "see checkpoint_folder"
     unsaved = ray_internals.unsaved(trainable)
     assert unsaved.checkpoint is None and unsaved.metrics["training_iteration"] == 8
-
-
-def test_storage_knows_where_a_checkpoint_goes() -> None:
-    from ray.train._internal.storage import StorageContext
-
-    assert isinstance(StorageContext.checkpoint_fs_path, property), "see checkpoint_folder"
 
 
 class Look(Callback):
@@ -111,19 +102,10 @@ class Look(Callback):
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
         """Look at the trial that reported."""
         self.called += 1
-        for name in (
-            "trial_id",
-            "status",
-            "last_result",
-            "metric_analysis",
-            "placement_group_factory",
-            "error_file",
-            "max_failures",
-            "num_failures",
-            "config",
-            "local_path",
-            "experiment_tag",
-        ):
+        read = (
+            "trial_id status last_result metric_analysis placement_group_factory error_file max_failures num_failures"
+        )
+        for name in f"{read} config local_path experiment_tag".split():
             assert hasattr(trial, name), f"Trial has no {name}"
 
 
@@ -140,26 +122,21 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_the_snapshot_of_a_search_is_read(searched: Path) -> None:
+def test_the_snapshot_of_a_search_is_read_and_decisions_are_dropped_from_it(searched: Path, tmp_path: Path) -> None:
     (snapshot,) = ray_internals.snapshots(searched)
     assert ray_internals.is_snapshot(snapshot) and ray_internals.holds_trials(snapshot)
-    (trial,) = json.loads(snapshot.read_bytes())["trial_data"]
+    state = json.loads(snapshot.read_bytes())
+    (trial,) = state["trial_data"]
     assert ray_internals.trial_statuses(snapshot) == {json.loads(trial[0])["trial_id"]: Trial.TERMINATED}
     files = ray_internals.snapshot_files(searched, snapshot)
     assert snapshot in files and len(files) > 1 and not any(map(ray_internals.is_snapshot, set(files) - {snapshot}))
-
-
-def test_decisions_are_dropped_from_a_snapshot(searched: Path, tmp_path: Path) -> None:
-    (snapshot,) = ray_internals.snapshots(searched)
-    state = json.loads(snapshot.read_bytes())
     assert set(ray_internals.DECISIONS) <= set(state["runner_data"]), "the controller keeps no decisions: see DECISIONS"
     state["runner_data"][ray_internals.DECISIONS[0]] = {"a": "STOP"}
     changed = tmp_path / snapshot.name
     changed.write_text(json.dumps(state))
     ray_internals.forget_decisions(changed)
     after = json.loads(changed.read_bytes())
-    assert after["runner_data"].pop(ray_internals.DECISIONS[0]) == {}
-    assert after["trial_data"] == state["trial_data"]
+    assert after["runner_data"].pop(ray_internals.DECISIONS[0]) == {} and after["trial_data"] == state["trial_data"]
 
 
 def test_a_driver_shows_a_token_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,25 +163,18 @@ def test_a_ray_started_here_hears_nothing_of_what_our_group_and_session_hear(mon
     assert ray_internals.dead_service() is None
 
 
-def test_rays_handler_of_crashes_is_marked_as_in_place_while_a_ray_is_joined() -> None:
+def test_a_ray_is_joined_on_loopback_and_with_its_handler_of_crashes_marked_as_in_place() -> None:
     mark = ctypes.c_bool.in_dll(ctypes.CDLL(ray._raylet.__file__), ray_internals.HANDLER_MARK)
-    with ray_internals.signals_apart():
-        assert mark.value
-    assert not mark.value
-
-
-def test_loopback_is_asked_for_by_variable_and_constant() -> None:
-    from ray._private import ray_constants
-
     name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    with ray_internals.loopback_only():
-        assert os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
-    assert ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
+    with ray_internals.signals_apart(), ray_internals.loopback_only():
+        assert mark.value and os.environ[name] == "0" and ray_constants.ENABLE_RAY_CLUSTER is False
+    assert not mark.value and ray_constants.ENABLE_RAY_CLUSTER is before and name not in os.environ
 
 
 @pytest.mark.usefixtures("one_ray")
-def test_without_a_dashboard_there_is_nothing_but_what_runs_trials() -> None:
+def test_a_ray_started_here_has_nothing_but_what_runs_trials_and_the_processors_of_this_process() -> None:
     assert set(worker._global_node.all_processes) - {"reaper"} == set(ray_internals.SERVICES)
+    assert ray.cluster_resources()["CPU"] == processors.usable() <= (os.cpu_count() or 1)
 
 
 def test_the_dashboard_ends_with_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +220,6 @@ def test_stacks_come_from_the_loggers_and_the_variable_that_are_silenced(monkeyp
     assert ray_internals.STACKS_VARIABLE not in os.environ and tune_controller.logger.isEnabledFor(logging.ERROR)
 
 
-@pytest.mark.usefixtures("one_ray")
-def test_a_ray_started_here_has_the_processors_that_this_process_may_use() -> None:
-    assert ray.cluster_resources()["CPU"] == processors.usable() <= (os.cpu_count() or 1)
-
-
 def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewhere(tmp_path: Path) -> None:
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
     from ray.train._internal.storage import _FilesystemSyncer
@@ -280,15 +245,11 @@ def test_a_searchs_files_are_copied_by_us_to_a_local_folder_and_by_tune_elsewher
         assert not _FilesystemSyncer(LocalFileSystem()).sync_up(str(source), str(here))
 
 
-class Nothing(tune.Trainable):
-    """Trains nothing."""
-
-
 def test_a_trial_asks_for_no_environment_of_its_own() -> None:
     """Else none of the workers that are started ahead is used."""
 
     def asked() -> dict:
-        return class_cache._ActorClassCache().get(Nothing)._default_options["runtime_env"]
+        return class_cache._ActorClassCache().get(Counting)._default_options["runtime_env"]
 
     assert asked() == {"env_vars": {"PL_DISABLE_FORK": "1"}}, "Tune asks for something else: see searching"
     with ray_internals.searching():
@@ -360,7 +321,7 @@ def test_agents_have_ports_that_nobody_has_and_the_node_knows_them_before_they_c
     assert len(list(tmp_path.iterdir())) == 1 and asked["node_id"] == "other"
 
 
-@pytest.mark.parametrize(("late", "lives"), [(20, True), (100, True), (999, True), (20, False)])
+@pytest.mark.parametrize(("late", "lives"), [(100, True), (999, True), (20, False)])
 def test_a_node_that_comes_up_late_is_waited_for(late: float, lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray gives it thirty seconds, in which a busy machine's may not be there; none that has died is waited for."""
     assert "ray._private.services.get_node(" in inspect.getsource(Node.__init__), "asked elsewhere: see patient"
@@ -372,20 +333,14 @@ def test_a_node_that_comes_up_late_is_waited_for(late: float, lives: bool, monke
             raise RuntimeError("none yet")
         return {"node": node_id}
 
-    def wait(seconds: float) -> None:
-        now[0] += seconds
-
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(services, "get_node", look)
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(children=lambda: [raylet]))
-    monkeypatch.setattr(ray_internals, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
-    with ray_internals.patient(120):
-        if lives and late < 120:
-            assert services.get_node("address", "id") == {"node": "id"} and now[0] >= late
-        else:
-            with pytest.raises(RuntimeError, match="none yet"):
-                services.get_node("address", "id")
-            assert (now[0] > 120) is lives
-    assert services.get_node is look
+    monkeypatch.setattr(ray_internals, "time", clock)
+    comes = lives and late < 120
+    with ray_internals.patient(120), nullcontext() if comes else pytest.raises(RuntimeError, match="none yet"):
+        assert services.get_node("address", "id") == {"node": "id"}
+    assert (now[0] >= min(late, 120)) is lives and services.get_node is look
 
 
 def test_averages_of_an_ended_trial_are_forgotten_but_those_asked_for() -> None:

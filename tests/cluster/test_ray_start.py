@@ -133,14 +133,24 @@ def test_settings_hold_meanwhile_and_are_taken_back(monkeypatch: pytest.MonkeyPa
     assert optuna.logging.get_verbosity() == optunas
 
 
-def test_more_cpus_than_there_are_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ray of four processors and a GPU is not there yet; what is done to it."""
+    order: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("started"))
+    monkeypatch.setattr(ray, "init", lambda **_: order.append("init"))
+    monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
     monkeypatch.setattr(processors, "usable", lambda: 4)
+    return order
+
+
+def test_more_cpus_than_there_are_are_refused_before_ray_starts(started: list[str]) -> None:
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
     ray_start.require_cpus(4, None)
     ray_start.require_cpus(8, "head:6379")  # a cluster's are known when it has answered
+    assert not started
 
 
 def test_workers_are_told_to_load_a_module_that_there_is() -> None:
@@ -178,24 +188,14 @@ def test_rays_processes_import_the_package_that_the_driver_runs(
 
 @pytest.mark.parametrize(
     ("address", "gpus", "trials", "ahead"),
-    [
-        (None, 0, 4, True),
-        (None, 0, 9, True),
-        (None, 0, 3, False),
-        (None, 0.5, 4, False),
-        ("head:1", 0, 4, False),
-    ],
+    [(None, 0, 4, True), (None, 0, 9, True), (None, 0, 3, False), (None, 0.5, 4, False), ("head:1", 0, 4, False)],
 )
 def test_workers_start_ahead_where_trials_take_every_cpu(
-    monkeypatch: pytest.MonkeyPatch, address: str | None, gpus: float, trials: int, ahead: bool
+    started: list, monkeypatch: pytest.MonkeyPatch, address: str | None, gpus: float, trials: int, ahead: bool
 ) -> None:
     seen = {}
     for name in ray_start.AHEAD:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(processors, "usable", lambda: 4)
     monkeypatch.setattr(ray_start, "_connect", lambda *_: seen.update({n: os.environ.get(n) for n in ray_start.AHEAD}))
     with ray_start.connected(address, 1, gpus, dashboard=False, trials=trials):
         pass
@@ -204,26 +204,51 @@ def test_workers_start_ahead_where_trials_take_every_cpu(
     assert not set(ray_start.AHEAD) & set(os.environ)
 
 
-def test_a_ray_that_is_there_is_used_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_is_there_is_used_and_left(started: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(ray, "init", lambda **how: pytest.fail("connected twice"))
-    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("shut down another's Ray"))
     with ray_start.connected(None, 1, 0.5, dashboard=True) as fits:
         assert fits == 2
     with pytest.raises(UserError, match="one Ray at a time, but this one is already connected"):
         ray_start.connected("head:6379", 1, 0, dashboard=True).__enter__()
     with pytest.raises(UserError, match="a trial needs 8 CPU, but the cluster has 4; lower --cpus-per-trial"):
         ray_start.connected(None, 8, 0, dashboard=True).__enter__()
+    monkeypatch.setattr(ray_internals, "dead_service", lambda: "raylet")
+    with pytest.raises(UserError, match=r"but raylet of the Ray .* has died; call ray.shutdown\(\) first"):
+        ray_start.connected(None, 1, 0, dashboard=False).__enter__()
+    assert not started
 
 
-def test_a_ray_that_does_not_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(**_: object) -> None:
-        raise Exception("The current node timed out during startup. Perhaps the raylet failed.\nmore")
+@pytest.mark.parametrize(
+    ("address", "error", "told"),
+    [
+        (
+            None,
+            Exception("The current node timed out during startup. Perhaps the raylet failed.\nmore"),
+            "started here: The current node timed out .* failed; see --debug$",
+        ),
+        (
+            "head:1",
+            RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\nThis …"),
+            r"same versions of Ray and Python, but 'head:1' has others \(.* Ray: 2.9.0 Python: 3.10.1 This …\); in",
+        ),
+        (
+            "head:1",
+            ValueError("Module: no such thing\nmore"),
+            r"does not answer \(Module: no such thing\); leave it out",
+        ),
+        ("head:1", ConnectionError("Ray is not there.\nmore"), r"does not answer \(Ray is not there\); leave it out"),
+    ],
+)
+def test_a_ray_that_does_not_come_is_told_in_one_line(
+    address: str | None, error: Exception, told: str, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(ray, "init", late)
-    with pytest.raises(UserError, match="started here: The current node timed out .* failed; see --debug$"):
-        ray_start._connect(None)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_internals, "show_token", lambda: None)
+    with pytest.raises(UserError, match=told):
+        ray_start._connect(address)
 
 
 @pytest.mark.parametrize(
@@ -260,46 +285,40 @@ def test_a_driver_whose_ray_has_died_is_ended(
 
 @pytest.mark.parametrize("starts", [True, False])
 def test_the_dashboard_comes_while_trials_run_and_no_search_fails_without_it(
-    starts: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    starts: bool, started: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trials_run, order = threading.Event(), []
+    trials_run, begun = threading.Event(), threading.Event()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
 
     def start() -> str:
+        begun.set()
         assert trials_run.wait(300)
-        order.append("started")
+        started.append("dashboard")
         if not starts:
             raise Exception("the log's last lines\nno port is free")
         return "127.0.0.1:8265"
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **_: None)
-    monkeypatch.setattr(ray, "shutdown", lambda: order.append("shut down"))
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr(ray_internals, "start_dashboard", start)
     with ray_start.connected(None, 1, 0, dashboard=True):
         pass
-    assert order == ["shut down"]  # nobody waits for it
-    order.clear()
+    assert started == ["init", "shut down"]  # nobody waits for it
     monkeypatch.setattr(local_ray, "LATER", 0)
-    begun = threading.Event()
-    monkeypatch.setattr(ray_internals, "start_dashboard", lambda: begun.set() or start())
     with ray_start.connected(None, 1, 0, dashboard=True) as fits:
-        assert fits == 4 and begun.wait(300) and not order
+        assert fits == 4 and begun.wait(300) and started[2:] == ["init"]
         trials_run.set()
-    assert order == ["started", "shut down"]
-    out, err = capsys.readouterr()
-    assert (out, err) == (
-        (local_ray.said_of_dashboard("127.0.0.1:8265") + "\n", "")
-        if starts
-        else ("", "note: Ray's dashboard did not start: no port is free\n")
-    )
+    assert started[3:] == ["dashboard", "shut down"]
+    said = local_ray.said_of_dashboard("127.0.0.1:8265") + "\n"
+    failed = "note: Ray's dashboard did not start: no port is free\n"
+    assert capsys.readouterr() == ((said, "") if starts else ("", failed))
 
 
-@pytest.mark.parametrize(("ends", "came"), [(2, True), (3, False)])
+@pytest.mark.parametrize(
+    ("address", "ends", "tries"), [("local", 2, ray_start.TRIES), ("local", 3, ray_start.TRIES), ("head:6379", 1, 1)]
+)
 def test_a_ray_that_ends_while_it_starts_is_started_again(
-    ends: int, came: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    address: str, ends: int, tries: int, started: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not a cluster's, which others start."""
     tried: list[str] = []
 
     def init(address: str) -> str:
@@ -309,14 +328,9 @@ def test_a_ray_that_ends_while_it_starts_is_started_again(
         return "context"
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    if came:
-        assert ray_start._started({"address": "local"}) == "context"
+    if ends < tries:
+        assert ray_start._started({"address": address}) == "context"
     else:
         with pytest.raises(Exception, match="timed out"):
-            ray_start._started({"address": "local"})
-    assert len(tried) == ray_start.TRIES and "it is started again" in capsys.readouterr().err
-    with pytest.raises(Exception, match="timed out"):  # a cluster's, which others start
-        tried.clear()
-        ray_start._started({"address": "head:6379"})
-    assert len(tried) == 1
+            ray_start._started({"address": address})
+    assert len(tried) == tries

@@ -1,1 +1,1 @@
-"""Deaths of disks and processes, searches of ten thousand trials, and the rule that commands answer by."""
+"""Deaths of disks and processes, and the rule that commands answer by."""

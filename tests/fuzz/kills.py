@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from fuzz import crashes
 from fuzz.crashes import Difference, Story
 
@@ -72,14 +74,11 @@ def _finish(process: subprocess.Popen) -> int | None:
 
 def family(pid: int) -> dict[int, str]:
     """A process and all below it, with their command lines."""
-    parents, titles = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            titles[int(folder.name)] = (folder / "cmdline").read_text(errors="replace")
-    found, edge = {pid: titles.get(pid, "")}, {pid}
-    while edge := {p for p, parent in parents.items() if parent in edge}:
-        found |= {p: titles.get(p, "") for p in edge}
+    found = {pid: ""}
+    with suppress(psutil.Error):
+        for one in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                found[one.pid] = " ".join(one.cmdline())
     return found
 
 

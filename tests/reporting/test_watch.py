@@ -14,22 +14,17 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import optuna
 import pytest
 import requests
 import uvicorn
-from optuna.distributions import FloatDistribution
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import create_trial
 from support.chromium import Browser, chromium
+from support.commands import refusal
 from support.processes import below
 from support.waiting import wait_for
 
@@ -43,44 +38,22 @@ from fedtune.runs.overview import GONE, Reader
 
 TOKEN = "a-token-of-the-tests"
 HOSTILE = "</script><script>window.pwned = 1</script><img src=x onerror='window.pwned = 2'>"
-RECORD: dict[str, Any] = {
-    "algorithm": "fedproto",
-    "searcher": "tpe",
-    "scheduler": "asha",
-    "started": "2026-11-21T05:08:12+00:00",
-    "trials": 5,
-    "concurrent": 1,
-    "space": {"lr": "0.001..0.3 log"},
-    "scenario": {"dataset": "digits", "rounds": 6},
-    "scenario_name": "digits-w4",
-    "budget": {"unit": "rounds", "limit": 6, "since": 1},
-    "objectives": ["val_acc"],
-    "rungs": [2],
-    "seed": 0,
-}
-
-
-def rows(trial: str, rounds: int, **more: Any) -> str:
-    """A trial's log."""
-    row = {"trial_id": trial, "config": {"lr": 0.02}, "hostname": "node", "pid": 7, "comm_mb": 1.0, "val_loss": 1.0}
-    times = {
-        "seconds": 0.5,
-        "eval_seconds": 0.1,
-        "time_total_s": 0.6,
-        "time_this_iter_s": 0.5,
-        "timestamp": time.time(),
-    }
-    return "".join(
-        json.dumps(row | times | {"round": t, "training_iteration": t, "val_acc": 0.1 * t} | more) + "\n"
-        for t in range(1, rounds + 1)
-    )
+RECORD: dict[str, Any] = (
+    {"algorithm": "fedproto", "searcher": "tpe", "scheduler": "asha", "started": "2026-11-21T05:08:12+00:00", "seed": 0}
+    | {"trials": 5, "concurrent": 1, "space": {"lr": "0.001..0.3 log"}, "objectives": ["val_acc"], "rungs": [2]}
+    | {"scenario": {"dataset": "digits", "rounds": 6}, "scenario_name": "digits-w4"}
+    | {"budget": {"unit": "rounds", "limit": 6, "since": 1}}
+)
 
 
 def log(run: Path, trial: str, rounds: int, **more: Any) -> Path:
     """The trial's folder with its log."""
+    row = {"trial_id": trial, "config": {"lr": 0.02}, "hostname": "node", "pid": 7, "comm_mb": 1.0, "val_loss": 1.0}
+    row |= {"seconds": 0.5, "eval_seconds": 0.1, "time_total_s": 0.6, "time_this_iter_s": 0.5, "timestamp": time.time()}
     folder = run / f"fedproto-{trial}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(rows(trial, rounds, **more))
+    each = [row | {"round": t, "training_iteration": t, "val_acc": 0.1 * t} | more for t in range(1, rounds + 1)]
+    (folder / "result.json").write_text("".join(json.dumps(one) + "\n" for one in each))
     return folder
 
 
@@ -106,12 +79,10 @@ class Answer(NamedTuple):
 
 
 class Someone:
-    """Somebody who asks a server for paths as they are written, by default with the token in the cookie."""
+    """Somebody who asks the server at a port for paths as they are written, by default with the token in the cookie."""
 
-    def __init__(self, storage: Path, *given: Path) -> None:
-        """A server of these runs, which ends with `close`."""
-        self._held = ExitStack()
-        self.port = int(self._held.enter_context(served(storage, *given)).rpartition(":")[2])
+    def __init__(self, port: int) -> None:
+        self.port = port
 
     def get(self, path: str, how: str = "GET", cookie: str = TOKEN, **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -125,16 +96,13 @@ class Someone:
         connection.close()
         return Answer(answer.status, answer.headers, text)
 
-    def close(self) -> None:
-        self._held.close()
-
 
 @contextmanager
-def served(storage: Path, *given: Path) -> Iterator[str]:
-    """The pages, from a thread; the address of the first."""
+def served(storage: Path) -> Iterator[str]:
+    """The pages of these runs, from a thread; the address of the first."""
     with server.listen("127.0.0.1", 0, True) as listening:
         port = listening.getsockname()[1]
-        watch = server.WatchPages(StudyFolders(storage, given))
+        watch = server.WatchPages(StudyFolders(storage))
         app: Any = watch.app(TOKEN, port)
         made = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
         thread = threading.Thread(target=made.run, kwargs={"sockets": [listening]})
@@ -148,10 +116,16 @@ def served(storage: Path, *given: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def client() -> Iterator[Callable[..., Someone]]:
-    """Makes somebody who has the token."""
+def client() -> Iterator[Callable[[Path], Someone]]:
+    """Makes somebody who has the token of a server of these runs."""
     with ExitStack() as held:
-        yield lambda *where: held.enter_context(closing(Someone(*where)))
+        yield lambda storage: Someone(int(held.enter_context(served(storage)).rpartition(":")[2]))
+
+
+def watching(storage: Path, **how: Any) -> subprocess.Popen:
+    """The command, in a process of its own."""
+    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
 
 
 @pytest.fixture
@@ -171,8 +145,8 @@ def test_nothing_is_told_without_the_token(storage: Path, client: Any) -> None:
         for cookie in ("", "wrong", TOKEN[:-1], f"{TOKEN}x"):
             answer = someone.get(path, cookie=cookie)
             assert answer.status == 401 and "done" not in answer.text
-    for token in ("wrong", "%ff%00%e4", ""):
-        assert someone.get(f"/?token={token}", cookie="").status == 401
+    for token, cookie in (("wrong", ""), ("%ff%00%e4", ""), ("", ""), ("wrong", TOKEN)):
+        assert someone.get(f"/?token={token}", cookie=cookie).status == 401
 
 
 def test_the_token_in_the_address_becomes_a_cookie(storage: Path, client: Any) -> None:
@@ -185,27 +159,13 @@ def test_the_token_in_the_address_becomes_a_cookie(storage: Path, client: Any) -
     assert away == "/elsewhere.org"
 
 
-def test_a_wrong_token_in_the_address_is_refused_even_with_the_cookie(storage: Path, client: Any) -> None:
-    assert client(storage).get("/?token=wrong").status == 401
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1:8600", 200),
-        ("localhost:9999", 200),  # as SSH forwards it
-        ("[::1]:8600", 200),
-        ("192.0.2.7", 200),  # no name, so nobody can make it lead elsewhere
-        (socket.gethostname(), 200),
-        ("evil.example:8600", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost.evil.example", 421),
-        ("", 421),
-        ("[", 421),
-    ],
-)
-def test_a_name_that_is_not_of_this_machine_is_refused(host: str, status: int, storage: Path, client: Any) -> None:
-    assert client(storage).get("/", Host=host).status == status
+def test_a_name_that_is_not_of_this_machine_is_refused(storage: Path, client: Any) -> None:
+    someone, here = client(storage), socket.gethostname()
+    # as SSH forwards it; and an address without a name, which nobody can make lead elsewhere
+    for host in ("127.0.0.1:8600", "localhost:9999", "[::1]:8600", "192.0.2.7", here):
+        assert someone.get("/", Host=host).status == 200, host
+    for host in ("evil.example:8600", "127.0.0.1.evil.example", "localhost.evil.example", "", "["):
+        assert someone.get("/", Host=host).status == 421, host
 
 
 def test_a_page_runs_no_script_but_ours_and_can_only_be_read(storage: Path, client: Any) -> None:
@@ -225,18 +185,10 @@ def test_only_runs_and_what_lies_in_them_can_be_asked_for(storage: Path, tmp_pat
     (storage / "done" / "fedproto-dd").mkdir()
     (storage / "done" / "fedproto-dd" / "result.json").symlink_to(away / "other" / "fedproto-aa" / "result.json")
     someone = client(storage)
-    for path in (
-        "/run/../away",
-        f"/run/{away}/other",
-        "/run/..%2faway",
-        "/run/done/..",
-        "/run/",
-        "/run/done/fedproto-aa",
-    ):
+    paths = ["/run/../away", f"/run/{away}/other", "/run/..%2faway", "/run/done/..", "/run/", "/run/done/fedproto-aa"]
+    paths += [f"/trial/done?trial={quote(trial)}" for trial in ("../../away/other", "", "zz", "aa/../bb")]
+    for path in [*paths, "/static/../server.py", "/static/page.html"]:
         assert someone.get(path).status == 404, path
-    for trial in ("../../away/other", "", "zz", "aa/../bb"):
-        assert someone.get(f"/trial/done?trial={quote(trial)}").status == 404
-    assert someone.get("/static/../server.py").status == someone.get("/static/page.html").status == 404
     assert "the secret" not in someone.get("/trial/done?trial=aa").text
     assert "0.02" not in someone.get("/trial/done?trial=dd").text
 
@@ -262,32 +214,18 @@ def test_the_history_has_every_run_and_says_which_were_killed(storage: Path) -> 
     (storage / "no run").mkdir()
     with search(storage / "goes on").lock(), comparison.lock():
         found = history(storage)
-    assert list(found) == ["both", "broken", "done", "figure", "goes on", "killed"]
-    state = {name: row.state for name, row in found.items()}
-    assert state == {
-        "both": "running",
-        "broken": "damaged",
-        "done": "finished",
-        "figure": "interrupted",
-        "goes on": "running",
-        "killed": GONE,
-    }
+    state = {"both": "running", "broken": "damaged", "done": "finished", "figure": "interrupted", "goes on": "running"}
+    assert [(name, row.state) for name, row in found.items()] == [*state.items(), ("killed", GONE)]
     assert (found["done"].best, found["done"].done, found["done"].minutes) == (0.75, "3 of 5 trials", 10.0)
     assert (found["goes on"].best, found["goes on"].done) == (0.6, "3 of 5 trials")
     assert found["both"].what == "comparison of fedproto, local on digits-w4"
     assert found["both"].done.startswith("1 of 2 searches begun")
     assert (found["figure"].what, found["figure"].done) == ("reproduction of gfpl-fig6", "0 of 8 runs done")
-
-
-def test_a_run_that_is_killed_or_goes_on_again_is_seen_to_be(storage: Path) -> None:
-    files = search(storage / "run")
-    with files.lock():
-        assert history(storage)["run"].state == "running"
-    assert history(storage)["run"].state == GONE
-    with files.lock():
-        assert history(storage)["run"].state == "running"
+    files = RunFiles(storage / "killed")
+    with files.lock():  # it goes on
+        assert history(storage)["killed"].state == "running"
     files.write("finished", **RECORD)
-    assert history(storage)["run"].state == "finished"
+    assert history(storage)["killed"].state == "finished"
 
 
 def test_a_first_picture_does_not_wait_for_logs(storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,12 +259,12 @@ def test_a_page_of_a_search_has_its_state_best_trials_workers_and_rungs(storage:
     assert "its driver is gone" in killed and "resume" in killed and "8265" not in killed and "process 7" not in killed
 
 
-@pytest.mark.parametrize("line", ["javascript:alert(1)", 'http://x" onclick="y', "http://a b", "ftp://host", "x" * 999])
-def test_a_dashboards_address_that_is_none_leads_nowhere(line: str, storage: Path, client: Any) -> None:
-    files = search(storage / "run")
-    files.dashboard_file.write_text(line)
-    with files.lock():
-        assert "dashboard</a>" not in client(storage).get("/run/run").text
+def test_a_dashboards_address_that_is_none_leads_nowhere(storage: Path, client: Any) -> None:
+    files, someone = search(storage / "run"), client(storage)
+    for line in ("javascript:alert(1)", 'http://x" onclick="y', "http://a b"):
+        files.dashboard_file.write_text(line)
+        with files.lock():
+            assert "dashboard</a>" not in someone.get("/top/run/run").text
 
 
 def test_pages_of_comparisons_and_reproductions(storage: Path, client: Any) -> None:
@@ -343,7 +281,9 @@ def test_pages_of_comparisons_and_reproductions(storage: Path, client: Any) -> N
     assert "| &lt;b&gt;a&lt;/b&gt; | 1 |" in client(storage).get("/run/figure").text
 
 
-def test_a_trials_log_has_its_rounds_its_error_and_what_its_program_printed(storage: Path, client: Any) -> None:
+def test_a_trials_log_has_its_last_rounds_its_error_and_what_its_program_printed(
+    storage: Path, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = storage / "run"
     search(run)
     folder = log(run, "cc", 3, reason="it broke", mine=0.5)
@@ -361,35 +301,19 @@ def test_a_trials_log_has_its_rounds_its_error_and_what_its_program_printed(stor
     }
     text = client(storage).get("/trial/run?trial=cc").text
     assert "it broke" in text and "&lt;/script&gt;&lt;script&gt;window" in text and "<script>window" not in text
-
-
-def test_of_a_long_log_the_last_rounds_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search(tmp_path)
-    log(tmp_path, "cc", 500)
+    log(run, "cc", 500)
     monkeypatch.setattr(trial_log, "TAIL", 40_000)
-    found = trial_log.read(tmp_path, "cc")
+    found = trial_log.read(run, "cc")
     assert found.rounds[0][0] == "500" and found.left_out == 500 - len(found.rounds) > 0
-
-
-def studied(run: Path) -> None:
-    """Give a run an Optuna study of twelve trials, whose score hangs on lr alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = JournalStorage(JournalFileBackend(str(RunFiles(run).study_file)))
-    ranges = {"lr": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
-    values = [{"lr": i / 12, "idle": i * 5 % 12 / 12} for i in range(12)]
-    trials = [create_trial(params=v, distributions=ranges, value=v["lr"]) for v in values]
-    optuna.create_study(storage=storage, study_name="s", direction="maximize").add_trials(trials)
 
 
 def test_a_process_of_its_own_draws_a_report_or_says_why_not(tmp_path: Path) -> None:
     search(tmp_path / "run")
-    studied(tmp_path / "run")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
     artist = drawing.Artist()
     html, seconds = asyncio.run(artist.draw({"a run": tmp_path / "run"}))
-    assert "fANOVA" in html and '"/trial/a%20run?trial=cc"' in html and seconds > 0.1
+    assert "Best so far" in html and '"/trial/a%20run?trial=cc"' in html and seconds > 0.1
     with pytest.raises(UserError, match="broken is not a study folder: run.json is missing or damaged"):
         asyncio.run(artist.draw({"broken": tmp_path / "broken"}))
 
@@ -464,54 +388,38 @@ def test_runs_beside_one_another_tell_what_differs(storage: Path, client: Any) -
 # the command ----------------------------------------------------------------------------------------------------------
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What the command refuses these arguments with."""
-    assert command.main([str(a) for a in arguments]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
-    return said
-
-
-def test_what_cannot_be_watched_is_refused_in_one_line(storage: Path, tmp_path_factory: Any, capsys: Any) -> None:
-    empty = tmp_path_factory.mktemp("empty")
-    assert "holds no run yet; start a search with fedtune search" in refused(capsys, "--storage-path", empty)
-    assert "does not exist yet" in refused(capsys, "--storage-path", empty / "none")
-    assert "has no record of one; " in (said := refused(capsys, storage / "dnoe", "--storage-path", storage))
-    assert "done" in said
-    with server.listen("127.0.0.1", 0, True) as taken:
-        port = taken.getsockname()[1]
-        assert f"127.0.0.1 and {port} are not" in refused(capsys, "--storage-path", storage, "--port", port)
-    assert "192.0.2.77" in refused(capsys, "--storage-path", storage, "--host", "192.0.2.77")
-    for words, why in {
-        ("--port", "70000"): "must be a whole number in 0..65535",
-        ("--port", "x"): "must be a whole number in 0..65535",
-        ("--host", "elsewhere.example"): "must be an IP address, but got 'elsewhere.example'",
-    }.items():
-        with pytest.raises(SystemExit, match="2"):
-            command.main([*words])
-        assert why in (said := capsys.readouterr().err) and said.count("\n") == 1
-
-
 @pytest.mark.parametrize(
-    "token", ["", "short", "with a space in its middle", 'quotes"quotes"quotes', "ümläute-sind-zu-viel"]
+    ("words", "token", "why"),
+    [
+        ("--storage-path {empty}", None, "holds no run yet"),
+        ("--storage-path {empty}/none", None, "does not exist yet"),
+        ("{storage}/dnoe --storage-path {storage}", None, "has no record of one; {storage} has done"),
+        ("--storage-path {storage} --port {taken}", None, "127.0.0.1 and {taken} are not"),
+        ("--storage-path {storage} --host 192.0.2.77", None, "192.0.2.77"),
+        ("--port 70000", None, "must be a whole number in 0..65535"),
+        ("--port x", None, "must be a whole number in 0..65535"),
+        ("--host elsewhere.example", None, "must be an IP address"),
+        *(
+            ("--storage-path {storage}", token, "FEDTUNE_WATCH_TOKEN must have at least 16 characters")
+            for token in ("", "with a space in its middle", 'quotes"quotes"quotes', "ümläute-sind-zu-viel")
+        ),
+    ],
 )
-def test_a_token_of_ones_own_must_be_one(token: str, storage: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setenv("FEDTUNE_WATCH_TOKEN", token)
-    assert "FEDTUNE_WATCH_TOKEN must have at least 16 characters" in refused(capsys, "--storage-path", storage)
-
-
-def test_a_port_that_is_taken_is_replaced_unless_it_was_asked_for() -> None:
+def test_what_cannot_be_watched_is_refused_in_one_line(
+    words: str, token: str | None, why: str, storage: Path, tmp_path_factory: Any, monkeypatch: Any, capsys: Any
+) -> None:
     with server.listen("127.0.0.1", 0, True) as taken:
         port = taken.getsockname()[1]
-        with server.listen("127.0.0.1", port, False) as other:
+        names = {"storage": storage, "empty": tmp_path_factory.mktemp("empty"), "taken": port}
+        if token is not None:
+            monkeypatch.setenv("FEDTUNE_WATCH_TOKEN", token)
+        assert why.format(**names) in refusal(command.main, words.format(**names), capsys)
+        with server.listen("127.0.0.1", port, False) as other:  # replaced unless it was asked for
             assert other.getsockname()[1] not in (0, port)
-        with pytest.raises(UserError, match="must be free"):
-            server.listen("127.0.0.1", port, True)
 
 
 def test_ctrl_c_ends_it_quietly_while_a_report_is_drawn(storage: Path) -> None:
-    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = watching(storage)
     try:
         assert process.stdout and process.stderr
         line = process.stdout.readline()
@@ -535,11 +443,10 @@ def test_ctrl_c_ends_it_quietly_while_a_report_is_drawn(storage: Path) -> None:
 @pytest.mark.long  # it waits for the limits of time
 def test_connections_that_ask_for_nothing_keep_nobody_out_and_are_given_up(storage: Path) -> None:
     """More than the process may open files, and one that sends a letter now and then."""
-    words = [sys.executable, "-m", "fedtune", "watch", "--storage-path", str(storage), "--port", "0"]
     few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
-    alone = os.environ | {"FEDTUNE_FORK": "no"}  # a fork has its server's limit
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(words, preexec_fn=few, env=alone, **pipes)
+    process = watching(
+        storage, preexec_fn=few, env=os.environ | {"FEDTUNE_FORK": "no"}
+    )  # a fork has its server's limit
     try:
         assert process.stdout and process.stderr
         address = process.stdout.readline().split()[-1]
@@ -609,12 +516,7 @@ def test_a_browser_follows_a_search_to_its_end_and_draws_its_figures(storage: Pa
         files.write("finished", **RECORD)
         wait_for(lambda: browser.script("return document.querySelector('.badge').textContent") == "finished")
         assert browser.script("return window.pwned === undefined") and browser.errors() == []
-        added = (
-            "const s = document.createElement('script'); s.textContent = 'window.pwned = 4'; document.body.append(s)"
-        )
-        browser.script(added)
-        assert browser.script("return window.pwned === undefined")
-        assert any("Content Security Policy" in error for error in browser.errors())
+        browser.refuses_scripts()
 
 
 @pytest.mark.long
@@ -624,16 +526,11 @@ def test_no_page_is_wider_than_a_phone(width: int, storage: Path, browser: Brows
     comparison = RunFiles(storage / "both", COMPARISON)
     comparison.write("running", algorithms=["fedproto", "local"], scenario_name="digits-w4")
     search(storage / "both" / "fedproto")
-    phone = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.do("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=phone)
-    try:
-        with served(storage) as base, files.lock():
-            browser.open(f"{base}/?token={TOKEN}", "3 of 3 runs")
-            for path in ("/", f"/run/{files.name}", "/run/both", f"/trial/{files.name}?trial=aa"):
-                browser.open(base + path, "runs")
-                assert browser.script("return document.documentElement.scrollWidth <= innerWidth"), path
-    finally:
-        browser.do("goog/cdp/execute", cmd="Emulation.clearDeviceMetricsOverride", params={})
+    with served(storage) as base, files.lock(), browser.wide(width, 800, width < 500):
+        browser.open(f"{base}/?token={TOKEN}", "3 of 3 runs")
+        for path in ("/", f"/run/{files.name}", "/run/both", f"/trial/{files.name}?trial=aa"):
+            browser.open(base + path, "runs")
+            assert browser.script("return document.documentElement.scrollWidth <= innerWidth"), path
 
 
 @pytest.mark.long

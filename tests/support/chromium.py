@@ -88,6 +88,25 @@ class Browser:
         """What went wrong since last asked."""
         return [entry["message"] for entry in self.do("se/log", type="browser") if entry["level"] == "SEVERE"]
 
+    @contextmanager
+    def wide(self, width: int, height: int = 900, mobile: bool = False) -> Iterator[None]:
+        """The page as on a screen of this size meanwhile."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+        self.do("goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=size)
+        try:
+            yield
+        finally:
+            self.do("goog/cdp/execute", cmd="Emulation.clearDeviceMetricsOverride", params={})
+
+    def refuses_scripts(self) -> None:
+        """The page's policy lets no script run but its own."""
+        added = (
+            "const s = document.createElement('script'); s.textContent = 'window.pwned = 3'; document.body.append(s)"
+        )
+        self.script(added)
+        assert self.script("return window.pwned === undefined")
+        assert any("Content Security Policy" in error for error in self.errors())
+
     def close(self) -> None:
         requests.delete(self.at, timeout=300)
         self.driver.terminate()

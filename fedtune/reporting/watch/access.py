@@ -75,11 +75,9 @@ class Access:
 
     def _is_ours(self, host: str) -> bool:
         """Whether a Host header names this machine: a page elsewhere can make a name of its own lead here."""
+        name = ""
         try:
             name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        try:
             ipaddress.ip_address(name)
         except ValueError:
             return name.rstrip(".") in self._names

@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from fedtune.core.errors import UserError
 from fedtune.core.importing import quick_imports
@@ -85,20 +84,16 @@ def main() -> None:
     """Draw, and answer."""
     os.nice(NICE)
     sys.modules["matplotlib"] = None  # type: ignore[assignment]  # Optuna imports it where it is installed: 28 MB
+    runs = dict(zip(sys.argv[1::2], map(Path, sys.argv[2::2]), strict=True))
     with redirect_stdout(sys.stderr):  # whatever a library prints
-        names, folders = sys.argv[1::2], map(Path, sys.argv[2::2])
-        answer = _answer(dict(zip(names, folders, strict=True)))
+        try:
+            with quick_imports():
+                from fedtune.reporting.watch import together
+            answer = {"html": together.html(runs)}
+        except Exception as error:  # a run in any state; the page says why
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            answer = {"error": kind + " ".join(str(error).split())[:500]}
     print(json.dumps(answer | {"seconds": time.process_time()}))
-
-
-def _answer(runs: Mapping[str, Path]) -> dict[str, Any]:
-    with quick_imports():
-        from fedtune.reporting.watch import together
-    try:
-        return {"html": together.html(runs) if len(runs) > 1 else together.html_of_one(*next(iter(runs.items())))}
-    except Exception as error:  # a run in any state; the page says why
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        return {"error": kind + " ".join(str(error).split())[:500]}
 
 
 if __name__ == "__main__":

@@ -19,24 +19,25 @@ from fedtune.runs.files import COMPARISON, kind_of
 LEFT_OUT = ("folder", "command", "time", "started", "state", "machine")  # what always differs
 
 
-def html_of_one(name: str, run: Path) -> str:
-    """A run's report below its page's top.  UserError for one that cannot be read."""
-    logs = pages.log_links(name, run)
-    return templates.part("drawn", sections.read(run, "run", with_searches=False, logs=logs), time.time())
-
-
 def html(runs: Mapping[str, Path]) -> str:
-    """Several runs beside one another; of a comparison, its searches.  UserError for what cannot be read."""
+    """A run's report; of several, what they found beside one another.  UserError for what cannot be read."""
+    if len(runs) == 1:
+        [(name, run)] = runs.items()
+        part = sections.read(run, "run", with_searches=False, logs=pages.log_links(name, run))
+        return templates.part("drawn", part, time.time())
     by_run = {name: sections.read_findings(run) for name, run in _searches(runs).items()}
     glances = sections.overview({pages.run_address(name): sections.glance(f) for name, f in by_run.items()})
     return templates.part("together", [glances, _configurations(by_run), _settings(by_run)], _figures(by_run))
 
 
 def _searches(runs: Mapping[str, Path]) -> dict[str, Path]:
+    """The runs by name; in place of a comparison, its searches."""
     each: dict[str, Path] = {}
     for name, run in runs.items():
-        inner = history.inner_searches(run) if kind_of(run) == COMPARISON else None
-        each |= {name: run} if inner is None else {f"{name}/{search.name}": search for search in inner}
+        if kind_of(run) == COMPARISON:
+            each |= {f"{name}/{search.name}": search for search in history.inner_searches(run)}
+        else:
+            each[name] = run
     return each
 
 
