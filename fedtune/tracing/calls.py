@@ -53,7 +53,6 @@ class CacheEntry:
         self.tape: Tape | None = None
         self.captures: Captures | None = None  # the code's own constants and numbers, if its tape is another entry's
         self.form: Any = None  # the structure of the code's result
-        self.asks: list[str] = []
 
 
 class _Clock:
@@ -171,7 +170,7 @@ class Calls(ABC, Generic[Result]):
             result = run()
         assert similar.tape
         if similar.tape.fits(recorder, self.flat(result)):
-            entry.tape, entry.form, entry.asks = similar.tape, similar.form, similar.asks
+            entry.tape, entry.form = similar.tape, similar.form
             entry.captures = recorder.captures()
             self._mark_verified(entry)
         elif similar is self._find(self.same_code):
