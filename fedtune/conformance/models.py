@@ -133,7 +133,7 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
     elif repeating.different(first, _trained_scores(s)()):
         what = "a new instance of it gives other scores than the first one gave, for the same seed"
     if what:
-        return Violation("", what, "keep nothing from call to call but in buffers (register_buffer)")
+        return Violation("", what, repeating.KEEP)
     hook = hook_of(s.net())
     return Note(f"{hook} has a hook, which may keep state: clients run one after the other") if hook else None
 

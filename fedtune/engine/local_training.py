@@ -14,7 +14,7 @@ from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_ma
 from fedtune.core.trees import leaves as leaves_of
 from fedtune.engine.batches import BatchPlan, Pool, draw_pool, plan
 from fedtune.engine.between_steps import BetweenSteps, Run
-from fedtune.engine.blame import finding
+from fedtune.engine.blame import located
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
 from fedtune.engine.stacked_step import StackedStep, gradients
 from fedtune.experiment import hooks
@@ -113,8 +113,11 @@ def train(
         draws=draws,
     )
     run = _stack_in_memory if executor == "stack" else _loop
-    with finding(lambda k: _run_alone(job, tensors, down, k), len(todo.steps)):
-        done = certain(lambda: run(job, tensors, down), *draws)
+    done = located(
+        lambda: certain(lambda: run(job, tensors, down), *draws),
+        lambda k: _run_alone(job, tensors, down, k),
+        len(todo.steps),
+    )
     keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
     losses, client = done.losses / done.steps.clamp(min=1), client_with(done.steps) if phase.until else client
     return done._replace(tensors=tensors | keep, losses=losses, client=client)
