@@ -105,8 +105,10 @@ class StackedStep(Calls[Out]):
 
     def _eager_compared(self, batch: Batch) -> Out:
         """A step that is not recorded; now and then the first and the last client's are run alone, too."""
-        if self.is_fedtune or not self._is_due():
-            return self._eager(batch)
+        return self._eager(batch) if self.is_fedtune or not self._is_due() else self.compared_alone(batch)
+
+    def compared_alone(self, batch: Batch) -> Out:
+        """The step, not recorded; UserError unless it is that of the first and of the last client alone."""
         before = self.draws.position()
         copies = {k: tree_map(lambda t: t.detach().clone(), take(self.clients, k)) for k in {0, len(batch.y) - 1}}
         out = self._eager(batch)
@@ -134,8 +136,8 @@ class StackedStep(Calls[Out]):
         for one, all_of in zip(alone, [stacked[0], *stacked[2]], strict=True):
             if one is not None and all_of is not None and _apart(all_of[client], one):
                 raise UserError(
-                    "client code must give the same numbers stacked as alone, but in the course of training a "
-                    "client's loss or gradient became another one; give --executor loop: one client after the other"
+                    "client code must give the same numbers stacked as alone, but a client's loss or gradient became "
+                    "another one; give --executor loop: one client after the other"
                 )
 
 
