@@ -89,7 +89,8 @@ class Calls(ABC, Generic[Result]):
             if reason:
                 reasons[reason] = None
         self.reasons = reasons
-        self.is_fedtune = is_known(purity.unwrapped(code).__module__) and purity.layers_of(net).is_fedtune
+        classes = (purity.unwrapped(code), *map(type, net.modules()))
+        self.is_fedtune = all(is_known(of.__module__) for of in classes)
         self.modes = (torch.get_default_dtype(), *(part.training for part in net.children()))
         self.entries = {} if self.code is None else _of_form(net)
         self.same_code: Key | None = None  # the key of this code with any bound arguments

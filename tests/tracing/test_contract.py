@@ -192,7 +192,6 @@ def test_check_compares_recorded_steps_with_the_code(tmp_path: Path) -> None:
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "a counter": lambda: with_(nn.Linear(2, 2), calls=iter([1])),
     "a forward of its own": lambda: with_(nn.Linear(2, 2), forward=lambda x: x),
     "a class of its own": lambda: type("Mine", (nn.Linear,), {})(2, 2),
     "a function of its own": lambda: nn.TransformerEncoderLayer(4, 1, activation=lambda x: x),
