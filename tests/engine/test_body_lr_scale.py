@@ -75,12 +75,6 @@ def test_the_body_learns_at_its_pace_as_torch_does_it(executor: str, config: dic
             assert_close(done.tensors[n_][k], t, **TIGHT)
 
 
-def test_a_pace_of_one_changes_nothing_bit_for_bit() -> None:
-    plain, paced = simulate("fedavg", BATCHNORM, DATA), simulate("fedavg", BATCHNORM, DATA, body_lr_scale=1.0)
-    assert play(plain, 2) == play(paced, 2)
-    assert_same_numbers(numbers(plain.state), numbers(paced.state))
-
-
 @pytest.mark.parametrize("name", every())
 def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) -> None:
     scenario, config = BATCHNORM.override(participation=0.7), EARLY.get(name, {}) | {"body_lr_scale": 0.0}
@@ -93,14 +87,6 @@ def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) ->
     after = numbers(sims[0].state)
     assert_same_numbers({n: after[n] for n in before}, before)
     assert all(is_shared(t) for n, t in sims[0].state.groups[0].tensors.items() if n.startswith("body."))
-
-
-def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
-    sim = simulate("fedavg", BATCHNORM, DATA, body_lr_scale=0.0)
-    head = sum(t.numel() for t in sim.state.server["shared"].values())
-    assert set(sim.state.server["shared"]) == {"head.weight", "head.bias"}
-    (row,) = play(sim, 1)
-    assert (row["down_floats"], row["up_floats"], row["up_ints"]) == (3 * head, 3 * head, 3)
 
 
 def test_the_head_of_a_frozen_body_is_trained_as_logistic_regression_on_its_features() -> None:

@@ -211,12 +211,6 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     assert len(seen) == 1 and draws.is_random is False
 
 
-def test_every_sampler_has_the_name_of_an_operation_of_pytorch() -> None:
-    for name in served._SAMPLERS:
-        names = [name, f"{name}_"]
-        assert any(hasattr(torch.ops.aten, n) for n in names)
-
-
 @dataclass(frozen=True)
 class Fussy(Algorithm):
     """Brings a generator of its own."""
