@@ -157,7 +157,17 @@ class Calls(ABC, Generic[Result]):
             return run()
         if entry.tape:
             return self.compare(entry, run, fixed, fresh)
-        return self._record_new(entry, run, fixed, fresh, moving)
+        with (recorder := OperationRecorder([*fixed, *fresh])):
+            result = run()
+        try:
+            entry.tape = Tape(
+                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
+            )
+        except Untraceable as error:
+            entry.untraceable = True
+            self.reasons[str(error)] = None
+        self.remember_form(entry, result)
+        return result
 
     def record_again(
         self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
@@ -187,26 +197,6 @@ class Calls(ABC, Generic[Result]):
         for key in (self.same_code, self.same_method):
             if key:
                 self._remember(key, entry)
-
-    def _record_new(
-        self,
-        entry: CacheEntry,
-        run: Callable[[], Result],
-        fixed: list[Tensor],
-        fresh: list[Tensor],
-        moving: Sequence[int],
-    ) -> Result:
-        with (recorder := OperationRecorder([*fixed, *fresh])):
-            result = run()
-        try:
-            entry.tape = Tape(
-                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
-            )
-        except Untraceable as error:
-            entry.untraceable = True
-            self.reasons[str(error)] = None
-        self.remember_form(entry, result)
-        return result
 
     def compare(self, entry: CacheEntry, run: Callable[[], Result], fixed: list[Tensor], fresh: list[Tensor]) -> Result:
         """Run the code and its recording, and return the code's results; Impure if they differ.
