@@ -149,11 +149,6 @@ def test_a_model_that_no_rule_knows_is_timed_once_for_all_seeds(
     assert f"executor {best} for user_nets.py:heavy: {ratio} times as fast" in capsys.readouterr().err
 
 
-def test_what_is_timed_takes_ten_clients_and_real_rounds() -> None:
-    experiment = Experiment(algorithm="fedavg", scenario=DIGITS.override(model=own_net("heavy"), clients=12))
-    assert settled(experiment, {}, random_federation([5] * 12)).executor in ("stack", "loop")
-
-
 def test_a_round_that_is_timed_is_replayed_as_those_of_a_run_are() -> None:
     experiment = Experiment(algorithm="fedavg", scenario=DIGITS.override(model=own_net("heavy"), clients=3))
     data = random_federation([20] * 3)
@@ -231,16 +226,6 @@ def test_an_algorithm_that_changes_itself_is_looped_and_refused_as_pure(
     with pytest.raises(
         UserError, match="algorithm Own says pure = True, but gives .* another value when a round runs again"
     ):
-        settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
-
-
-def test_code_that_gives_other_numbers_when_it_runs_again_is_refused(tmp_path: Path) -> None:
-    """Here by a count in a module that nobody looks at; so does code that reads the time."""
-    own(tmp_path, "counted() * m['head.bias'].sum()")
-    more = "import math\ndef counted():\n    math.calls = getattr(math, 'calls', 0) + 1\n    return math.calls\n"
-    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + more)
-    name = user_files.take(str(tmp_path / "own.py"))[0]
-    with pytest.raises(UserError, match="when they run again, the algorithm gives .* another value; keep"):
         settled(Experiment(algorithm=name, scenario=SMALL), {}, DATA)
 
 

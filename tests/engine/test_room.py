@@ -59,11 +59,6 @@ def test_every_setting_can_be_partitioned_as_it_says(name: str) -> None:
             assert set(held["v"][own]) == {s.val_shots} and set(held["e"][own]) == {s.test_shots}
 
 
-def test_sixty_test_rows_a_class_do_not_go_round_at_eight_classes_a_client() -> None:
-    with pytest.raises(UserError, match="test rows and has 1000"):
-        partitioning.partition(of_shape("fashion-mnist"), find("gfpl-fmnist-few-w8").override(test_shots=60), 0)
-
-
 def test_keep_classes_leaves_out_what_comes_after() -> None:
     data = datasets.load("digits")
     f = partitioning.partition(data, Scenario(skip_classes=2, keep_classes=3, ways=3, clients=5, partition="iid"), 0)
