@@ -65,9 +65,7 @@ class ModelSubject:
         """Run the model's code and return its result; RunFailed if it raises."""
         try:
             return run()
-        except BaseException as error:
-            if not isinstance(error, Exception) and not user_errors.theirs(error):
-                raise
+        except Exception as error:
             kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
             what = kind + one_line(user_errors.text(error))[:300]
             raise RunFailed(Violation(_place(error), what, hints.of_error(error)), error) from error
