@@ -60,7 +60,8 @@ class Tape:
         self._results = [None if t is None else recorder.slot(t) for t in results]
         self._constants, self._numbers = recorder.constants, len(recorder.numbers)
         self._find_views()
-        self._writes = {self._root[s] for line in self._lines for s in line.writes}
+        self._copyless_lines = [line for i, line in enumerate(self._lines) if not self._is_spare_copy(i, line)]
+        self._writes = {self._root[s] for line in self._copyless_lines for s in line.writes}
         if any(s in self._constants or fixed <= s < self._inputs for s in self._writes):
             raise Untraceable("it writes into a tensor that is neither given nor its own")
         self._moving = self._writes | set(moving)
@@ -69,7 +70,7 @@ class Tape:
         self.captures = recorder.captures()
         self.cost = 0.0  # seconds of the last comparison with the code
         self.replays, self.next_check = 0, 1  # replays so far, and the replay that is compared with the code
-        del self._tensors
+        del self._tensors, self._copyless_lines
 
     def bind(self, fixed: Sequence[Tensor], captures: Captures | None = None) -> Replay:
         """A replay on these fixed tensors, as a function of the fresh ones; given: the constants to use."""
@@ -118,6 +119,28 @@ class Tape:
         equal_order = self._tensors[operand].stride() == self._tensors[out].stride()
         return operand if equal_order and self._tensors[operand].dtype == self._tensors[out].dtype else None
 
+    def _is_spare_copy(self, number: int, line: Line) -> bool:
+        """Whether a line only copies a tensor into a result, so that the tensor itself can be the result.
+
+        The tensor must not be held or changed elsewhere.  Autograd copies a gradient that something else refers to, as
+        the recorder does.
+        """
+        if line.func is not _ATEN.copy_.default or not isinstance(line.args[1], Slot):
+            return False
+        to, source = line.args[0].number, line.args[1].number
+        roots = [self._root[s] for s in self._results if s is not None]
+        written = [self._memory(s) for other in self._lines for s in other.writes]
+        later = [self._memory(s) for other in self._lines[number + 1 :] for s in other.writes]
+        own = self._root[source] >= self._inputs and self._root[source] not in (*self._constants, *roots)
+        views = [s for s, root in enumerate(self._root) if root == to]
+        a, b = ((t.dtype, t.shape, t.stride()) for t in (self._tensors[to], self._tensors[source]))
+        sole = roots.count(to) == 1 and written.count(self._memory(to)) == 1 and self._memory(source) not in later
+        if a != b or not own or not sole or any(self._equal[s] != to for s in views):
+            return False
+        for s in views:
+            self._root[s], self._equal[s] = self._root[source], self._equal[source]
+        return True
+
     def _metadata(self, slot: int) -> tuple[Any, ...]:
         t = self._tensors[slot]
         if t.is_conj() or t.is_neg():
@@ -146,7 +169,7 @@ class Tape:
         """The lines whose results are needed, in order."""
         needed_slots = {self._equal[s] for s in self._results if s is not None}
         lines = []
-        for line in reversed(self._lines):
+        for line in reversed(self._copyless_lines):
             if line.writes or any(self._equal[s] == s and s in needed_slots for s in line.made):
                 needed_slots.update(self._reads(line))
                 lines.append(line)
