@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedtune import tracing
 from fedtune.conformance.cases import CheckedScenario
 from fedtune.conformance.check import Note, RunFailed, Violation, check
@@ -19,6 +17,7 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.hyper import Hyperparameter, hyperparameters
 from fedtune.core.trees import Executor
 from fedtune.engine import stacked_step
+from fedtune.engine.simulation import STATE
 from fedtune.user_code import sources
 
 HALVES, SHUFFLED = ((0, 1, 2), (3, 4)), ((1, 4), (0, 3), (2,))
@@ -162,10 +161,8 @@ def _resumed_difference(
     """What differs in a fresh run that continues from another's checkpoint; "" if nothing."""
     sim = s.begin(case, config=config)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "state.pt"
-        file.write_bytes(whole.saved[cut - 1])
+        (Path(folder) / STATE).write_bytes(whole.saved[cut - 1])
         try:
-            torch.load(file, weights_only=True)
             sim.load(Path(folder))
         except Exception as error:
             text = " ".join(str(error).split())

@@ -15,11 +15,6 @@ _HINTS = (
         r"dynamic|nonzero|masked_select|boolean mask|bool.*index",
         "use a mask with torch.where instead of boolean indexing, nonzero or unique: shapes must not depend on values",
     ),
-    (
-        r"random operation",
-        "declare the random numbers as `noise=` of the phase, or in `upload_noise`, and take them "
-        "from batch.eps or data.eps",
-    ),
     (r"inplace|in-place", "write a new tensor (a + b) instead of changing one (a += b, a.add_(b))"),
     (
         r"same dtype|expected .*scalar type|found dtype|Double|two devices|same device",
@@ -31,7 +26,6 @@ _HINTS = (
         "keep logarithms and divisions away from 0 (clamp(min=1e-12)), or lower the default learning rates and weights",
     ),
     (r"positional argument", "give the method the arguments that docs/reference/hooks.md lists"),
-    (r"\S must give ", "docs/reference/hooks.md shows what every method returns"),
     (r"KeyError", "an entry of `sends` must be made by `init`, and what `aggregate` reads must be sent by `upload`"),
 )
 

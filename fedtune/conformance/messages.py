@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import reduce
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ import torch
 from fedtune.conformance.check import Note, Violation, check
 from fedtune.conformance.running import overrides
 from fedtune.conformance.subject import Subject, WatchedRun, differences, in_words
-from fedtune.core.trees import Ragged, named
+from fedtune.core.metrics import communication
+from fedtune.core.trees import NOTHING, Size, named, size
 from fedtune.engine import engine
 from fedtune.experiment.algorithm import Phase, part_of
 from fedtune.user_code import sources
@@ -68,30 +69,16 @@ def counted_bytes(s: Subject) -> Violation | Note | None:
     run, total = s.run(s.cases.holders, ROUNDS, "loop"), 0
     place = sources.of_hook(s.cls, "report") if overrides(s.cls, "report") else ""
     for row in run.rows[:ROUNDS]:
-        sent: dict[str, float] = {}
-        for way, exchanges in (("down", run.tape.down), ("up", run.tape.up)):
-            sizes = [counted(m.content) for m in exchanges if m.t == row["round"]]
-            counts = list(map(sum, zip((0, 0, 0), *sizes, strict=True)))
-            sent |= {f"{way}_{name}": n for name, n in zip(("floats", "ints", "bytes"), counts, strict=True)}
-            total += counts[-1]
-        for name, n in (sent | {"comm_mb": total / 1e6}).items():
+        up, down = (
+            reduce(Size.plus, (size(m.content) for m in exchanges if m.t == row["round"]), NOTHING)
+            for exchanges in (run.tape.up, run.tape.down)
+        )
+        total += up.bytes + down.bytes
+        for name, n in communication(up, down, total).items():
             if row[name] != n:
                 what = f"round {row['round']} says {name} {row[name]}, but {n} were sent"
                 return Violation(place, what, "do not return communication metrics from `report`")
     return None
-
-
-def counted(message: Any) -> tuple[int, int, int]:
-    """Floats, integers and bytes of a message, entry by entry and client by client."""
-    if isinstance(message, dict | tuple) and not isinstance(message, Ragged):
-        parts = [counted(m) for m in (message.values() if isinstance(message, dict) else message)]
-        return tuple(map(sum, zip((0, 0, 0), *parts, strict=True)))  # type: ignore[return-value]
-    values, size = message, 0
-    if isinstance(message, Ragged):  # a bit for each value says whether it is there
-        values = message.values[message.present]
-        size = len(message.present) * math.ceil(message.present[0].numel() / 8)
-    size += values.numel() * values.element_size()
-    return (values.numel(), 0, size) if values.is_floating_point() else (0, values.numel(), size)
 
 
 @check(

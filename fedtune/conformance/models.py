@@ -19,9 +19,10 @@ from fedtune.core.draws import Draws
 from fedtune.core.errors import UserError
 from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
-from fedtune.core.trees import Executor, take
+from fedtune.core.trees import to_all
 from fedtune.engine import repeating
-from fedtune.experiment.algorithm import Model
+from fedtune.engine.stacked_step import StackedStep
+from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.experiment import dtype_of, shape_of
 from fedtune.experiment.scenario import Scenario
 from fedtune.nn import architectures
@@ -64,9 +65,7 @@ class ModelSubject:
         """Run the model's code and return its result; RunFailed if it raises."""
         try:
             return run()
-        except BaseException as error:
-            if not isinstance(error, Exception) and not user_errors.theirs(error):
-                raise
+        except Exception as error:
             kind = "" if isinstance(error, UserError) else f"{user_errors.kind(error)}: "
             what = kind + one_line(user_errors.text(error))[:300]
             raise RunFailed(Violation(_place(error), what, hints.of_error(error)), error) from error
@@ -133,7 +132,7 @@ def own_state(s: ModelSubject) -> Violation | Note | None:
     elif repeating.different(first, _trained_scores(s)()):
         what = "a new instance of it gives other scores than the first one gave, for the same seed"
     if what:
-        return Violation("", what, "keep nothing from call to call but in buffers (register_buffer)")
+        return Violation("", what, repeating.KEEP)
     hook = hook_of(s.net())
     return Note(f"{hook} has a hook, which may keep state: clients run one after the other") if hook else None
 
@@ -202,22 +201,25 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     nets, x = [s.net(k) for k in range(CLIENTS)], s.rows()
     states = [dict(net.state_dict()) for net in nets]
     stacked = {n: torch.stack([state[n] for state in states]) for n in states[0]}
+    batch = to_all(Batch(x, s.labels(), {}), CLIENTS)
     try:
-        stack = vmap(lambda tensors, rows: s.scores(nets[0], rows, tensors))(stacked, x.expand(CLIENTS, *x.shape))
-        gradients = _gradients(s, nets[0], stacked, x, "stack")
+        stack = vmap(lambda tensors, rows: s.scores(nets[0], rows, tensors))(stacked, batch.x)
+        step = StackedStep(nets[0].train(), _pure_loss, Draws())
+        step.draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
+        leaves = {n: stacked[n].clone().requires_grad_() for n, _ in nets[0].named_parameters()}
+        step.turn_to({n: t.clone() for n, t in stacked.items()} | leaves, [*leaves.values()], {})
+        step.compared_alone(batch, apart=1e-3)
+    except UserError as error:
+        return Note(str(error))
     except Exception as error:
         place, text = _place(error), one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")
-    single = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
+    single = torch.stack([s.call(partial(s.scores, net.eval(), x)) for net in nets])
     if not torch.allclose(stack, single, rtol=1e-3, atol=1e-4):
         what = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
         return Violation("", what, "make no number depend on how many clients there are, or on memory order")
-    for name, reference in s.call(partial(_gradients, s, nets[0], stacked, x, "loop")).items():
-        if (gap := (gradients[name] - reference).abs().max()) > 1e-3 * reference.abs().max() + 1e-5:
-            what = f"stacked, the gradient of {name} differs by {gap:.2g} from each model's alone"
-            return Note(f"{what}: clients run one after the other")
     s.stacks = True
-    reason = tracing.why_eager(pure_loss, nets[0])
+    reason = tracing.why_eager(_pure_loss, nets[0])
     return Note(f"runs eagerly, as {reason}") if reason else None
 
 
@@ -229,37 +231,9 @@ def statistics(s: ModelSubject) -> Violation | Note | None:
     return Note(f"{', '.join(sorted(norm))}: {how}") if norm else None
 
 
-def pure_loss(m: Model, *_: object) -> None:
-    """A plain loss, so that only the model can cause an error."""
-
-
-def _gradients(
-    s: ModelSubject, net: Net, stacked: dict[str, Tensor], x: Tensor, executor: Executor
-) -> dict[str, Tensor]:
-    """The gradients of a backward pass of each client in training mode, with what the model draws from its stream."""
-    draws = Draws()
-    draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
-
-    def loss(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
-        return cross_entropy(s.scores(net, rows, tensors), s.labels())
-
-    def gradients(tensors: dict[str, Tensor], client: int | None = None) -> dict[str, Tensor]:
-        leaves = {n: tensors[n].clone().requires_grad_() for n, _ in net.named_parameters()}
-        inputs = {n: t.clone() for n, t in tensors.items()} | leaves
-        if client is None:
-            draws.stacked(loss, CLIENTS, inputs, x.expand(CLIENTS, *x.shape)).sum().backward()
-        else:
-            draws.alone(loss, client, inputs, x).sum().backward()
-        return {n: torch.zeros_like(t) if t.grad is None else t.grad.to_dense() for n, t in leaves.items()}
-
-    net.train()
-    try:
-        if executor == "stack":
-            return gradients(stacked)
-        per_client = [gradients(take(stacked, k), k) for k in range(CLIENTS)]
-        return {n: torch.stack([of_one[n] for of_one in per_client]) for n in per_client[0]}
-    finally:
-        net.eval()
+def _pure_loss(m: Model, batch: Batch, received: object) -> Tensor:
+    """The cross-entropy, so that only the model can cause an error."""
+    return cross_entropy(m.head(m.body(batch.x)), batch.y)
 
 
 def _place(error: BaseException) -> str:

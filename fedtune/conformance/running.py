@@ -15,11 +15,11 @@ from fedtune.conformance.subject import Subject, WatchedRun, differences, in_wor
 from fedtune.conformance.watching import move_streams
 from fedtune.core.trees import Executor, take
 from fedtune.engine import engine, repeating
+from fedtune.engine.repeating import KEEP
 from fedtune.experiment.algorithm import Algorithm, Model
 from fedtune.user_code import sources
 
 FEW, MANY = 3, 40  # how often a round of several clients, and of a single one, runs again
-KEEP = "store what changes in the server's entries (`init`, `aggregate`) or a client's (`keep`, `remember`)"
 
 
 @check("runs", "three rounds run without an error, one client after the other")

@@ -29,12 +29,13 @@ class Message(NamedTuple):
 class MessageLog:
     """The messages of a run, and what its methods changed in place."""
 
-    def __init__(self, buffers: frozenset[str] = frozenset()) -> None:
-        """buffers: the model's tensors that training may change in place, BatchNorm's statistics."""
+    def __init__(self) -> None:
+        """No messages yet."""
         self.down: list[Message] = []
         self.up: list[Message] = []
         self.changes: list[tuple[str, str]] = []  # a method and the argument that it changed
-        self.buffers, self.depth, self.training = buffers, 0, False
+        self.buffers: frozenset[str] = frozenset()  # tensors that training may change in place: BatchNorm's statistics
+        self.depth, self.training = 0, False
         self.in_place = False  # whether to look for changes: not under vmap, whose tensors have no versions
 
     def call(self, hook: str, method: Callable[..., Any], args: tuple[Any, ...], train: bool = False) -> Any:

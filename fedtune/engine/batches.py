@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
-from fedtune.core.trees import Executor, Tree, for_each_client, take, tree_map
-from fedtune.engine.blame import finding
+from fedtune.core.trees import Executor, Tree, tree_map
+from fedtune.engine.blame import each_client
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Data, Phase, draw
 from fedtune.experiment.scenario import Scenario
@@ -107,9 +107,7 @@ def draw_pool(
 
     def run() -> Data:
         draws.begin(streams_of(streams, f"pool draws {number}"))
-        with finding(lambda k: draws.alone(rows_of, k, take(down, k), take(eps, k)), len(streams)):
-            made: Data = for_each_client(rows_of, executor, down, eps, draws=draws)
-        return made
+        return each_client(rows_of, executor, down, eps, draws=draws)
 
     with torch.no_grad():
         data = certain(run, draws)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fedtune.core.draws import CannotRepeat
+from fedtune.core.draws import CannotRepeat, Draws
 from fedtune.core.errors import Diverged, UserError
+from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take
 from fedtune.data.federation import Federation
 from fedtune.tracing import Impure
 
 # errors not caused by a client or a line: diverged training, a full memory or disk, and errors already reported
 PASSING = (UserError, Diverged, CannotRepeat, Impure, torch.OutOfMemoryError, MemoryError, OSError)
-
-Alone = Callable[[int], object]  # runs client code for the client at this place
+Result = TypeVar("Result")
 
 
 class OfClient(Exception):
@@ -28,31 +28,40 @@ class OfClient(Exception):
         super().__init__(client)
         self.client = client
 
-    def taken(self) -> Exception:
-        """The original error, to be reported instead of this one."""
-        cause, self.__cause__ = self.__cause__, None
-        assert isinstance(cause, Exception)
-        return cause
-
     def who(self, f: Federation, clients: int) -> str:
         """The client in words, ` (owner clinic-07)`.  clients: number per run, if several runs are stacked."""
         return "" if self.client is None else f" ({f.who(self.client if f.owners else self.client % clients)})"
 
 
-@contextmanager
-def finding(alone: Alone, clients: int) -> Iterator[None]:
-    """While code runs for several clients: turn an error into the `OfClient` of the first client whose code fails
-    alone.
+def located(run: Callable[[], Result], alone: Callable[[int], object], clients: int) -> Result:
+    """Run code for several clients.  An error becomes the `OfClient` of the first whose code, `alone`, fails as well.
 
     If none does, or it cannot be determined, the error is unchanged.
     """
     try:
-        yield
+        return run()
+    except (OfClient, *PASSING):
+        raise
     except Exception as error:  # whatever client code raises
-        found = _located(error, alone, clients)
-        if found is error:
+        if "CUDA error" in str(error):  # after it nothing runs on the GPU
             raise
-        raise found from found.__cause__
+        stacked = error
+    for k in range(clients):  # not within `except`: Python would take the error there for a cause of these
+        if own := _raised(alone, k):
+            if isinstance(own, PASSING):
+                raise own
+            all_fail = any(_raised(alone, i) for i in {0, clients - 1} - {k})
+            raise OfClient(None if all_fail else k) from own
+    raise stacked
+
+
+def each_client(fn: Callable[..., Tree], executor: Executor, *trees: Tree, draws: Draws) -> Tree:
+    """`for_each_client` for client code, with its error `located`."""
+
+    def alone(k: int) -> Tree:
+        return draws.alone(fn, k, *(take(tree, k) for tree in trees))
+
+    return located(lambda: for_each_client(fn, executor, *trees, draws=draws), alone, len(leaves(trees)[0]))
 
 
 @contextmanager
@@ -65,28 +74,9 @@ def among(clients: Tensor) -> Iterator[None]:
         raise
 
 
-def _located(error: Exception, alone: Alone, clients: int) -> Exception:
-    if isinstance(error, (OfClient, *PASSING)) or "CUDA error" in str(error):  # after it nothing runs on the GPU
-        return error
-    for k in range(clients):
-        if own := _raised(alone, k):
-            if isinstance(own, PASSING):
-                return own
-            found = OfClient(None if any(_raised(alone, i) for i in {0, clients - 1} - {k}) else k)
-            found.__cause__ = own
-            return found
-    return error
-
-
-def _raised(alone: Alone, client: int) -> Exception | None:
-    stacked = sys.exc_info()[1]  # which is being handled: Python would take it for a cause of this one
+def _raised(alone: Callable[[int], object], client: int) -> Exception | None:
     try:
         alone(client)
     except Exception as error:  # whatever client code raises
-        at: BaseException | None = error
-        while at and at.__context__ is not stacked:
-            at = at.__context__
-        if at:
-            at.__context__ = None
         return error
     return None

@@ -21,7 +21,7 @@ from fedtune.engine.blame import PASSING, OfClient
 from fedtune.engine.state import Group, RunSetup
 from fedtune.nn import catalogue
 from fedtune.nn.net import layer_of, rule_of
-from fedtune.tracing import SWITCH, Impure
+from fedtune.tracing import Impure
 from fedtune.user_code import sources, user_errors
 
 # PyTorch's message for code that vmap cannot run -> what the code does
@@ -40,7 +40,6 @@ REASONS = {
     "backward() called": "calls backward (torch.func.grad would do)",
 }
 _NO_RULE = ("Batching rule not implemented for aten::", "we do not yet support aten::")
-_SIGNS = ("vmap", "functorch", "Batching rule", "BatchedTensor")
 
 
 class Unstackable(UserError):
@@ -74,38 +73,24 @@ def running(s: RunSetup, g: Group, t: int) -> Iterator[None]:
     except CannotRepeat as error:
         raise UserError(_REPEATABLE.format(place(error), error)) from error
     except Impure:
-        raise OtherNumbers(_impure(s, t)) from None
+        raise OtherNumbers(
+            f"recorded steps of {_names(s)} gave other numbers than their code in round {t}; code that says that it is "
+            "pure must depend on its arguments and fields alone and change nothing (docs/reference/hooks.md)"
+        ) from None
     except PASSING:
         raise
     except OfClient as error:
-        cause, who = error.taken(), error.who(s.federation, s.task.clients)
+        cause, who = error.__cause__, error.who(s.federation, s.task.clients)
     except Exception as error:
         cause, who = error, ""
-        if g.executor == "stack" and (why := reason(error, certain=_is_own(s))):  # none of them fails alone
-            raise Unstackable(place(error), why) from error
+        if g.executor == "stack" and _is_own(s):  # none of them fails alone
+            raise Unstackable(place(error), reason(error)) from error
     else:
         return
+    assert isinstance(cause, Exception)
     if told := _told(cause, s, g):
         raise user_errors.UserCodeError(told + who, user_errors.theirs_on(cause)) from cause
     raise cause
-
-
-def _impure(s: RunSetup, t: int) -> str:
-    """The message for recorded steps that computed something else than the code."""
-    algorithm = type(s.algorithm)
-    own = [m for m in s.task.models if catalogue.is_own(m)]
-    if is_known(algorithm.__module__) and not own:
-        return (
-            f"recorded steps of {algorithm.__name__} on {', '.join(s.task.models)} gave other numbers than its code in "
-            f"round {t}; this is a bug in fedtune, and {SWITCH}=1 trains without recorded steps"
-        )
-    said = [] if is_known(algorithm.__module__) else [f"algorithm {algorithm.__name__} says pure = True"]
-    said += [f"model {m} is taken as pure" for m in own]
-    return (
-        f"{' and '.join(said)}, but in round {t} its code gave other numbers than when it was recorded; it must "
-        "depend on its arguments and fields alone and change nothing, or not say that it is pure "
-        "(docs/reference/hooks.md)"
-    )
 
 
 @contextmanager
@@ -118,15 +103,11 @@ def _repeatable(s: RunSetup, g: Group) -> Iterator[None]:
     try:
         yield
     finally:  # a draw explains other errors
-        _require_no_draws(s, g, before.moved(Streams.now()))
-
-
-def _require_no_draws(s: RunSetup, g: Group, moved: list[str]) -> None:
-    for stream, whose, pattern in _STREAMS:
-        if stream in moved:
+        moved = before.moved(Streams.now())
+        for whose, pattern in (found for stream, *found in _STREAMS if stream in moved):
             classes = dict.fromkeys([type(s.algorithm), *map(type, g.net.modules())])
-            found = (sources.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
-            where = next(filter(None, found), "") or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
+            lines = (sources.of_word(cls, pattern) for cls in classes if not is_known(cls.__module__))
+            where = next(filter(None, lines), "") or _names(s)
             raise UserError(_REPEATABLE.format(where, f"it draws from {whose} global random numbers"))
 
 
@@ -141,10 +122,14 @@ def _told(error: Exception, s: RunSetup, g: Group) -> str:
     layer, line = layer_of(error, g.net), user_errors.place(error)
     if not (layer or line or _is_own(s)):
         return ""
-    where = ", ".join(filter(None, [line, layer])) or f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
+    where = ", ".join(filter(None, [line, layer])) or _names(s)
     rule = rule_of(error, g.net)
     kind = one_line(user_errors.kind(error))
     return f"{rule}; {where}" if rule else f"{where}: {kind}: {one_line(user_errors.text(error))}"
+
+
+def _names(s: RunSetup) -> str:
+    return f"{type(s.algorithm).__name__} on {', '.join(s.task.models)}"
 
 
 def _is_own(s: RunSetup) -> bool:
@@ -171,17 +156,15 @@ def _stackable_operations() -> Iterator[None]:
         warn(True)
 
 
-def reason(error: Exception, certain: bool = False) -> str:
-    """What client code does that vmap cannot run; "" if the error may be another.  certain: it is about vmap."""
+def reason(error: Exception) -> str:
+    """What client code does that vmap cannot run."""
     text = user_errors.text(error)
-    for sign, why in REASONS.items():
-        if sign in text:
-            return why
+    if why := next((why for sign, why in REASONS.items() if sign in text), ""):
+        return why
     for sign in _NO_RULE:
         if sign in text:
             return f"calls {text.split(sign)[1].split()[0].split('.')[0]}, which vmap has no rule for"
-    first = text.splitlines()[0].split(". ")[0] if text else user_errors.kind(error)
-    return f"raises {user_errors.kind(error)}: {first}" if certain or any(sign in text for sign in _SIGNS) else ""
+    return ": ".join(filter(None, [f"raises {user_errors.kind(error)}", *text.splitlines()[:1]]))
 
 
 def place(error: BaseException) -> str:
@@ -196,9 +179,4 @@ def place(error: BaseException) -> str:
     return f"the model's {type(modules[-1]).__name__}" if modules else "some place"
 
 
-_NOT_THEIRS = (
-    str(Path(torch.__file__).parent),
-    str(FOLDER),
-    sysconfig.get_paths()["stdlib"],
-    "<",
-)
+_NOT_THEIRS = (str(Path(torch.__file__).parent), str(FOLDER), sysconfig.get_paths()["stdlib"], "<")

@@ -14,9 +14,9 @@ from fedtune.core.trees import Executor, Tree, join, take, take_cheaply, tree_ma
 from fedtune.core.trees import leaves as leaves_of
 from fedtune.engine.batches import BatchPlan, Pool, draw_pool, plan
 from fedtune.engine.between_steps import BetweenSteps, Run
-from fedtune.engine.blame import finding
+from fedtune.engine.blame import located
 from fedtune.engine.optimizers import Optimizers, path, rate, trained_names
-from fedtune.engine.stacked_step import gradients, steps_of
+from fedtune.engine.stacked_step import StackedStep, gradients
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Client, Model, Phase, part_of, parts
 from fedtune.experiment.scenario import Scenario
@@ -113,8 +113,11 @@ def train(
         draws=draws,
     )
     run = _stack_in_memory if executor == "stack" else _loop
-    with finding(lambda k: _run_alone(job, tensors, down, k), len(todo.steps)):
-        done = certain(lambda: run(job, tensors, down), *draws)
+    done = located(
+        lambda: certain(lambda: run(job, tensors, down), *draws),
+        lambda k: _run_alone(job, tensors, down, k),
+        len(todo.steps),
+    )
     keep = {n: t for n, t in done.tensors.items() if phase.begin or part_of(n) in trained}
     losses, client = done.losses / done.steps.clamp(min=1), client_with(done.steps) if phase.until else client
     return done._replace(tensors=tensors | keep, losses=losses, client=client)
@@ -146,16 +149,16 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Phase
     tally: dict[str, Tree] = {}
     first, again_draws, *setter_draws = job.begin(order)
     between = _between(job, todo.ends[order_index], partial(_all_of, setter_draws)).begin(mine, down, clients.kept)
-    asks: list[str] = []  # client scalars that client code used in the first step; only these are passed on
     moving, active, convolves = trained_names(net, job.trained), 0, has_convolutions(net)
     optimizers: Optimizers | None = None
-    run, run_again = steps_of(net, phase, (first, again_draws), asks)
+    run = StackedStep(net, phase.loss, first)
+    run_again = StackedStep(net, phase.after.loss, again_draws) if phase.after else None
     for s in range(steps[0]):
         count = sum(n > s for n in steps)
         if count != active:
             active, active_slice = count, slice(count)
             mine |= stacked_weights(net, mine, count, job.work.batch)
-            live, received, (kept, *scalars) = (take(t, active_slice) for t in (mine, down, clients))  # views
+            live, received, client = (take(t, active_slice) for t in (mine, down, clients))  # views
             leaves = [live[n].detach().requires_grad_() for n in moving]
             live |= dict(zip(moving, leaves, strict=True))
             if optimizers:
@@ -168,17 +171,16 @@ def _stack(job: Job, tensors: dict[str, Tensor], down: dict[str, Tree]) -> Phase
         index = rows[s, :active]
         images = x[index]  # [k, B, …]
         noise = {n: e[:active, s] for n, e in eps.items()}
-        client_values = (kept, *scalars) if s == 0 or asks else (kept,) if kept else ()
-        step = (stacked_layout(images) if convolves else images, y[index], noise, *client_values)
-        losses, step_tally, grads = run(step)
+        batch = Batch(stacked_layout(images) if convolves else images, y[index], noise, client)
+        losses, step_tally, grads = run(batch)
         optimizers.step(grads)
         if run_again and not (s + 1) % phase.repeat:
-            optimizers.step_again(run_again(step)[2])
+            optimizers.step_again(run_again(batch)[2])
         losses, step_tally = between.counted(losses, step_tally)
         total[:active] += losses
         tally = tally or tree_map(lambda t: t.new_zeros(len(order), *t.shape[1:]), step_tally)
         tree_map(lambda sums, part: sums[: len(part)].add_(part), tally, step_tally)
-        if between.over(s, losses, live, received, kept, mine):
+        if between.over(s, losses, live, received, client.kept, mine):
             break
     back, steps_made = order_index.argsort(), between.end(mine, torch.tensor(steps, device=x.device))
     return PhaseResult(take(mine, back), total[back], take(tally, back), job.client, steps_made[back])

@@ -27,35 +27,27 @@ class Optimizers:
         self, *, phase: Phase, work: Scenario, cooled: float, names: list[str], leaves: list[Tensor], lead: int
     ) -> None:
         """names: of the leaves, as in `trained_names`.  cooled: the decay factor of the clients' learning rate."""
-        self.phase, self.lead = phase, lead
-        of_parts = [[i for i, n in enumerate(names) if part_of(n) == part] for part in self.phase.lr_scale]
-        others = [i for i, n in enumerate(names) if part_of(n) not in self.phase.lr_scale]
-        scaled = [(x, s) for x, s in zip((*phase.lr_scale.values(), 1.0), (*of_parts, others), strict=True) if s]
-        self.bounded = [s for _, s in scaled]  # groups that are clipped together
-        self.bound = work.clip_norm if phase.clip is None else phase.clip
-        body = {i for i, n in enumerate(names) if part_of(n) == "body"} if work.body_lr_scale != 1 else set()
-        split: dict[float, list[int]] = {}
-        for times, s in scaled:
-            for i in s:
-                split.setdefault(times * (work.body_lr_scale if i in body else 1.0), []).append(i)
-        self.sets = [*split.items()]  # groups with the same learning rate
-        lr, after = rate(phase, work, cooled), self.phase.after
+        self.lead, self.bound = lead, work.clip_norm if phase.clip is None else phase.clip
+        own = [part_of(n) if part_of(n) in phase.lr_scale else "" for n in names]
+        sets = [[i for i, part in enumerate(own) if part == of] for of in (*phase.lr_scale, "")]
+        self.bounded = [s for s in sets if s]  # groups that are clipped together
+        by_scale: dict[float, list[int]] = {}
+        for i in (i for s in self.bounded for i in s):
+            pace = work.body_lr_scale if part_of(names[i]) == "body" else 1.0
+            by_scale.setdefault(phase.lr_scale.get(own[i], 1.0) * pace, []).append(i)
+        lr, after = rate(phase, work, cooled), phase.after
         make = _adam if is_adam(phase, work) else _sgd(momentum(phase, work))
         decay = 0.0 if phase.plain else work.weight_decay
-        self.leaves, self.memory = leaves, _Memory(len(leaves))
-        self.first = [(s, partial(make, lr * times, decay)) for times, s in self.sets]
-        self.second_memory = _Memory(len(leaves))
-        self.second: list[tuple[list[int], _Rule]] = []
-        second_leaves = [i for i, n in enumerate(names) if after and part_of(n) in after.train]
-        if after and second_leaves and self.first:
+        self.first = _Rules([(s, partial(make, lr * times, decay)) for times, s in by_scale.items()], leaves)
+        self.second = _Rules([], leaves)
+        if after and (second := [i for i, n in enumerate(names) if part_of(n) in after.train]):
             make = {"adam": _adam, "sgd": _sgd(0.0)}[after.optimizer]
-            self.second = [(second_leaves, partial(make, lr if after.lr is None else after.lr, 0.0))]
+            self.second.rules = [(second, partial(make, lr if after.lr is None else after.lr, 0.0))]
 
     def cut(self, leaves: list[Tensor]) -> None:
         """Continue with the clients still at work: reduce the leaves and their optimiser state to them."""
-        self.leaves = leaves
-        for memory in (self.memory, self.second_memory):
-            memory.cut(leaves)
+        for rules in (self.first, self.second):
+            rules.cut(leaves)
 
     @torch.inference_mode()
     def step(self, grads: Sequence[Tensor | None]) -> None:
@@ -63,48 +55,41 @@ class Optimizers:
         if self.bound:
             for s in self.bounded:
                 clip_norms([g for i in s if (g := grads[i]) is not None], self.bound, self.lead)
-        _move(self.first, self.memory, self.leaves, grads)
+        self.first.move(grads)
 
     @torch.inference_mode()
     def step_again(self, grads: Sequence[Tensor | None]) -> None:
         """The phase's second step."""
-        _move(self.second, self.second_memory, self.leaves, grads)
+        self.second.move(grads)
 
 
-class _Memory:
-    """An optimiser's state for each leaf: moving averages by name, and the number of steps."""
-
-    def __init__(self, leaves: int) -> None:
-        self.averages: _Averages = [{} for _ in range(leaves)]
-        self.steps = [0] * leaves
-
-    def cut(self, leaves: list[Tensor]) -> None:
-        self.averages = [
-            {n: t[: len(leaf)] for n, t in old.items()} for old, leaf in zip(self.averages, leaves, strict=True)
-        ]
-
-
-_Averages = list[dict[str, Tensor]]
+_Averages = list[dict[str, Tensor]]  # moving averages of each leaf, by name
 # updates leaves from gradients and moving averages; all have made the same number of steps before
 _Rule = Callable[[list[Tensor], list[Tensor], _Averages, int], None]
 
 
-def _move(
-    rules: Sequence[tuple[list[int], _Rule]], memory: _Memory, leaves: list[Tensor], grads: Sequence[Tensor | None]
-) -> None:
-    """Update every leaf that has a gradient by its rule; a leaf without one is not changed, nor is its state."""
-    for all_of, rule in rules:
-        moved = [i for i in all_of if grads[i] is not None]
-        for steps in dict.fromkeys(memory.steps[i] for i in moved):
-            batch = [i for i in moved if memory.steps[i] == steps]
-            rule(
-                [leaves[i] for i in batch],
-                [g for i in batch if (g := grads[i]) is not None],
-                [memory.averages[i] for i in batch],
-                steps,
-            )
-        for i in moved:
-            memory.steps[i] += 1
+class _Rules:
+    """An optimiser: which rule updates which leaves, and for each leaf its moving averages and number of steps."""
+
+    def __init__(self, rules: list[tuple[list[int], _Rule]], leaves: list[Tensor]) -> None:
+        self.rules, self.leaves = rules, leaves
+        self.averages: _Averages = [{} for _ in leaves]
+        self.steps = [0] * len(leaves)
+
+    def cut(self, leaves: list[Tensor]) -> None:
+        self.leaves, pairs = leaves, zip(self.averages, leaves, strict=True)
+        self.averages = [{n: t[: len(leaf)] for n, t in old.items()} for old, leaf in pairs]
+
+    def move(self, grads: Sequence[Tensor | None]) -> None:
+        """Update every leaf that has a gradient by its rule; a leaf without one is not changed, nor is its state."""
+        for all_of, rule in self.rules:
+            moved = [(i, g) for i in all_of if (g := grads[i]) is not None]
+            for steps in dict.fromkeys(self.steps[i] for i, _ in moved):
+                batch = [(i, g) for i, g in moved if self.steps[i] == steps]
+                leaves, averages = [self.leaves[i] for i, _ in batch], [self.averages[i] for i, _ in batch]
+                rule(leaves, [g for _, g in batch], averages, steps)
+            for i, _ in moved:
+                self.steps[i] += 1
 
 
 def _sgd(momentum: float) -> Callable[..., None]:

@@ -16,6 +16,7 @@ from fedtune.core.trees import named
 
 CLOCK = ("seconds", "eval_seconds")
 CALLS, SECONDS = 1000, 2.0  # at most; seconds of this thread's processor time
+KEEP = "keep what changes in a client's state (`keep`, `remember`), the server's (`init`, `aggregate`) or in buffers"
 ROUNDING = 1e-6  # of a tensor's largest number
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedtune import tracing
 from fedtune.core.draws import Draws
 from fedtune.core.trees import Executor, Tree, for_each_client, leaves, take, tree_map
-from fedtune.engine.blame import finding
+from fedtune.engine.blame import located
 from fedtune.tracing import CacheEntry, Calls
 
 
@@ -41,8 +41,7 @@ class StackedRows(Calls[Tree]):
         def alone(k: int) -> Tree:
             return self.draws.alone(self.of_one, k, *(take(tree, k) for tree in (clients, received, rows)))
 
-        with finding(alone, len(leaves(rows)[0])):
-            return self._run(clients, received, rows)
+        return located(lambda: self._run(clients, received, rows), alone, len(leaves(rows)[0]))
 
     def _run(self, clients: dict[str, Tensor], received: Tree, rows: dict[str, Tensor]) -> Tree:
         arguments = (clients, received, rows)

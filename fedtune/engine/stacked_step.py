@@ -7,7 +7,7 @@ a user's code is compared with the same code run for one client alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,30 +19,27 @@ from fedtune.core.draws import Draws
 from fedtune.core.trees import Tree, leaves, take, tree_map
 from fedtune.engine.client_errors import OtherNumbers
 from fedtune.experiment import hooks
-from fedtune.experiment.algorithm import Batch, Client, Model, Phase
+from fedtune.experiment.algorithm import Batch, Model
 from fedtune.tracing import CacheEntry, Calls, Replay
 
 _REASONS: WeakKeyDictionary[nn.Module, dict[str, None]] = WeakKeyDictionary()
 _EAGER_STEPS: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
 SELDOM = 512  # steps between two comparisons, in the end
 
-Step = tuple[Any, ...]  # x, y and noise of a batch, and the client's scalars
 Out = tuple[Tensor, dict[str, Tree], list[Tensor | None]]  # losses [k], tallies, gradients
 
 
 class StackedStep(Calls[Out]):
     """The steps of one phase of stacked clients."""
 
-    def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws, asks: list[str]) -> None:
-        """asks: collects which of its client's scalars the loss uses."""
+    def __init__(self, net: nn.Module, loss: Callable[..., Any], draws: Draws) -> None:
+        """The loss for one client; draws: what it draws."""
         super().__init__(net, loss, _REASONS.setdefault(net, {}))
-        self.net = net
-        self.draws, self.asks = draws, asks
+        self.net, self.loss, self.draws = net, loss, draws
         self.run: Replay | None = None
-        self.loss = loss
 
-        def of_one(t: dict[str, Tensor], step: Step, received: Tree) -> Any:
-            return hooks.loss(loss, loss(Model(net, t, *step[3:4]), batch_of(step, asks), received))
+        def of_one(t: dict[str, Tensor], batch: Batch, received: Tree) -> Any:
+            return hooks.loss(loss, loss(Model(net, t, batch.client.kept), batch, received))
 
         self.of_one = of_one
 
@@ -52,42 +49,33 @@ class StackedStep(Calls[Out]):
         self.current: CacheEntry | None = None
         self.run = None
 
-    def __call__(self, step: Step) -> Out:
-        """Losses, tallies and gradients on a batch of each client."""
+    def __call__(self, batch: Batch) -> Out:
+        """Losses, tallies and gradients on a batch of each client, which all have the client axis in front."""
         if self.run is None:
-            out = self._run_or_prepare(step)
+            out = self._run_or_prepare(batch)
             if out is not None:
                 return out
         assert self.run and self.current
         if self.is_due(self.current):
-            out = self.compare(self.current, lambda: self._eager(step), self.fixed, _fresh(step))
+            out = self.compare(self.current, lambda: self._eager(batch), self.fixed, _fresh(batch))
             self.run = self.run if self.current.verified else None
             return out
         with torch.inference_mode():
-            return _parted(self.run(*_fresh(step)), self.current.form)
+            return _parted(self.run(*_fresh(batch)), self.current.form)
 
-    def _run_or_prepare(self, step: Step) -> Out | None:
+    def _run_or_prepare(self, batch: Batch) -> Out | None:
         """Run the step by vmap and autograd, or prepare its replay and return None."""
-        entry = self.current = self._entry(step)
+        entry = self.current = self._entry(batch)
         if entry is None or entry.untraceable:
-            return self._eager_compared(step)
+            return self._eager_compared(batch)
         entry.calls_seen += 1
-        fixed = self._fixed(step)
+        fixed = self._fixed(batch)
         if entry.verified:
             self.run, self.fixed = self.replay(entry, fixed), fixed
-            self.asks += entry.asks
             return None
-        if entry.calls_seen == 1 and not self.similar() and len(step) > len(lean_step := _without_scalars(step)):
-            lean_entry = self._entry(lean_step)  # of the steps that follow, unless this one uses scalars
-            if lean_entry and not lean_entry.calls_seen and (twin := self.similar()):
-                given = [*self._fixed(lean_step), *_fresh(step)]
-                out = self.record_again(lean_entry, twin, lambda: self._eager(step), given)
-                lean_entry.verified &= not self.asks
-                return out
-            self._entry(step)
         trained = {id(leaf) for leaf in self.moving}
         moving = [i for i, t in enumerate(fixed) if id(t) in trained]
-        return self.record(entry, lambda: self._eager(step), fixed, _fresh(step), moving)
+        return self.record(entry, lambda: self._eager(batch), fixed, _fresh(batch), moving)
 
     def flat(self, out: Out) -> list[Tensor | None]:
         """Losses, tallies and gradients as one list."""
@@ -95,37 +83,42 @@ class StackedStep(Calls[Out]):
         return [losses, *leaves(tally), *grads]
 
     def remember_form(self, entry: CacheEntry, out: Out) -> None:
-        """Store the structure of the loss's tally, and which of its client's scalars it uses."""
-        entry.form, entry.asks = tree_map(lambda t: None, out[1]), [*self.asks]
+        """Store the structure of the loss's tally."""
+        entry.form = tree_map(lambda t: None, out[1])
 
-    def _entry(self, step: Step) -> CacheEntry | None:
+    def _entry(self, batch: Batch) -> CacheEntry | None:
         """The cache entry of such steps; None if they are not recorded."""
         if self.code is None or self.draws.is_random is not False:
             return None
-        form = (*self.clients, *map(tuple, map(tracing.names, (self.received, step[3:]))))
+        form = (*self.clients, *map(tuple, map(tracing.names, (self.received, batch.client))))
         trained = tuple(n for n, t in self.clients.items() if t.requires_grad)
-        return self.entry(form, tracing.metadata([*self._fixed(step), *_fresh(step)]), trained)
+        return self.entry(form, tracing.metadata([*self._fixed(batch), *_fresh(batch)]), trained)
 
-    def _fixed(self, step: Step) -> list[Tensor]:
+    def _fixed(self, batch: Batch) -> list[Tensor]:
         """The tensors that stay in place between steps."""
-        return [*self.clients.values(), *leaves(self.received), *leaves(step[3:])]
+        return [*self.clients.values(), *leaves(self.received), *leaves(batch.client)]
 
-    def _eager(self, step: Step) -> Out:
-        out = self.draws.stacked(self.of_one, len(step[1]), self.clients, step, self.received)
+    def _eager(self, batch: Batch) -> Out:
+        out = self.draws.stacked(self.of_one, len(batch.y), self.clients, batch, self.received)
         losses, tally = out if isinstance(out, tuple) else (out, {})
         return losses.detach(), tree_map(Tensor.detach, tally), gradients(self.loss, losses, self.moving)
 
-    def _eager_compared(self, step: Step) -> Out:
+    def _eager_compared(self, batch: Batch) -> Out:
         """A step that is not recorded; now and then the first and the last client's are run alone, too."""
-        if self.is_fedtune or not self._is_due():
-            return self._eager(step)
+        return self._eager(batch) if self.is_fedtune or not self._is_due() else self.compared_alone(batch)
+
+    def compared_alone(self, batch: Batch, apart: float = 1e-2) -> Out:
+        """The step, not recorded; OtherNumbers unless it is that of the first and of the last client alone.
+
+        apart: the most by which numbers may differ, as a share of the largest.
+        """
         before = self.draws.position()
-        copies = {k: tree_map(lambda t: t.detach().clone(), take(self.clients, k)) for k in {0, len(step[1]) - 1}}
-        out = self._eager(step)
+        copies = {k: tree_map(lambda t: t.detach().clone(), take(self.clients, k)) for k in {0, len(batch.y) - 1}}
+        out = self._eager(batch)
         after = self.draws.position()
         for client, tensors in copies.items():
             self.draws.return_to(before)
-            self._require_same_alone(client, tensors, step, out)
+            self._require_same_alone(client, tensors, batch, out, apart)
         self.draws.return_to(after)
         return out
 
@@ -136,36 +129,29 @@ class StackedStep(Calls[Out]):
         n = counts[self.draws.code]
         return n % SELDOM == 0 or (1 < n < SELDOM and not n & (n - 1))
 
-    def _require_same_alone(self, client: int, tensors: dict[str, Tensor], step: Step, stacked: Out) -> None:
+    def _require_same_alone(
+        self, client: int, tensors: dict[str, Tensor], batch: Batch, stacked: Out, apart: float
+    ) -> None:
         """OtherNumbers unless a client's loss and gradients are those of the same code run for this client alone."""
         names = {id(t): n for n, t in self.clients.items()}
         leaves = [tensors[names[id(leaf)]].requires_grad_() for leaf in self.moving]
-        own_step = tuple(take(part, client) for part in step)
-        found = self.draws.alone(self.of_one, client, tensors, own_step, take(self.received, client))
+        found = self.draws.alone(self.of_one, client, tensors, take(batch, client), take(self.received, client))
         loss = found[0] if isinstance(found, tuple) else found
         alone = [loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True)] if leaves else [loss.detach()]
         for one, all_of in zip(alone, [stacked[0], *stacked[2]], strict=True):
-            if one is not None and all_of is not None and _apart(all_of[client], one):
+            if one is not None and all_of is not None and _apart(all_of[client], one, apart):
                 raise OtherNumbers(
-                    "client code must give the same numbers stacked as alone, but in the course of training a "
-                    "client's loss or gradient became another one; give --executor loop: one client after the other"
+                    "client code must give the same numbers stacked as alone, but a client's loss or gradient became "
+                    "another one; give --executor loop: one client after the other"
                 )
 
 
-def steps_of(
-    net: nn.Module, phase: Phase, draws: tuple[Draws, Draws], asks: list[str]
-) -> tuple[StackedStep, StackedStep | None]:
-    """The steps of a phase, and its second steps on each batch if it has them."""
-    second = phase.after.loss if phase.after else None
-    return StackedStep(net, phase.loss, draws[0], asks), StackedStep(net, second, draws[1], asks) if second else None
-
-
-def _apart(one: Tensor, other: Tensor) -> bool:
+def _apart(one: Tensor, other: Tensor, share: float) -> bool:
     """Whether two tensors differ by more than rounding; where one is not finite, training tells."""
     one, other = one.double(), other.to_dense().double()
     if not (one.isfinite().all() and other.isfinite().all()):
         return False
-    return bool((one - other).abs().amax() > 1e-2 * other.abs().amax() + 1e-5) if one.numel() else False
+    return bool((one - other).abs().amax() > share * other.abs().amax() + 1e-5) if one.numel() else False
 
 
 def reasons(net: nn.Module) -> list[str]:
@@ -186,15 +172,9 @@ def gradients(loss: Callable[..., Any], losses: Tensor, leaves: list[Tensor]) ->
     return [g.to_dense() if (g := leaf.grad) is not None and g.is_sparse else g for leaf in leaves]
 
 
-def _without_scalars(step: Step) -> Step:
-    """The step for code that uses no scalars of its client, only its kept state."""
-    return step[:4] if any(step[3:4]) else step[:3]
-
-
-def _fresh(step: Step) -> list[Tensor]:
+def _fresh(batch: Batch) -> list[Tensor]:
     """The arguments that differ in every step."""
-    x, y, noise = step[:3]
-    return [x, y, *noise.values()]
+    return [batch.x, batch.y, *batch.eps.values()]
 
 
 def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
@@ -203,36 +183,3 @@ def _parted(flat: Sequence[Tensor | None], form: dict[str, Tree]) -> Out:
     tensors = iter(others)
     tally = tree_map(lambda _: next(tensors), form) if form else {}
     return losses, tally, [*tensors]
-
-
-class _RecordingClient(Client):
-    """A client that records in `accessed` which of its scalars (lr, steps, path, counts) client code uses.
-
-    Only these are passed to a step, because tensors cost time.
-    """
-
-    accessed: list[str]
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in _SCALARS:
-            self.accessed.append(name)
-        return super().__getattribute__(name)
-
-    def __getitem__(self, index: Any) -> Any:
-        self.accessed.append("one by its place")
-        return super().__getitem__(index)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.accessed.append("all")
-        return super().__iter__()
-
-
-_SCALARS = frozenset(Client._fields[1:])  # all but what it keeps
-
-
-def batch_of(step: Step, accessed: list[str]) -> Batch:
-    """A step's batch for client code."""
-    x, y, noise, *client_values = step
-    client = _RecordingClient(*client_values)
-    client.accessed = accessed
-    return Batch(x, y, noise, client)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fedtune.core.draws import Draws, certain, streams_of
 from fedtune.core.pure import is_known
-from fedtune.core.trees import Tree, for_each_client, named, take, tree_map
+from fedtune.core.trees import Tree, named, take, tree_map
 from fedtune.data.federation import rows_by_class
-from fedtune.engine.blame import among, finding
+from fedtune.engine.blame import among, each_client
 from fedtune.engine.chunks import Part, bands_of, blocks_of, in_chunks, rows_of
 from fedtune.engine.stacked_rows import StackedRows, in_order, order_of
 from fedtune.engine.state import Group, RunSetup
@@ -67,13 +67,8 @@ def uploads(s: RunSetup, g: Group, inputs: ClientInputs, t: int) -> dict[str, Tr
         data = rows_of(s, s.federation.train, g, part)
         data = data._replace(eps=take(eps, part), tally=take(tally, part), client=take(clients, part))
         z = {"z": _features(s, g, part, features)} if _REUSES.get(g.net) else {}
-        trees = take(g.tensors, part), data, take(down, part), z
-
-        def alone(k: int) -> Tree:
-            return draws.alone(one, k, *(take(tree, k) for tree in trees))
-
-        with among(g.ids[part]), finding(alone, len(data.y)):
-            return for_each_client(one, g.executor, *trees, draws=draws)
+        with among(g.ids[part]):
+            return each_client(one, g.executor, take(g.tensors, part), data, take(down, part), z, draws=draws)
 
     result = certain(lambda: in_chunks(g, s.federation.train, run), draws, features)
     kept = _of_the_form(g.kept, result["kept"], alg) if remembers else g.kept
@@ -96,10 +91,7 @@ def read(s: RunSetup, g: Group, down: Tree, code: Reader, streams: list[torch.Ge
         counts = rows_by_class(s.federation, g.ids[part])
         data = data._replace(client=data.client._replace(kept=take(g.kept, part), counts=counts))
         with among(g.ids[part]):
-            set_tensors: dict[str, Tensor] = for_each_client(
-                one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws
-            )
-        return set_tensors
+            return each_client(one, g.executor, take(g.tensors, part), data, take(down, part), draws=draws)
 
     return certain(lambda: in_chunks(g, table, run), draws)
 

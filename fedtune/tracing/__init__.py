@@ -5,12 +5,11 @@ the two (`compare`).  `forget` drops all recordings, and within `eager` nothing 
 of algorithms.
 """
 
-from fedtune.tracing.calls import SWITCH, CacheEntry, Calls, Impure, eager, forget, metadata, names, recordings_of
+from fedtune.tracing.calls import CacheEntry, Calls, Impure, eager, forget, metadata, names, recordings_of
 from fedtune.tracing.purity import why_eager
 from fedtune.tracing.tape import Replay
 
 __all__ = [
-    "SWITCH",
     "CacheEntry",
     "Calls",
     "Impure",

@@ -53,7 +53,6 @@ class CacheEntry:
         self.tape: Tape | None = None
         self.captures: Captures | None = None  # the code's own constants and numbers, if its tape is another entry's
         self.form: Any = None  # the structure of the code's result
-        self.asks: list[str] = []
 
 
 class _Clock:
@@ -90,7 +89,8 @@ class Calls(ABC, Generic[Result]):
             if reason:
                 reasons[reason] = None
         self.reasons = reasons
-        self.is_fedtune = is_known(purity.unwrapped(code).__module__) and purity.layers_of(net).is_fedtune
+        classes = (purity.unwrapped(code), *map(type, net.modules()))
+        self.is_fedtune = all(is_known(of.__module__) for of in classes)
         self.modes = (torch.get_default_dtype(), *(part.training for part in net.children()))
         self.entries = {} if self.code is None else _of_form(net)
         self.same_code: Key | None = None  # the key of this code with any bound arguments
@@ -157,7 +157,17 @@ class Calls(ABC, Generic[Result]):
             return run()
         if entry.tape:
             return self.compare(entry, run, fixed, fresh)
-        return self._record_new(entry, run, fixed, fresh, moving)
+        with (recorder := OperationRecorder([*fixed, *fresh])):
+            result = run()
+        try:
+            entry.tape = Tape(
+                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
+            )
+        except Untraceable as error:
+            entry.untraceable = True
+            self.reasons[str(error)] = None
+        self.remember_form(entry, result)
+        return result
 
     def record_again(
         self, entry: CacheEntry, similar: CacheEntry, run: Callable[[], Result], arguments: Sequence[Tensor]
@@ -171,7 +181,7 @@ class Calls(ABC, Generic[Result]):
             result = run()
         assert similar.tape
         if similar.tape.fits(recorder, self.flat(result)):
-            entry.tape, entry.form, entry.asks = similar.tape, similar.form, similar.asks
+            entry.tape, entry.form = similar.tape, similar.form
             entry.captures = recorder.captures()
             self._mark_verified(entry)
         elif similar is self._find(self.same_code):
@@ -187,26 +197,6 @@ class Calls(ABC, Generic[Result]):
         for key in (self.same_code, self.same_method):
             if key:
                 self._remember(key, entry)
-
-    def _record_new(
-        self,
-        entry: CacheEntry,
-        run: Callable[[], Result],
-        fixed: list[Tensor],
-        fresh: list[Tensor],
-        moving: Sequence[int],
-    ) -> Result:
-        with (recorder := OperationRecorder([*fixed, *fresh])):
-            result = run()
-        try:
-            entry.tape = Tape(
-                recorder=recorder, fixed=len(fixed), fresh=len(fresh), moving=moving, results=self.flat(result)
-            )
-        except Untraceable as error:
-            entry.untraceable = True
-            self.reasons[str(error)] = None
-        self.remember_form(entry, result)
-        return result
 
     def compare(self, entry: CacheEntry, run: Callable[[], Result], fixed: list[Tensor], fresh: list[Tensor]) -> Result:
         """Run the code and its recording, and return the code's results; Impure if they differ.

@@ -6,15 +6,13 @@ then.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedtune.core.pure import is_declared, is_known
 from fedtune.nn.net import HOOKS, hooks_on_all
@@ -80,11 +78,9 @@ def look(code: Callable[..., Any], net: nn.Module) -> tuple[Hashable | None, str
     """The key of this code on this net, or why it is not recorded."""
     if (key := identity(code)) is None:
         return None, _why_code(unwrapped(code))
-    layers = layers_of(net)
-    if any(layers.hooks):
-        hooked = next(m for m in net.modules() if any(vars(m).get(kind) for kind in HOOKS))
+    if hooked := next((m for m in net.modules() if any(vars(m)[kind] for kind in HOOKS)), None):
         return None, f"{_layer_name(net, hooked)} has a hook"
-    reason = "every module has a hook" if hooks_on_all() else layers.reason
+    reason = "every module has a hook" if hooks_on_all() else _why_layers(net)
     return (None, reason) if reason else (key, "")
 
 
@@ -96,23 +92,13 @@ def _why_code(code: Any) -> str:
     return f"{type(code.__self__).__name__} does not say pure = True"
 
 
-class Layers(NamedTuple):
-    """What matters about a net's layers for recording."""
-
-    reason: str  # why they are not recorded; "" if they may be
-    is_fedtune: bool  # whether all are of fedtune's or PyTorch's classes
-    hooks: list[dict[Any, Any]]  # the layers' tables of hooks
+_LAYERS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
-_LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
-
-
-def layers_of(net: nn.Module) -> Layers:
-    """The `Layers` of a net, as they were at the first call."""
+def _why_layers(net: nn.Module) -> str:
+    """Why a net's layers, as they were at the first call, are not recorded; "" if they may be."""
     if net not in _LAYERS:
-        is_fedtune = all(is_known(type(m).__module__) for m in net.modules())
-        hooks = [vars(m)[kind] for m in net.modules() for kind in HOOKS]
-        _LAYERS[net] = Layers(next(_undeclared(net), ""), is_fedtune, hooks)
+        _LAYERS[net] = next(_undeclared(net), "")
     return _LAYERS[net]
 
 
@@ -138,34 +124,16 @@ _FUNCTIONAL = {
         "transformer", "upsampling",
     )
 }  # fmt: skip
-_OF_ALL = {*vars(nn.Module())}
 
 
 def is_functional(module: nn.Module) -> bool:
-    """Whether a module is an unmodified layer of torch.nn or one of fedtune's, and stores nothing but tensors and
-    settings.
-    """
+    """Whether a module is an unmodified layer of torch.nn or one of fedtune's, without a function of the user's."""
     cls = type(module)
-    is_fedtune = cls.__module__.startswith("fedtune.")
     is_torch = cls is nn.Module or (cls.__module__ in _FUNCTIONAL and not cls.__name__.startswith(("Lazy", "Sync")))
-    if not is_fedtune and not (is_torch and vars(sys.modules[cls.__module__]).get(cls.__name__) is cls):
-        return False
-    if getattr(module, "max_norm", None) is not None:  # an embedding that shrinks its rows in `forward`
-        return False
-    forward = cls.forward.__globals__["__name__"] if isinstance(cls.forward, FunctionType) else ""
-    tensors = [t for table in (module._parameters, module._buffers) for t in table.values() if t is not None]
+    is_shrinking = getattr(module, "max_norm", None) is not None  # an embedding that shrinks its rows in `forward`
+    own = [v for v in vars(module).values() if callable(v) and not isinstance(v, nn.Module)]
     return (
-        is_known(forward)
-        and all(type(t) in (Tensor, nn.Parameter) for t in tensors)
-        and all(_is_setting(v) for n, v in vars(module).items() if n not in _OF_ALL)
+        (is_torch or cls.__module__.startswith("fedtune."))
+        and not is_shrinking
+        and all(is_known(getattr(v, "__module__", None) or "") for v in own)
     )
-
-
-def _is_setting(value: Any) -> bool:
-    """Whether a value is a setting that layers of torch.nn store: numbers, strings, PyTorch's functions."""
-    if isinstance(value, FunctionType | BuiltinFunctionType):
-        return is_known(value.__module__ or "")
-    if type(value) in (list, tuple):
-        return all(map(_is_setting, value))
-    types = (bool, int, float, str, torch.dtype, torch.device, torch.Size)
-    return value is None or type(value) in types

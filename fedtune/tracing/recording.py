@@ -86,16 +86,6 @@ class OperationRecorder(TorchDispatchMode):
         """Constants and real numbers: what may differ between two recordings of the same code."""
         return Captures([self.tensors[s] for s in self.constants], self.numbers)
 
-    def filled(self, value: Any) -> Any:
-        """A line's arguments with the recorded tensors and numbers in place of slots."""
-        if isinstance(value, Slot):
-            return self.tensors[value.number]
-        if isinstance(value, Number):
-            return self.numbers[value.number]
-        if isinstance(value, dict):
-            return {n: self.filled(v) for n, v in value.items()}
-        return type(value)(map(self.filled, value)) if type(value) in (list, tuple) else value
-
     def _slotted(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return Slot(self.slot(value))

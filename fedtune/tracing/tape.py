@@ -64,7 +64,6 @@ class Tape:
         self._writes = {self._root[s] for line in self._copyless_lines for s in line.writes}
         if any(s in self._constants or fixed <= s < self._inputs for s in self._writes):
             raise Untraceable("it writes into a tensor that is neither given nor its own")
-        self.changes = sorted(s for s in self._writes if s < fixed)  # the fixed tensors that a replay writes into
         self._moving = self._writes | set(moving)
         self._names: dict[str, Any] = {"as_strided": torch.as_strided}
         self._make = self._compiled()

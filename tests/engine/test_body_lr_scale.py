@@ -36,51 +36,6 @@ from fedtune.experiment.registry import find
 DATA = random_federation([5, 7, 3])
 
 
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize(
-    ("config", "phase"),
-    [
-        ({"momentum": 0.9, "weight_decay": 0.01}, Phase(Algorithm().loss)),
-        ({"optimizer": "adam"}, Phase(Algorithm().loss, lr_scale={"body": 3.0, "head": 2.0})),
-        ({"momentum": 0.5}, Phase(Algorithm().loss, clip=0.3)),
-    ],
-    ids=["momentum and decay", "adam, on top of a phase's paces", "clipped together with the head"],
-)
-def test_the_body_learns_at_its_pace_as_torch_does_it(executor: str, config: dict, phase: Phase) -> None:
-    sim = simulate("local", DIGITS, DATA, executor=executor, body_lr_scale=0.1, lr=0.05, **config)
-    f, g, work = sim.setup.federation, sim.state.groups[0], sim.setup.scenario
-    streams = [torch.Generator().manual_seed(k) for k in range(3)]
-    done = train(g.net, g.tensors, {}, phase, Pool(f.x, f.y, *f.train), work, g.executor, streams)
-    for k in range(3):
-        net = client_net(sim, k).train()
-        pace = phase.lr_scale or {"body": 1.0, "head": 1.0}
-        groups = [
-            {"params": list(part.parameters()), "lr": 0.05 * pace[name] * (0.1 if name == "body" else 1)}
-            for name, part in net.named_children()
-        ]
-        kind = {"weight_decay": work.weight_decay}
-        optimizer: Any = torch.optim.Adam(groups, **kind)
-        if work.optimizer == "sgd":
-            optimizer = torch.optim.SGD(groups, momentum=work.momentum, **kind)
-        draws, n = torch.Generator().manual_seed(k), int(f.train.counts[k])
-        need = -(-n // 4) * 4
-        order = torch.cat([torch.randperm(n, generator=draws) for _ in range(-(-need // n))])[:need]
-        for rows in f.train.rows[k, order].view(-1, 4):
-            optimizer.zero_grad()
-            F.cross_entropy(net(f.x[rows]), f.y[rows]).backward()
-            if phase.clip:
-                torch.nn.utils.clip_grad_norm_(net.parameters(), phase.clip)
-            optimizer.step()
-        for n_, t in net.state_dict().items():
-            assert_close(done.tensors[n_][k], t, **TIGHT)
-
-
-def test_a_pace_of_one_changes_nothing_bit_for_bit() -> None:
-    plain, paced = simulate("fedavg", BATCHNORM, DATA), simulate("fedavg", BATCHNORM, DATA, body_lr_scale=1.0)
-    assert play(plain, 2) == play(paced, 2)
-    assert_same_numbers(numbers(plain.state), numbers(paced.state))
-
-
 @pytest.mark.parametrize("name", every())
 def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) -> None:
     scenario, config = BATCHNORM.override(participation=0.7), EARLY.get(name, {}) | {"body_lr_scale": 0.0}
@@ -93,14 +48,6 @@ def test_a_frozen_body_stays_and_is_not_sent_under_every_algorithm(name: str) ->
     after = numbers(sims[0].state)
     assert_same_numbers({n: after[n] for n in before}, before)
     assert all(is_shared(t) for n, t in sims[0].state.groups[0].tensors.items() if n.startswith("body."))
-
-
-def test_only_the_head_is_counted_where_the_body_is_frozen() -> None:
-    sim = simulate("fedavg", BATCHNORM, DATA, body_lr_scale=0.0)
-    head = sum(t.numel() for t in sim.state.server["shared"].values())
-    assert set(sim.state.server["shared"]) == {"head.weight", "head.bias"}
-    (row,) = play(sim, 1)
-    assert (row["down_floats"], row["up_floats"], row["up_ints"]) == (3 * head, 3 * head, 3)
 
 
 def test_the_head_of_a_frozen_body_is_trained_as_logistic_regression_on_its_features() -> None:

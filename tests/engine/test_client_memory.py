@@ -148,28 +148,6 @@ def test_stack_loop_regrouping_and_chunks_keep_the_same(monkeypatch: pytest.Monk
     assert_close_numbers(numbers(parts.state), numbers(whole.state))
 
 
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_what_is_kept_resumes_bit_for_bit(executor: str, tmp_path: Any) -> None:
-    name, few = "counter", DIGITS.override(participation=0.6)
-    whole = simulate(name, few, executor=executor)
-    rows = play(whole, 4)
-    first = simulate(name, few, executor=executor)
-    play(first, 2)
-    first.save(tmp_path / "state.pt")
-    second = simulate(name, few, executor=executor)
-    second.load(tmp_path / "state.pt")
-    assert play(second, 2) == rows[2:]
-    assert_same_numbers(numbers(second.state), numbers(whole.state))
-
-
-def test_clients_of_several_architectures_keep_by_their_own_shapes() -> None:
-    mixed = DIGITS.override(model="htmini3")
-    stack, loop = ran(scenario=mixed), ran(scenario=mixed, executor="loop")
-    assert_close_numbers(numbers(stack.state), numbers(loop.state))
-    sizes = [g.kept["size"].unique().tolist() for g in stack.state.groups]
-    assert sizes == [[sum(t[0].numel() for t in g.tensors.values())] for g in stack.state.groups]
-
-
 def test_who_sits_out_is_left_in_place() -> None:
     sim = ran(0)
     before = copied({n: t for n, t in numbers(sim.state).items() if "kept" in n})

@@ -78,7 +78,7 @@ CASES = first([("fedavg", "dropout"), ("gambler", ""), ("fedprox", "attention"),
 
 @pytest.fixture(autouse=True)
 def algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_as(monkeypatch, gambler=Gambler, fussy=Fussy, moody=Moody, stubborn=Stubborn)
+    known_as(monkeypatch, gambler=Gambler, fussy=Fussy, stubborn=Stubborn)
 
 
 def sim_of(name: str, net: str, executor: str = "stack", **options: Any) -> Any:
@@ -211,12 +211,6 @@ def test_code_that_draws_nothing_is_watched_once(monkeypatch: pytest.MonkeyPatch
     assert len(seen) == 1 and draws.is_random is False
 
 
-def test_every_sampler_has_the_name_of_an_operation_of_pytorch() -> None:
-    for name in served._SAMPLERS:
-        names = [name, f"{name}_"]
-        assert any(hasattr(torch.ops.aten, n) for n in names)
-
-
 @dataclass(frozen=True)
 class Fussy(Algorithm):
     """Brings a generator of its own."""
@@ -233,15 +227,6 @@ class Stubborn(Algorithm):
         return F.cross_entropy(m.head(F.rrelu(m.body(batch.x), training=True)), batch.y)  # the line of rrelu
 
 
-@dataclass(frozen=True)
-class Moody(Algorithm):
-    """Draws only from its second step on, by a number that it takes out of a tensor."""
-
-    def loss(self, m: Model, batch: Batch, down: dict) -> Tensor:
-        plain = super().loss(m, batch, down)
-        return plain + torch.rand(()) if batch.y.sum().item() % 2 else plain
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [("fussy", "was given a generator"), ("stubborn", "rrelu_with_noise cannot draw from each client's own stream")],
@@ -250,19 +235,6 @@ def test_what_cannot_be_addressed_is_refused_with_its_place(name: str, says: str
     with pytest.raises(UserError, match=rf"must be repeatable, but at .*test_draws.py:\d+ .*{says}.*draw with") as told:
         play(sim_of(name, "", "loop"), 1)
     assert "\n" not in str(told.value)
-
-
-def test_chance_that_comes_and_goes_is_served_as_well(tmp_path: Any) -> None:
-    chance = torch.get_rng_state()
-    whole, again = sim_of("moody", "", "loop"), sim_of("moody", "", "loop")
-    rows = play(whole, 4)
-    assert torch.equal(chance, torch.get_rng_state())
-    play(again, 2)
-    again.save(tmp_path / "state.pt")
-    rest = sim_of("moody", "", "loop")
-    rest.load(tmp_path / "state.pt")
-    assert play(rest, 2) == rows[2:]
-    assert_same_numbers(numbers(rest.state), numbers(whole.state))
 
 
 def test_code_that_begins_to_draw_later_is_served_from_then_on() -> None:

@@ -31,9 +31,8 @@ from fedtune.core.errors import Diverged, UserError
 from fedtune.core.trees import Size, for_each_client, take
 from fedtune.engine import batches, chunks, engine, evaluation, executors, local_training, seed_stack, stacked_rows
 from fedtune.engine.batches import Pool
-from fedtune.engine.executors import require_device
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import algorithm, registry
+from fedtune.experiment import algorithm
 from fedtune.experiment.algorithm import Algorithm, Batch, Data, Model, Noise, Phase
 from fedtune.experiment.experiment import Experiment
 from fedtune.experiment.scenario import Scenario
@@ -153,32 +152,6 @@ def test_noise_follows_its_law_and_differs_from_step_to_step() -> None:
     assert len(drawn["n"][:, 0].unique()) == 200
 
 
-@pytest.mark.parametrize("name", ["local", "fedavg"])
-def test_clients_draw_the_same_whoever_else_takes_part_in_the_round(name: str) -> None:
-    data = random_federation([5, 9, 7, 6, 8])
-    few = simulate(name, DIGITS.override(participation=0.4), data, executor="loop")
-    all_ = simulate(name, DIGITS, data, executor="loop")
-    chosen = engine.participants(few.setup, 1).tolist()
-    got, want = _uploaded(few), _uploaded(all_)
-    for row, k in enumerate(chosen):
-        assert_same_numbers({n: t[row] for n, t in got.items()}, {n: t[k] for n, t in want.items()})
-
-
-def _uploaded(sim: Simulation) -> dict[str, torch.Tensor]:
-    """The trained models of the next round's clients, in their order."""
-    seen: list[dict] = []
-
-    def train(*args: Any) -> local_training.PhaseResult:
-        done = local_training.train(*args)
-        seen.append(done.tensors)
-        return done
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "train", train)
-        engine.run_rounds(seed_stack.alone(sim.setup), {0: sim.state})
-    return seen[0]
-
-
 def test_uploads_come_in_the_order_of_clients_in_any_grouping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,57 +166,84 @@ def test_uploads_come_in_the_order_of_clients_in_any_grouping(
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
-def test_a_client_that_finishes_early_holds_still(executor: str) -> None:
+@pytest.mark.parametrize(
+    ("scenario", "config"),
+    [(BATCHNORM, {"momentum": 0.9}), (DIGITS.override(model="cnn8"), {"optimizer": "adam"})],
+    ids=["statistics", "moments"],
+)
+def test_a_client_that_finishes_early_holds_still(scenario: Scenario, executor: str, config: dict[str, Any]) -> None:
     data = random_federation([2, 19, 9])  # 1, 5 and 3 steps
-    sim = simulate("local", BATCHNORM, data, executor=executor, momentum=0.9)
+    sim = simulate("local", scenario, data, executor=executor, **config)
     together, losses = train_all(sim, [0, 1, 2])
     for k in range(3):
         alone, loss = train_all(sim, [k])
         assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
         assert_close(losses[k], loss[0], **TIGHT)
     counters = {n: t.tolist() for n, t in together.items() if n.endswith("num_batches_tracked")}
-    assert len(counters) == 2 and all(c == [1, 5, 3] for c in counters.values())
+    assert len(counters) == 2 * (scenario is BATCHNORM) and all(c == [1, 5, 3] for c in counters.values())
 
 
-def test_adams_moments_hold_still_as_well() -> None:
-    sim = simulate("local", DIGITS.override(model="cnn8"), random_federation([2, 19, 9]), optimizer="adam")
-    together, _ = train_all(sim, [0, 1, 2])
-    for k in range(3):
-        alone, _ = train_all(sim, [k])
-        assert_close_numbers({n: t[k] for n, t in together.items()}, {n: t[0] for n, t in alone.items()})
+def calibrate(m: Model, batch: Batch, down: dict) -> torch.Tensor:
+    """Some loss of the head alone, by what the first step left."""
+    return nn.functional.cross_entropy(m.head(torch.eye(12, dtype=torch.float64)[: len(batch.y)]), batch.y)
+
+
+AFTER = PHASE._replace(lr_scale={"head": 0.25}, clip=1.0, after=algorithm.Step(calibrate, ("head",), "adam", 0.02))
+SGD, ADAM = {"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05}, {"optimizer": "adam", "weight_decay": 0.05}
+
+
+def of_torch(kind: str, parameters: Any, work: Scenario) -> Any:
+    """PyTorch's optimiser of these parameters, as the scenario has it."""
+    if kind == "adam":
+        return torch.optim.Adam(parameters, lr=work.lr, weight_decay=work.weight_decay)
+    return torch.optim.SGD(parameters, lr=work.lr, momentum=work.momentum, weight_decay=work.weight_decay)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
 @pytest.mark.parametrize(
-    "config",
+    ("scenario", "config", "phase"),
     [
-        {"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05},
-        {"momentum": 0.9, "weight_decay": 0.05, "lr": 0.05, "clip_norm": 0.5},
-        {"optimizer": "adam", "weight_decay": 0.05},
+        (BATCHNORM, SGD, PHASE),
+        (BATCHNORM, SGD | {"clip_norm": 0.5}, PHASE),
+        (BATCHNORM, ADAM, PHASE),
+        (DIGITS, SGD | {"body_lr_scale": 0.1}, PHASE),
+        (DIGITS, ADAM | {"body_lr_scale": 0.1}, PHASE._replace(lr_scale={"body": 3.0, "head": 2.0})),
+        (DIGITS, SGD | {"body_lr_scale": 0.1}, PHASE._replace(clip=0.3)),
+        (DIGITS, SGD, AFTER),
+        (DIGITS, ADAM, AFTER),
     ],
+    ids=["sgd", "clipped", "adam", "a slow body", "paces of parts", "clipped by the phase", "two steps", "two of adam"],
 )
-def test_training_is_torch_optim_on_each_client(config: dict, executor: str) -> None:
-    sim = simulate("local", BATCHNORM, random_federation([2, 13, 9]), executor=executor, local_epochs=2, **config)
-    got, losses = train_all(sim, [0, 1, 2])
+def test_training_is_torch_optim_on_each_client(scenario: Scenario, config: dict, phase: Phase, executor: str) -> None:
+    data = random_federation([2, 13, 9], total=12)
+    sim = simulate("local", scenario, data, executor=executor, local_epochs=2, **config)
+    got, losses = train_all(sim, [0, 1, 2], phase)
     f, work, clipped = sim.setup.federation, sim.setup.scenario, []
-    plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], PHASE, work, 2, streams(0, 1, 2))
-    for k in range(3):
+    plan = batches.plan([Pool(f.x, f.y, f.train.rows, f.train.counts)], phase, work, 2, streams(0, 1, 2))
+    for k in range(3):  # who finishes early leaves the others' memories alone
         net, seen = client_net(sim, k).train(), []
-        if work.optimizer == "adam":
-            optimizer: Any = torch.optim.Adam(net.parameters(), lr=work.lr, weight_decay=0.05)
-        else:
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.05)
+        parts = dict(net.named_children())
+        pace = {n: phase.lr_scale.get(n, 1.0) * (work.body_lr_scale if n == "body" else 1.0) for n in parts}
+        sets = [{"params": [*part.parameters()], "lr": work.lr * pace[n]} for n, part in parts.items()]
+        first, second = of_torch(work.optimizer, sets, work), torch.optim.Adam(net.head.parameters(), lr=0.02)
+        bound = work.clip_norm if phase.clip is None else phase.clip
         for rows in plan.rows[k, : plan.steps[k]]:
             loss = nn.functional.cross_entropy(net(f.x[rows]), f.y[rows])
-            optimizer.zero_grad()
+            net.zero_grad()
             loss.backward()
-            if work.clip_norm:
-                clipped.append(nn.utils.clip_grad_norm_(net.parameters(), work.clip_norm) > work.clip_norm)
-            optimizer.step()
+            for together in parts.values() if phase.lr_scale else [net]:
+                if bound:
+                    clipped.append(nn.utils.clip_grad_norm_(together.parameters(), bound) > bound)
+            first.step()
+            if phase.after:
+                net.zero_grad()
+                eye = torch.eye(12, dtype=torch.float64)[: len(rows)]
+                nn.functional.cross_entropy(net.head(eye), f.y[rows]).backward()
+                second.step()
             seen.append(loss.item())
-        assert_close_numbers({n: t[k] for n, t in got.items()}, net.state_dict())
+        assert_close_numbers(take(got, k), dict(net.state_dict()))
         assert_close(losses[k].item(), float(np.mean(seen)), **TIGHT)
-    assert any(clipped) == bool(work.clip_norm)
+    assert any(clipped) == bool(work.clip_norm or phase.clip)
 
 
 @pytest.mark.parametrize("executor", ["stack", "loop"])
@@ -256,13 +256,6 @@ def test_a_part_that_is_not_trained_keeps_weights_and_statistics(executor: str) 
         # BatchNorm takes away the pull on the biases before it
         pulled = [n for n in after if n.startswith(moving) and not n.endswith(("0.bias", "3.bias"))]
         assert pulled and all(not torch.equal(after[n], before[n]) for n in pulled)
-
-
-def test_a_phase_may_have_its_own_rate_and_epochs() -> None:
-    data = random_federation([6, 9])
-    slow, fast = (simulate("local", DIGITS, data, lr=lr, local_epochs=e) for lr, e in ((0.01, 1), (0.2, 3)))
-    got, _ = train_all(slow, [0, 1], PHASE._replace(lr=0.2, epochs=3))
-    assert_same_numbers(got, train_all(fast, [0, 1])[0])
 
 
 def test_noise_reaches_each_step_of_each_client() -> None:
@@ -320,42 +313,6 @@ def test_as_many_take_part_as_asked_for_without_replacement(share: float, number
 # ---------------------------------------------------------------------------------------------------- evaluation
 
 
-def by_hand(sim: Simulation, split: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each client's hits and row losses with its own model, row by row."""
-    hits, losses = [], []
-    for k in range(sim.setup.federation.clients):
-        x, y = own_rows(sim, k, split)
-        with torch.no_grad():
-            scores = client_net(sim, k).eval()(x).numpy()
-        hits.append(scores.argmax(1) == y.numpy())
-        p = np.exp(scores - scores.max(1, keepdims=True))
-        p /= p.sum(1, keepdims=True)
-        losses.append(-np.log(p[np.arange(len(y)), y.numpy()]))
-    return hits, losses
-
-
-def unequal_splits() -> Any:
-    data = random_federation([9, 5, 7, 6], other=11)
-    for split, counts in ((data.val, [2, 11, 5, 4]), (data.test, [10, 3, 11, 1])):
-        split.counts[:] = counts
-    return data
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("name", ["local", "fedavg", "fedper"])
-def test_personal_scores_are_means_over_clients_of_each_model_on_its_own_rows(name: str, executor: str) -> None:
-    sim = simulate(name, BATCHNORM, unequal_splits(), executor=executor, lr=0.05)
-    row = play(sim, 2)[-1]
-    hits, losses = by_hand(sim, "val")
-    assert_close(row["val_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
-    assert_close(row["val_loss"], float(np.mean([x.mean() for x in losses])), **TIGHT)
-    share = np.array([h.mean() for h in by_hand(sim, "test")[0]])
-    assert len(set(share)) > 1
-    assert_close(row["test_acc"], float(share.mean()), **TIGHT)
-    assert_close(row["test_acc_std"], float(share.std()), **TIGHT)
-    assert_close(row["test_acc_worst10"], float(share.min()), **TIGHT)
-
-
 @pytest.mark.parametrize("name", ["local", "fedavg"])
 def test_every_client_is_also_scored_on_the_same_rows_of_all_classes(name: str) -> None:
     data = random_federation([9, 6, 8], [[0, 1], [1, 3], [0, 2, 3]], total=5, other=9)  # nobody holds class 4
@@ -388,34 +345,6 @@ def test_clients_that_hold_every_class_have_no_foreign_accuracy() -> None:
     whole = random_federation([9, 6], [[0, 1], [0, 1]], total=2)
     alone = play(simulate("local", DIGITS.override(all_classes=9), whole), 1)[-1]
     assert "test_acc_all" in alone and "test_acc_foreign" not in alone
-
-
-@pytest.mark.parametrize("name", ["local", "fedproto"])
-def test_who_learns_from_own_rows_alone_answers_no_foreign_class(name: str) -> None:
-    """A head has never met a foreign class, and after a while names none, whatever prototypes say."""
-    data = random_federation([30, 30], [[0, 1], [2, 3]], total=4)
-    sim = simulate(
-        name,
-        DIGITS.override(all_classes=40, local_epochs=5),
-        data,
-        lr=0.1,
-        **({"predictor": "head"} if name == "fedproto" else {}),
-    )
-    assert play(sim, 8)[-1]["test_acc_foreign"] == 0
-
-
-def test_pooled_scores_are_of_all_rows_and_global_is_personal_in_fedavg() -> None:
-    rows = {}
-    for rule in ("personal", "global", "pooled"):
-        sim = simulate("fedavg", BATCHNORM.override(evaluation=rule), unequal_splits())
-        rows[rule] = play(sim, 2)[-1]
-    assert rows["personal"] == rows["global"]
-    for split in ("val", "test"):
-        hits, losses = by_hand(sim, split)
-        assert_close(rows["pooled"][f"{split}_acc"], float(np.concatenate(hits).mean()), **TIGHT)
-        if split == "val":
-            assert_close(rows["pooled"]["val_loss"], float(np.concatenate(losses).mean()), **TIGHT)
-    assert rows["pooled"]["test_acc"] != rows["personal"]["test_acc"]
 
 
 def test_many_clients_are_evaluated_and_uploaded_in_chunks_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,16 +383,11 @@ def test_the_shared_model_is_not_copied_for_every_client_that_is_scored(monkeypa
         assert seen and all(places == one for places in seen)
 
 
-def test_accuracy_metrics_by_hand() -> None:
+def test_the_worst_tenth_and_several_heads_by_hand() -> None:
     correct, rows = torch.arange(1, 21), torch.full((20,), 20)
-    got = metrics.accuracy("test", {"a": correct, "b": correct.flip(0)[:20] * 0}, rows, 20)
-    share = np.arange(1, 21) / 20
-    assert_close(got["test_acc"], float(share.mean()), **TIGHT)
-    assert_close(got["test_acc_std"], float(share.std()), **TIGHT)
-    assert_close(got["test_acc_worst10"], float(share[:2].mean()), **TIGHT)  # a tenth of 20
-    assert got["test_acc_a"] == got["test_acc"] and got["test_acc_b"] == 0
-    val = metrics.accuracy("val", {"a": correct}, rows, 20)
-    assert (val["val_acc"], val["val_acc_se"]) == (pytest.approx(share.mean()), 0)
+    got = metrics.accuracy("test", {"a": correct, "b": correct * 0}, rows, 20)
+    assert got["test_acc_worst10"] == pytest.approx(1.5 / 20) and got["test_acc_b"] == 0
+    assert got["test_acc_a"] == got["test_acc"] == pytest.approx(10.5 / 20)
     assert metrics.accuracy("test", {"a": correct[:11]}, rows[:11], 11)["test_acc_worst10"] == pytest.approx(1.5 / 20)
 
 
@@ -496,17 +420,6 @@ def test_a_global_score_needs_a_global_model(name: str, own: str, rule: str) -> 
     Experiment(algorithm="fedavg", scenario=DIGITS.override(evaluation=rule)).check()
 
 
-def test_what_is_scored_is_described_without_building_the_nets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(algorithm="fedper", scenario=DIGITS.override(features=11))
-    experiment.check()
-    monkeypatch.setattr(architectures, "build", None)
-    want = "the averaged body with each client's own head, on each client's own rows"
-    assert experiment.describe_scoring() == want
-    other = Experiment(algorithm="fedper", scenario=DIGITS.override(features=13))
-    with pytest.raises(TypeError):  # this one was not checked
-        other.describe_scoring()
-
-
 def test_averaging_is_refused_where_the_groups_have_other_shapes() -> None:
     sim = simulate("fedavg")
     nets = [(architectures.build(m, (1, 8, 8), 10, 12), ids) for m, ids in (("mlp", [0, 1]), ("cnn8", [2, 3, 4]))]
@@ -534,12 +447,6 @@ def test_a_configuration_is_resolved_between_algorithm_and_scenario() -> None:
         experiment.resolve({"clients": 3})
 
 
-def test_an_algorithm_that_does_not_exist_is_told_with_the_nearest_one() -> None:
-    assert registry.names() == sorted(registry.names()) and "fedavg" in registry.names()
-    with pytest.raises(UserError, match="unknown algorithm 'fedavgg': did you mean 'fedavg'"):
-        registry.find("fedavgg")
-
-
 def test_small_models_are_stacked_large_ones_looped_and_either_can_be_forced() -> None:
     small, large = architectures.build("cnn8", (1, 8, 8), 10), architectures.build("resnet18", (3, 32, 32), 10)
     assert executors.choose("auto", small, "cpu") == "stack"
@@ -548,22 +455,9 @@ def test_small_models_are_stacked_large_ones_looped_and_either_can_be_forced() -
     assert executors.choose("loop", small, "cuda") == "loop"
     with pytest.raises(UserError, match="unknown executor 'stak': did you mean 'stack'"):
         executors.choose("stak", small, "cpu")
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    require_device("cpu")
+    executors.require_device("cpu")
     with pytest.raises(UserError, match="'tpu'; use --device cpu"):
-        require_device("tpu")
-
-
-def test_state_is_not_shared_between_rounds() -> None:
-    sim = simulate("fedper")
-    first = sim.state
-    kept = copied(numbers(first))
-    play(sim, 2)
-    for t in numbers(sim.state).values():
-        t.zero_() if t.is_floating_point() else None
-    assert_same_numbers(numbers(first), kept)
+        executors.require_device("tpu")
 
 
 def test_addresses_are_distinct_and_stable() -> None:
@@ -627,8 +521,11 @@ def test_running_statistics_are_averaged_or_stay_with_their_client(executor: str
     assert not torch.equal(own[mean][0], own[mean][1])  # each its own, and none at its start
     assert all(not torch.equal(own[mean][k], start[f"client {k}/{mean}"]) for k in range(3))
     assert rows["averaged"]["up_floats"] > rows["personal"]["up_floats"]
-    hits, _ = by_hand(sims["personal"], "test")  # the averaged weights with each client's own statistics
-    assert_close(rows["personal"]["test_acc"], float(np.mean([h.mean() for h in hits])), **TIGHT)
+    hits = []  # of the averaged weights with each client's own statistics
+    for k in range(3):
+        x, y = own_rows(sims["personal"], k, "test")
+        hits.append((client_net(sims["personal"], k).eval()(x).argmax(1) == y).double().mean().item())
+    assert_close(rows["personal"]["test_acc"], float(np.mean(hits)), **TIGHT)
 
 
 def test_training_does_not_read_running_statistics_under_either_rule() -> None:
@@ -684,47 +581,6 @@ def test_what_a_loss_tallies_is_summed_over_the_steps_of_each_client(executor: s
         assert done.tally["rows"][k].tolist() == drawn.bincount(minlength=4).tolist()
     assert_close_numbers(done.tensors, plain.tensors)
     assert plain.tally == {}
-
-
-# --------------------------------------------------------------- rates and bounds by part, and a second step a batch
-
-
-def calibrate(m: Model, batch: Batch, down: dict) -> torch.Tensor:
-    """Some loss of the head alone, by what the first step left."""
-    return nn.functional.cross_entropy(m.head(torch.eye(12, dtype=torch.float64)[: len(batch.y)]), batch.y)
-
-
-@pytest.mark.parametrize("executor", ["stack", "loop"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_parts_have_their_rates_and_a_second_step_follows_as_in_torch(optimizer: str, executor: str) -> None:
-    given = {"batch": 4, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01, "local_epochs": 2}
-    sim = simulate("local", DIGITS, random_federation([5, 9, 2], total=12), executor=executor, **given)
-    again = algorithm.Step(calibrate, ("head",), "adam", 0.02)
-    clip = 1.0
-    phase = Phase(Algorithm().loss, lr_scale={"head": 0.25}, clip=clip, after=again)
-    got, _ = train_all(sim, [0, 1, 2], phase)
-    f, clipped = sim.setup.federation, 0
-    pool = Pool(f.x, f.y, f.train.rows, f.train.counts)
-    planned = batches.plan([pool], phase, sim.setup.scenario, 2, streams(0, 1, 2))
-    assert len(set(planned.steps)) == 3  # clients that finish early leave the others' memories alone
-    for k in range(3):
-        net = client_net(sim, k)
-        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimizer]
-        sets = [{"params": [*net.head.parameters()], "lr": 0.0125}, {"params": [*net.body.parameters()], "lr": 0.05}]
-        more = {"momentum": sim.setup.scenario.momentum} if optimizer == "sgd" else {}
-        first, second = kind(sets, weight_decay=0.01, **more), torch.optim.Adam(net.head.parameters(), lr=0.02)
-        for rows in planned.rows[k, : planned.steps[k]]:
-            x, y = f.x[rows], f.y[rows]
-            net.zero_grad()
-            nn.functional.cross_entropy(net(x), y).backward()
-            for part in (net.head, net.body):
-                clipped += int(nn.utils.clip_grad_norm_(part.parameters(), clip) > clip)
-            first.step()
-            net.zero_grad()
-            nn.functional.cross_entropy(net.head(torch.eye(12, dtype=torch.float64)[:4]), y).backward()
-            second.step()
-        assert_close_numbers(take(got, k), dict(net.state_dict()))
-    assert 0 < clipped < 2 * sum(planned.steps)
 
 
 # --------------------------------------------------------------------------------------------- mixed architectures

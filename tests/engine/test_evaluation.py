@@ -25,14 +25,16 @@ OWNED = [[0, 1, 2, 3], [1], [0, 3], [2, 3]]
 Rows = list[tuple[np.ndarray, np.ndarray]]  # of each client: labels and probabilities
 
 
-def scored(executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal", some: int = 0) -> Simulation:
-    """Three rounds of FedAvg, with clients of unlike sizes and classes, scored in chunks."""
+def scored(
+    executor: str, monkeypatch: pytest.MonkeyPatch, rule: str = "personal", some: int = 0, algorithm: str = "fedavg"
+) -> Simulation:
+    """Three rounds, with clients of unlike sizes and classes, scored in chunks."""
     monkeypatch.setattr(chunks, "ROWS_AT_ONCE", 9)
     scenario = DIGITS.override(clients=4, rounds=3, evaluation=rule, eval_clients=some, dataset="digits")
     data = random_federation([9, 4, 6, 5], OWNED, other=4)
     short = data.test._replace(counts=np.array([4, 1, 3, 2]))
     sim = Simulation(
-        Experiment(algorithm="fedavg", scenario=scenario, executor=executor),
+        Experiment(algorithm=algorithm, scenario=scenario, executor=executor),
         {},
         data._replace(test=short),
         torch.float64,
@@ -49,7 +51,7 @@ def by_hand(sim: Simulation, split: str) -> Rows:
     table, found = getattr(f, split), []
     for k in sim.setup.scored_clients().tolist():
         rows = table.rows[k, : int(table.counts[k])]
-        model = Model(g.net, take(g.tensors, k) | sim.state.server["shared"])
+        model = Model(g.net, take(g.tensors, k) | sim.state.server.get("shared", {}))
         scores = sim.setup.algorithm.predict(model, f.x[rows], {})
         assert isinstance(scores, torch.Tensor)
         found.append((f.y[rows].numpy(), scores.softmax(1).detach().numpy()))
@@ -75,11 +77,14 @@ def expected(split: str, clients: Rows, classes: int) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(("executor", "some"), [("stack", 0), ("loop", 0), ("stack", 3)])
+@pytest.mark.parametrize(
+    ("algorithm", "executor", "some"),
+    [("fedavg", "stack", 0), ("fedper", "loop", 0), ("local", "stack", 0), ("fedavg", "stack", 3)],
+)
 def test_every_metric_is_scikit_learns_on_the_clients_own_rows(
-    executor: str, some: int, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, executor: str, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sim = scored(executor, monkeypatch, some=some)
+    sim = scored(executor, monkeypatch, some=some, algorithm=algorithm)
     row = evaluation.score(sim.setup, sim.state).row
     for split in ("val", "test"):
         for name, value in expected(split, by_hand(sim, split), sim.setup.task.classes).items():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.algorithms import every
 from support.helpers import numbers, play, random_federation
 
 from fedtune.core.errors import UserError
@@ -59,21 +57,6 @@ def test_every_setting_can_be_partitioned_as_it_says(name: str) -> None:
             assert abs(len(own) - s.ways) <= s.ways_spread
             assert set(held["t"][own]) <= set(range(s.shots - s.shots_spread, s.shots + s.shots_spread + 1))
             assert set(held["v"][own]) == {s.val_shots} and set(held["e"][own]) == {s.test_shots}
-
-
-def test_the_settings_are_those_of_the_design() -> None:
-    few, wider = find("gfpl-fmnist-few"), find("gfpl-fmnist-few-w8")
-    assert (few.ways, few.ways_spread, few.shots, few.shots_spread, few.test_shots) == (6, 1, 10, 2, 60)
-    assert (few.dataset, few.val_shots, few.all_classes, few.rounds, few.clients) == ("fashion-mnist", 10, 1000, 60, 20)
-    assert wider == replace(few, ways=8, test_shots=50)
-    assert [find(f"gfpl-mnist5k-w{w}").ways for w in (3, 4, 5)] == [3, 4, 5]
-    assert {(s.dataset, s.shots) for n, s in SCENARIOS.items() if "mnist5k" in n} == {("mnist-5k", 20)}
-    assert [datasets.describe(find(f"gfpl-{n}-classes").dataset)[-1] for n in (20, 40)] == [20, 40]
-
-
-def test_sixty_test_rows_a_class_do_not_go_round_at_eight_classes_a_client() -> None:
-    with pytest.raises(UserError, match="test rows and has 1000"):
-        partitioning.partition(of_shape("fashion-mnist"), find("gfpl-fmnist-few-w8").override(test_shots=60), 0)
 
 
 def test_keep_classes_leaves_out_what_comes_after() -> None:
@@ -165,17 +148,6 @@ def test_it_says_where_round_0_comes_from_and_start_from_comes_first(tmp_path: P
         UserError, match="body of fmnist-first5 does not fit this model: .* in the file and .* in the model"
     ):
         Experiment(algorithm="fedavg", scenario=scenario.override(model="fedgen-cnn")).check()
-
-
-@pytest.mark.parametrize("name", every())
-def test_every_algorithm_takes_a_common_frozen_body(name: str) -> None:
-    sim = begun(name, find("gfpl-fmnist-common-frozen").override(clients=3, all_classes=0))
-    before = [{n: t.clone() for n, t in of_client(sim, k).items()} for k in range(3)]
-    play(sim, 1)
-    for k, was in enumerate(before):
-        now = of_client(sim, k)
-        assert any(n.startswith("body.") for n in now) and now.keys() == was.keys()
-        assert all(torch.equal(now[n], was[n]) for n in now if n.startswith("body."))
 
 
 def test_the_body_reads_its_own_classes() -> None:

@@ -11,7 +11,7 @@ import torch
 from support.outcomes import outcome_of
 from torch.testing import assert_close
 
-from fedtune.core.errors import Diverged, UserError
+from fedtune.core.errors import Diverged
 from fedtune.core.workload import HERE
 from fedtune.data.federation import Federation
 from fedtune.engine import executors, seed_stack
@@ -272,15 +272,6 @@ def test_seeds_of_a_task_end_by_themselves_and_have_rows_of_their_own() -> None:
             assert_close(figures(ours), figures(theirs), rtol=1e-5, atol=1e-5)  # in float32
         assert [c["scored"] for c in found.clients] == [c["scored"] for c in alone.clients]
     assert [len(o.rounds) for o in outcomes] == [3, 3, 0]
-
-
-def test_a_users_error_is_the_one_of_a_run_alone() -> None:
-    with pytest.raises(UserError):
-        Seeds(
-            Experiment(algorithm="fedavg", scenario=DIGITS, seed=3, executor="rule"),
-            {"none": 1},
-            {3: partitioning.make(DIGITS, 3)},
-        )
 
 
 OWN = """

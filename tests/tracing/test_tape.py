@@ -65,7 +65,6 @@ def test_what_is_written_into_is_written_into_again() -> None:
     start = [torch.zeros(3), torch.ones(3), torch.zeros(())]
     tape = noted(code, [t.clone() for t in start], [torch.randn(8, 3)])
     ours, theirs, x = [t.clone() for t in start], [t.clone() for t in start], torch.randn(8, 3)
-    assert tape.changes == [0, 1, 2]
     replay = tape.bind(ours)
     for _ in range(2):
         assert torch.equal(replay(x)[0], code(*theirs, x)[0])  # type: ignore[arg-type]
