@@ -24,7 +24,7 @@ from support.searches import assert_as_undisturbed, begin_search, started
 from support.user_algorithms import fedproto_in, gone
 from support.waiting import wait_for
 
-from fedtune.cluster import gpu_share
+from fedtune.cluster import gpu_share, ray_internals
 from fedtune.cluster import ray_start as clusters
 from fedtune.commands import search
 from fedtune.core.budget import Budget
@@ -49,9 +49,10 @@ def headed() -> Iterator[Cluster]:
     """
     tokens.enable_token_auth_by_default()
     tokens.ensure_token_if_auth_enabled()
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    yield made
-    made.shutdown()
+    with ray_internals.patient(clusters.PATIENCE):  # a busy machine's nodes take longer than Ray's 30 s
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        yield made
+        made.shutdown()
 
 
 @pytest.fixture
@@ -232,7 +233,8 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     p.points[:] = [{"lam": lam} for lam in (2.0, 5.0, 10.0)]
     monkeypatch.setattr(driver, "FederatedTrainable", hungry())
     dealt = partitioning.make(p.workload.scenario, 0)
-    grid, reported = driver.fit(on_cpu(started(p, [dealt], 2)))
+    s = on_cpu(started(p, [dealt], 2))
+    grid, reported = driver.fit(s)
     trials = tables.trials_frame(grid, tables.rounds_frame(reported)).set_index("config/lam")
     assert trials["status"].to_dict() == {2.0: "finished", 5.0: "finished", 10.0: "failed"}
     assert "with 0.5 it ran out of memory (CUDA out of memory); give a larger" in trials.loc[10.0, "reason"]
@@ -240,7 +242,7 @@ def test_a_trial_out_of_gpu_memory_is_tried_once_more_with_twice_the_share(
     failures = {lam: f.read_text().count("Failure #") if f.exists() else 0 for lam, f in errors.items()}
     assert failures == {2.0: 0, 5.0: 1, 10.0: 2}
     rows = tables.rounds_frame(reported)
-    again = list(simulation.train(p.workload, {"lam": 5.0}, dealt))
+    again = list(simulation.train(s.workload, {"lam": 5.0}, dealt))
     assert rows[rows["trial"] == trials.loc[5.0, "trial"]]["val_loss"].tolist() == [r["val_loss"] for r in again]
     assert capsys.readouterr().err.count("ran out of memory; it now gets 0.5 of a GPU instead of 0.25") == 2
 
