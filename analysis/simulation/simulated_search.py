@@ -80,6 +80,10 @@ class SimulatedSearch:
         )
         self._tune_controller = SimpleNamespace(_mark_trial_to_checkpoint=lambda trial: None)
 
+    def get_live_trials(self) -> list[SimulatedTrial]:
+        """The trials that have not ended; Ray's median rule asks."""
+        return [t for t in self.trials if t.status != Trial.TERMINATED]
+
     def stop_trial(self, trial: SimulatedTrial) -> None:
         """End a paused trial, as a scheduler asks for."""
         self.scheduler.on_trial_remove(self, trial)  # type: ignore[arg-type]

@@ -362,7 +362,9 @@ def _require_choosable(options: SearchOptions, goal: Goal) -> None:
     if options.seeds_per_trial > 1 and "seconds" in (options.budget_unit, *goal.names):
         why = "with --seeds-per-trial a trial's seconds are those of all its seeds"
     if why:
-        raise UserError(f"--choose-seeds trains the best configurations on single seeds, but {why}; leave one out")
+        raise UserError(
+            f"--choose-seeds trains the best configurations on single seeds, but {why}; give --choose-seeds 1"
+        )
 
 
 def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:

@@ -93,13 +93,17 @@ TWICE = "--choose-seeds 2 --seeds-per-trial 2"
     ("main", "words", "why"),
     [
         (search, f"{ALGO} --choose-seeds 0", "--choose-seeds: must be a whole number in 1..1000, but got '0'"),
-        (search, f"{ALGO} --choose-seeds 2 --scheduler pbt", "--scheduler pbt changes them during training; take asha"),
+        (
+            search,
+            f"{ALGO} --choose-seeds 2 --scheduler pbt",
+            "pbt changes configurations during training; give",
+        ),
         (search, f"{ALGO} {TWICE} --objective seconds", "a trial's seconds are those of all its seeds"),
-        (search, f"{ALGO} {TWICE} --budget-unit seconds --budget 9", "with --seeds-per-trial 2; take --choose-seeds 1"),
+        (search, f"{ALGO} {TWICE} --budget-unit seconds --budget 9", "those of all its seeds; give --choose-seeds 1"),
         (
             compare,
             f"{ALGOS} --seeds-per-trial 2 --objective seconds",
-            "with --seeds-per-trial 2; take --choose-seeds 1",
+            "those of all its seeds; give --choose-seeds 1",
         ),
         (compare, f"{ALGOS} --choose-seeds 2 --top-k 2", "names one configuration, but --top-k 2 lets fresh seeds"),
     ],
