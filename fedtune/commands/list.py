@@ -102,11 +102,13 @@ def _listing(title: str, columns: Sequence[str]) -> Table:
 
 
 def _table(title: str, declared: dict[str, Hyperparameter], instance: Algorithm | None = None) -> Table:
-    from fedtune.experiment.algorithm import first_round
-
     table = _listing(title, ("name", "symbol", "default", "range", "first effect", "what it is"))
     for name, hp in declared.items():
-        since = "1" if instance is None else str(first_round(instance, name))
+        since = "1"
+        if instance:
+            from fedtune.experiment.algorithm import first_round
+
+            since = str(first_round(instance, name))
         since += " by default" if isinstance(hp.first_round, str) else ""
         table.add_row(name, hp.symbol, str(hp.default), hp.range_text(), f"round {since}", hp.help)
     return table
