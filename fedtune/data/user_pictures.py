@@ -24,7 +24,7 @@ from fedtune.user_code import content_hashes
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnPictures:
     """Pictures that are read on access: float32 [rows, channels, height, width], all of one size (`picture`).
 
@@ -149,4 +149,5 @@ def pictures_of(source: Path | str, files: Sequence[Any]) -> OwnPictures:
             )
     alpha = any(picture.transparent(file) for file, form in zip(files, forms, strict=True) if form.alpha)
     sizes = {(form.height, form.width) for form in forms}
-    return OwnPictures(files, 4 if alpha else 3, forms[0].depth, sizes.pop() if len(sizes) == 1 else (0, 0))
+    size = sizes.pop() if len(sizes) == 1 else (0, 0)
+    return OwnPictures(files=files, channels=4 if alpha else 3, depth=forms[0].depth, size=size)

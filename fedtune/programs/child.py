@@ -29,7 +29,7 @@ class Child:
     """A program that was started."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, pty: bool, hold: int
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], *, log: Path, pty: bool, hold: int
     ) -> None:
         """OSError if it cannot be started at all.
 

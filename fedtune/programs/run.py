@@ -41,7 +41,14 @@ class ProgramRun(Run):
     """A trial of a program.  Its process begins with the first step, and has a folder of its own for what it leaves."""
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], seed: int, folder: Path, at: Place = HERE, test: bool = False
+        self,
+        program: Program,
+        config: Mapping[str, Any],
+        seed: int,
+        folder: Path,
+        *,
+        at: Place = HERE,
+        test: bool = False,
     ) -> None:
         """UserError for a configuration that the program does not take.
 
@@ -211,7 +218,7 @@ class ProgramRun(Run):
         self._last = time.monotonic()
         words = [*self.program.command, *(self.program.resume_arguments if self._resumes else ())]
         filled, own = command.fill(words, values), self._environment(values)
-        self._child = Child(filled, place, own, self.folder / LOG, self.program.pty, self._claim)
+        self._child = Child(filled, place, own, log=self.folder / LOG, pty=self.program.pty, hold=self._claim)
         self._coming = self._play(self._child, self.rows, looks)
 
     def _values(self) -> dict[str, Any]:

@@ -42,7 +42,9 @@ def _run(workload: Any, config: Mapping[str, Any], seed: int, several: bool, at:
     whose = at.name or f"run-{hashlib.sha256(told.encode()).hexdigest()[:8]}"  # configurations may share a place
     name = f"{whose}-seed{seed}" if several or not at.name else whose
     folder = at.folder or Path(tempfile.mkdtemp(prefix="fedtune-"))
-    return ProgramRun(program, workload.pinned | dict(config), seed, folder / name, at, workload.selects_on_test)
+    return ProgramRun(
+        program, workload.pinned | dict(config), seed, folder / name, at=at, test=workload.selects_on_test
+    )
 
 
 class ProgramRuns(Runs):

@@ -54,7 +54,7 @@ def processes(folder: Path) -> list[int]:
 
 def start(program: Program, folder: Path, config: dict[str, Any] | None = None, **more: Any) -> ProgramRun:
     """A trial of a program in a folder of its own.  more: its seed, or entries of its place."""
-    return ProgramRun(program, config or {}, more.pop("seed", 0), folder / "trial", Place(**more))
+    return ProgramRun(program, config or {}, more.pop("seed", 0), folder / "trial", at=Place(**more))
 
 
 def finish(run: ProgramRun) -> list[dict[str, Any]]:
