@@ -10,9 +10,9 @@ from typing import Any
 
 STATUSES = ("finished", "stopped", "diverged", "failed")  # states of trials that have ended
 TROUBLE = "trouble"  # an entry of a trial's result: a problem that did not end the trial
-BROKEN = "broken"  # an entry for a trial with a permanent error
+BROKEN = "broken"  # an entry for a trial with a permanent error, which tables call failed
 FAILED = "failed: "  # begins the reason of a run on a fresh seed that did not diverge, but failed
-STACK = "stack"  # the entry with that error's traceback
+TRACEBACK = "stack"  # the entry with that error's traceback
 SNAPSHOTS = "experiment_state-*.json"  # Ray's files with a search's trials and its controller, one per driver
 ALIVE = {"RUNNING": "running", "PENDING": "waiting", "PAUSED": "paused"}  # Ray's names for the other states
 

@@ -16,7 +16,7 @@ from fedtune.core.errors import UserError
 from fedtune.core.terminal import command_line, say, several, short
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
-from fedtune.runs.trial_states import BROKEN, STACK
+from fedtune.runs.trial_states import BROKEN, TRACEBACK
 from fedtune.studies import choosing, final_check
 from fedtune.tuning import driver, messages, saved_state, verdict
 from fedtune.tuning.callbacks import trackers
@@ -218,7 +218,7 @@ def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:
     stacks: dict[str, list[str]] = {}
     for *_, last in (rows for rows in reported.values() if rows):
         if last.get(BROKEN):
-            stacks.setdefault(" ".join(str(last["reason"]).split()), []).append(last.get(STACK) or "")
+            stacks.setdefault(" ".join(str(last["reason"]).split()), []).append(last.get(TRACEBACK) or "")
     return stacks
 
 

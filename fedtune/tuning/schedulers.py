@@ -44,7 +44,10 @@ class SchedulerKind:
 
 
 def _halving(first: float, limit: float, space: Space, judged: dict[str, Any], brackets: int = 1) -> TrialScheduler:
-    """Asynchronous: Ray's synchronous one waits for full brackets, which a limit of concurrent trials never fills."""
+    """Asynchronous: Ray's synchronous one waits for full brackets, which a limit of concurrent trials never fills.
+
+    What stops a trial at a rung is `cutoff` of Ray's `_Bracket`, in real searches and in simulated ones.
+    """
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     rungs: dict[str, Any] = {"max_t": limit, "grace_period": first}  # Ray's types say whole numbers, any will do

@@ -24,7 +24,7 @@ from fedtune.core.metrics import JUDGED, METRICS, REPORTED
 from fedtune.core.objectives import BY_ACCURACY, EXCESSES, TOTALS, Goal
 from fedtune.core.terminal import one_line
 from fedtune.core.workload import Place, Runs, Workload
-from fedtune.runs.trial_states import BROKEN, STACK, TROUBLE, reason
+from fedtune.runs.trial_states import BROKEN, TRACEBACK, TROUBLE, reason
 from fedtune.tuning.space_facts import key
 from fedtune.user_code import user_errors
 
@@ -107,7 +107,7 @@ class FederatedTrainable(tune.Trainable):
             # what a program printed last, and the user's part of a traceback, say more than ours
             stack = output or (user_errors.theirs_on(error) if first else user_errors.stack(error))
             print(stack or user_errors.stack(error), file=sys.stderr, flush=True)  # the actor's log
-            return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), STACK: stack}
+            return self._worst() | {BROKEN: True, "reason": one_line(first or _reason(error)), TRACEBACK: stack}
         # Tune counts rounds, of which a program's report may stand for several
         ray_internals.continue_from(self, row["round"] - 1, ray_internals.seconds_of(self))
         others = [name for name, value in row.items() if value is not None and name not in METRICS and name != "round"]
