@@ -21,6 +21,7 @@ from fedtune.core.process import Streams
 from fedtune.core.terminal import one_line
 from fedtune.core.trees import to_all
 from fedtune.engine import repeating
+from fedtune.engine.client_errors import Unstackable
 from fedtune.engine.stacked_step import StackedStep
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.experiment.experiment import dtype_of, shape_of
@@ -204,20 +205,22 @@ def one_program(s: ModelSubject) -> Violation | Note | None:
     batch = to_all(Batch(x, s.labels(), {}), CLIENTS)
     try:
         stack = vmap(lambda tensors, rows: s.scores(nets[0], rows, tensors))(stacked, batch.x)
+        single = torch.stack([s.call(partial(s.scores, net, x)) for net in nets])
+        if not torch.allclose(stack, single, rtol=1e-3, atol=1e-4):
+            what = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
+            return Violation("", what, "make no number depend on how many clients there are, or on memory order")
         step = StackedStep(nets[0].train(), _pure_loss, Draws())
         step.draws.begin(lambda: [randomness.stream("check", k) for k in range(CLIENTS)])
         leaves = {n: stacked[n].clone().requires_grad_() for n, _ in nets[0].named_parameters()}
         step.turn_to({n: t.clone() for n, t in stacked.items()} | leaves, [*leaves.values()], {})
         step.compared_alone(batch, apart=1e-3)
-    except UserError as error:
-        return Note(str(error))
+    except Unstackable as error:
+        return Note(f"it {error.why}: clients run one after the other")
     except Exception as error:
         place, text = _place(error), one_line(user_errors.text(error))[:160]
         return Note(f"vmap cannot run it{f' ({place})' if place else ''}: {text} … clients run one after the other")
-    single = torch.stack([s.call(partial(s.scores, net.eval(), x)) for net in nets])
-    if not torch.allclose(stack, single, rtol=1e-3, atol=1e-4):
-        what = f"stacked, its scores differ by {(stack - single).abs().max():.2g} from each model's alone"
-        return Violation("", what, "make no number depend on how many clients there are, or on memory order")
+    finally:
+        nets[0].eval()
     s.stacks = True
     reason = tracing.why_eager(_pure_loss, nets[0])
     return Note(f"runs eagerly, as {reason}") if reason else None

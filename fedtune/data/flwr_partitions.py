@@ -62,7 +62,7 @@ def partition(name: str, y: np.ndarray, owner: np.ndarray | None, clients: int, 
     order = (np.random.default_rng(arguments[SEED]) if arguments.get(SEED) is not None else rng).permutation(len(y))
     arguments = {n: v for n, v in defaults.items() if n in parameters} | arguments
     columns = {ROW: order, LABEL: y[order]} | ({} if owner is None else {OWNER: owner[order]})
-    if (key := arguments.get(PARTITION_BY)) is not None and key not in {*columns} - {ROW}:
+    if (key := arguments.get(PARTITION_BY)) is not None and key not in [n for n in columns if n != ROW]:
         known = " or ".join(map(repr, [*columns][1:]))
         raise UserError(f"{PARTITION_BY} of {name} must be {known}, as the data have it, but got {shown(key)}")
     try:

@@ -40,7 +40,8 @@ def require_aligned(source: str, arrays: Mapping[str, Any]) -> None:
     tables = {n: v.index for n, v in arrays.items() if pandas and isinstance(v, pandas.DataFrame | pandas.Series)}
     for name, index in tables.items():
         first, other = next(iter(tables.items()))
-        if index.is_unique and not index.equals(other) and index.sort_values().equals(other.sort_values()):
+        alike = len(index) == len(other) and index.is_unique and not index.equals(other)
+        if alike and index.sort_values().equals(other.sort_values()):
             raise UserError(
                 f"rows are paired by position, but {first} and {name} of {source} have the same index in different "
                 f"orders; give {name}.loc[{first}.index]"
@@ -84,15 +85,15 @@ def _of_tensor(t: Any) -> np.ndarray:
 
 def _of_table(what: str, table: Any, features: bool) -> np.ndarray:
     """A DataFrame's columns in one type that represents every value."""
-    columns = {f"column {n!r} of {what}": table.iloc[:, i] for i, n in enumerate(table.columns)}
-    arrays = {column: _of_column(column, values, features) for column, values in columns.items()}
+    names = [f"column {n!r} of {what}" for n in table.columns]  # which may be alike
+    arrays = [(n, _of_column(n, table.iloc[:, i], features)) for i, n in enumerate(names)]
     if not arrays:
         return np.empty((len(table), 0))
-    for column, values in arrays.items():
+    for column, values in arrays:
         if features or len(arrays) > 1:
             _require_plain(column, values, "biuf")
-    joined = np.column_stack([*arrays.values()])
-    for column, values in arrays.items():
+    joined = np.column_stack([values for _, values in arrays])
+    for column, values in arrays:
         if values.dtype.kind in "iu" and joined.dtype.kind == "f":
             _require_exact(column, values[np.abs(values.astype(np.float64)) >= 2.0**53].tolist())
     return joined

@@ -34,7 +34,8 @@ class _User(NamedTuple):
 
 def read(path: Path, options: Options) -> Rows:
     """The rows of all users, file by file."""
-    users = [user for split, file in layouts.leaf_files(path) for user in _users(file, split, options)]
+    files = layouts.leaf_files(path)
+    users = [user for split, file in files for user in _users(file, split, options)]
     if not users or len({(user.name, user.split) for user in users}) < len(users):
         raise UserError(f"{path} needs users with rows, each with a name of its own; make it again")
     forms = ["text" if isinstance(user.x, list) else f"numbers of shape {user.x.shape[1:]}" for user in users]
@@ -45,7 +46,7 @@ def read(path: Path, options: Options) -> Rows:
         [text for user in users for text in user.x] if texts else np.concatenate([user.x for user in users]),
         user_names.joined(str(path), [user.y for user in users]),
         np.repeat([user.name for user in users], sizes),
-        split if len({user.split for user in users}) > 1 else None,
+        split if len({split for split, _ in files}) > 1 else None,
         kind=user_rows.TEXT if texts else "",
     )
 

@@ -40,8 +40,10 @@ def csv(path: Path, options: Options) -> Rows:
     with reading(path, "CSV", HOW):
         with arrow_csv.open_csv(path, read_options=form, parse_options=parse) as file:
             names = file.schema.names
-        usual = (options.y, options.owner, options.split, *sum(user_columns.USUAL.values(), ()))
-        texts = {n: pa.string() for n in names if n in usual or n.lower() in usual}  # so that 007 is not 7
+        if any("\0" in n for n in names):
+            raise ValueError(f"it is not text in {options.encoding}")
+        given, usual = (options.y, options.owner, options.split), sum(user_columns.USUAL.values(), ())
+        texts = {n: pa.string() for n in names if n in given or n.lower() in usual}  # so that 007 is not 7
         convert = arrow_csv.ConvertOptions(column_types=texts, strings_can_be_null=True, decimal_point=options.decimal)
         convert.quoted_strings_can_be_null = bool(options.na_values)
         convert.null_values = [*convert.null_values, *options.na_values]
@@ -80,29 +82,30 @@ def _part_of(file: Path, folder: Path) -> str:
 def hugging_face(folder: Path, options: Options) -> Rows:
     """A Dataset or a DatasetDict as save_to_disk wrote it."""
     index = folder / "dataset_dict.json"
-    parts = {s: folder / s for s in _content(index)["splits"]} if index.exists() else {"": folder}
+    parts = {s: folder / s for s in _content(index, "splits")[1]} if index.exists() else {"": folder}
     return _joined(folder, {name: _arrow(part) for name, part in parts.items()}, options)
 
 
 def _arrow(folder: Path) -> list[pa.Table]:
     """The tables of one split, in the order that state.json gives."""
-    state, tables = _content(folder / "state.json"), []
+    (state, names), tables = _content(folder / "state.json", "_data_files", "filename"), []
     if state.get("_indices_data_files") or state.get("_indices_files"):
         raise UserError(f"{folder} was saved with a list of chosen rows; call flatten_indices(), and save it again")
-    for file in [folder / entry["filename"] for entry in state["_data_files"]]:
+    for file in map(folder.joinpath, names):
         file.stat()  # its error names the file, as that of Arrow does not
         with reading(file, "Arrow"), pa.memory_map(str(file)) as mapped:
             tables.append(pa.ipc.open_stream(mapped).read_all())
     return tables
 
 
-def _content(index: Path) -> dict[str, Any]:
-    """A file that lists the files or folders beside it."""
+def _content(index: Path, key: str, entry: str = "") -> tuple[dict[str, Any], list[str]]:
+    """A file that lists the files or folders beside it, and these: what it has under key, or an entry of each."""
     with reading(index, "an index of Hugging Face's", "save the data again"):
         content: dict[str, Any] = json.loads(index.read_bytes())
-        if not content.get("splits" if index.stem == "dataset_dict" else "_data_files"):
-            raise ValueError("it lists nothing")
-        return content
+        names = [item[entry] if entry else item for item in content[key]]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"its {key} lists no names")
+        return content, names
 
 
 def _joined(path: Path, parts: Mapping[str, list[pa.Table]], options: Options) -> Rows:

@@ -57,7 +57,7 @@ class Unstackable(UserError):
 
 
 class OtherNumbers(UserError):
-    """Code that gave other numbers when it ran in another way: replayed, stacked, or once more."""
+    """Code that gave other numbers when it was replayed, or ran once more."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from fedtune.core.pure import is_declared
 from fedtune.core.trees import Ragged, Tree, join, leaves, take
 from fedtune.data import federation
 from fedtune.engine import executors
-from fedtune.engine.client_errors import OtherNumbers
+from fedtune.engine.client_errors import OtherNumbers, Unstackable
 from fedtune.engine.state import Group, RunSetup, State
 from fedtune.experiment.algorithm import Algorithm
 from fedtune.experiment.experiment import Experiment, dtype_of, shape_of, task_of
@@ -61,7 +61,7 @@ class SeedStack(NamedTuple):
                 try:
                     results += self._run_together(batch, code)
                     continue
-                except OtherNumbers:
+                except (OtherNumbers, Unstackable):
                     raise
                 except Exception:
                     pass

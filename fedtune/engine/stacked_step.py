@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedtune import tracing
 from fedtune.core.draws import Draws
 from fedtune.core.trees import Tree, leaves, take, tree_map
-from fedtune.engine.client_errors import OtherNumbers
+from fedtune.engine.client_errors import Unstackable
 from fedtune.experiment import hooks
 from fedtune.experiment.algorithm import Batch, Model
 from fedtune.tracing import CacheEntry, Calls, Replay
@@ -108,7 +108,7 @@ class StackedStep(Calls[Out]):
         return self._eager(batch) if self.is_fedtune or not self._is_due() else self.compared_alone(batch)
 
     def compared_alone(self, batch: Batch, apart: float = 1e-2) -> Out:
-        """The step, not recorded; OtherNumbers unless it is that of the first and of the last client alone.
+        """The step, not recorded; Unstackable unless it is that of the first and of the last client alone.
 
         apart: the most by which numbers may differ, as a share of the largest.
         """
@@ -132,7 +132,7 @@ class StackedStep(Calls[Out]):
     def _require_same_alone(
         self, client: int, tensors: dict[str, Tensor], batch: Batch, stacked: Out, apart: float
     ) -> None:
-        """OtherNumbers unless a client's loss and gradients are those of the same code run for this client alone."""
+        """Unstackable unless a client's loss and gradients are those of the same code run for this client alone."""
         names = {id(t): n for n, t in self.clients.items()}
         leaves = [tensors[names[id(leaf)]].requires_grad_() for leaf in self.moving]
         found = self.draws.alone(self.of_one, client, tensors, take(batch, client), take(self.received, client))
@@ -140,10 +140,8 @@ class StackedStep(Calls[Out]):
         alone = [loss.detach(), *torch.autograd.grad(loss, leaves, allow_unused=True)] if leaves else [loss.detach()]
         for one, all_of in zip(alone, [stacked[0], *stacked[2]], strict=True):
             if one is not None and all_of is not None and _apart(all_of[client], one, apart):
-                raise OtherNumbers(
-                    "client code must give the same numbers stacked as alone, but a client's loss or gradient became "
-                    "another one; give --executor loop: one client after the other"
-                )
+                what = "gives a client another loss or gradient than the same code run for this client alone"
+                raise Unstackable("it", what, "let no number depend on other clients, or on how the code is run")
 
 
 def _apart(one: Tensor, other: Tensor, share: float) -> bool:

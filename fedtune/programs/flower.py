@@ -139,10 +139,7 @@ def flwr_command(program: Any, values: Mapping[str, Any]) -> str:
 def _read(folder: Path) -> tuple[_App, dict[str, Any]]:
     """What an app's pyproject.toml says of it, and the federations: its own, else those of Flower's configuration."""
     file = folder / "pyproject.toml"
-    try:
-        told = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("flwr", {})
-    except (OSError, ValueError) as error:
-        raise of_key("flower", f"must be a folder with the pyproject.toml of an app, but {file}: {error}") from None
+    told = _toml(file, "tool", "flwr")
     try:
         app: _App = checked(_App, table("tool.flwr.app", told.get("app")), {})
     except UserError as error:
@@ -150,8 +147,21 @@ def _read(folder: Path) -> tuple[_App, dict[str, Any]]:
     federations = told.get("federations")
     config = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     if not federations and config.is_file():
-        federations = tomllib.loads(config.read_text(encoding="utf-8")).get("superlink")
+        federations = _toml(config, "superlink")
     return replace(app, config=flower_child.flatten(app.config)), federations or {}
+
+
+def _toml(file: Path, *keys: str) -> dict[str, Any]:
+    """A table of a TOML file, below these keys; empty if it has none."""
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        for key in keys:
+            found = dict(table(key, found.get(key, {})))
+    except (OSError, ValueError) as error:
+        raise of_key(
+            "flower", f"must be a folder with the pyproject.toml of an app, but {file} cannot be read: {error}"
+        ) from None
+    return found
 
 
 def _simulation(given: _Entries, federations: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class ProgramCheck:
         """Only a person can see whether that figure is the one that is meant."""
         run = self._trials[0].run
         for figure in run.rows.first.values() if run.rows else ():
-            doubt = figure_line.doubt(figure)
+            doubt = figure_line.doubts(figure)
             says = f"{figure.metric.name}, {figure_line.rows_by(figure.metric)}: {figure_line.shown(figure)}{doubt}"
             yield "advice" if doubt else "passed", says
         yield from (("advice", note) for note in run.take_notes())

@@ -315,10 +315,10 @@ class ProgramRun(Run):
         if status:
             return self._failed(f" {_how(status)} {self._after()}{self._raised()}")
         advice = "correct `rounds`, or what it prints, or say by `report_every` how many rounds a report stands for"
-        if flower.is_app(self.program) and not done:
-            advice = "name a metric that the app's clients or its server report, client:NAME or server:NAME"
-        elif error := self._raised():
+        if error := self._raised():
             advice = f"it printed a traceback{error}"
+        elif flower.is_app(self.program) and not done:
+            advice = "name a metric that the app's clients or its server report, client:NAME or server:NAME"
         elif not done:
             advice = self.rows.advice()
         return self._failed(f" must report {several(self.rounds, 'round')}, but ended {self._after()}; {advice}")

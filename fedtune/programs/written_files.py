@@ -163,6 +163,8 @@ class _Lines:
                 return file.read()
         except FileNotFoundError:
             return b""
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read: {error.strerror}") from None
 
 
 def _object(line: str, path: Path) -> dict[str, Any]:

@@ -70,7 +70,7 @@ LED = {  # a file, its encoding, the options that are given, and words of what i
     "8 bits in the last row": (table(("a", "b", "y")).replace("männlich", "m") + "1,2,mä\n", "latin-1", "", "as CSV"),
     "8 bits in what is not used": (table(("a", "b", "c")) + "1,2,mä\n", "latin-1", "(y='a', x='b')", "not text in utf"),
     "UTF-16": (table(), "utf-16", "", "cannot be read as CSV: .* 'utf-16'"),
-    "UTF-16 without a mark": (table(("a", "b", "y")), "utf-16-le", "", "cannot be read as CSV"),
+    "UTF-16 without a mark": (table(("a", "b", "y")), "utf-16-le", "", "it is not text in utf-8"),
     "UTF-8 after all": (table(), "utf-8", "(encoding='ascii')", "cannot be read as CSV"),
     "no encoding": (table(), "utf-8", "(encoding='hex')", "option encoding of t.csv: must be one that Python knows"),
     "a remark": (table(before="# exported\n"), "utf-8", "", "Expected 1 columns, got 3.*skiprows=1"),
@@ -91,6 +91,11 @@ def test_what_is_not_read_is_refused_with_what_would_read_it(kind: str, tmp_path
     with pytest.raises(UserError, match=message) as error:
         loaded(f"{tmp_path}/t.csv{options}")
     assert "\n" not in str(error.value)
+
+
+def test_a_column_named_as_the_classes_but_in_another_case_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("\n".join(["a,A,b", *(f"{i % 2},{i},{2 * i}" for i in range(24))]))
+    assert loaded(f"{tmp_path}/t.csv(y='a')").x.tolist() == [[i, 2 * i] for i in range(24)]
 
 
 @pytest.mark.parametrize("quote", ["", '"'])

@@ -126,10 +126,19 @@ def test_a_column_of_classes_is_taken_and_a_one_hot_table_is_told() -> None:
         dataset({"x": ROWS, "y": np.eye(2)[Y]})
 
 
+def test_columns_of_one_name_are_all_there() -> None:
+    two = pd.DataFrame(ROWS[:, :2], columns=["age", "age"])
+    np.testing.assert_array_equal(plain("here", "x", two), ROWS[:, :2])
+    with pytest.raises(UserError, match="y of here must be one value for each"):
+        dataset({"x": ROWS, "y": pd.DataFrame(np.eye(2)[Y], columns=["a", "a"])})
+
+
 def test_tables_indexed_in_two_orders_are_refused() -> None:
     x, y = pd.DataFrame(ROWS), pd.Series(Y)
     with pytest.raises(UserError, match="x and y of here have the same index in different orders; give y.loc"):
         dataset({"x": x, "y": y.iloc[::-1]})
+    with pytest.raises(UserError, match="as many"):
+        dataset({"x": x.set_axis(["a", 1, 2, 3]), "y": y[:3]})
     for index in (range(4), [7, 5, 6, 9]):  # of a selection
         assert dataset({"x": x, "y": y.set_axis(list(index))}).y.tolist() == Y.tolist()
 

@@ -47,8 +47,8 @@ MODELS = {  # at 6814c48, by inspection of causes, the outcomes were these but f
     "late_nets": {
         # one after the other at 6814c48: by_size and logs, which remember but give the same numbers
         STACKED: "by_size cached logs",
-        LOOP: "late_attribute late_generator first_rows last_rows late_hook late_closure late_global module_random "
-        "module_stream cycle",
+        LOOP: "other_at_once late_attribute late_generator first_rows last_rows late_hook late_closure late_global "
+        "module_random module_stream cycle",
         AGAIN: "in_helper on_torch",
     },
 }
@@ -143,9 +143,14 @@ def test_code_that_becomes_another_one_stacked_ends_the_trial(
     """
     monkeypatch.setattr(repeating, "CALLS", 3)
     trial = Seeds(experiment(model, "stack"), {}, dict.fromkeys(range(seeds), DATA))
-    with pytest.raises(UserError, match="the same numbers stacked as alone"):
+    with pytest.raises(UserError, match="another loss or gradient than the same code run for this client alone"):
         for _ in range(80):
             trial.step()
+
+
+def test_code_that_is_another_one_stacked_from_the_start_trains_one_client_after_the_other() -> None:
+    found, alone = trained("late_nets:other_at_once", "auto"), trained("late_nets:other_at_once", "loop")
+    assert found.last.row["val_loss"] == alone.last.row["val_loss"]
 
 
 def test_a_buffer_that_forward_replaces_moves_as_one_that_it_writes_into() -> None:

@@ -178,6 +178,7 @@ LINE = "client 0 acc=0.35 | global: acc=0.42, f1=0.4 | test: acc=0.38"
         ("val_acc]\npattern = '.*acc=([0-9.]+)'", LINE, "advice: … test: acc=>>0.38<<; the word test "),
         ("val_acc]\npattern = 'global: acc=([0-9.]+)'", LINE, "passed: val_acc … global: acc=>>0.42<<, f1=0.4 | test"),
         ("val_acc]\npattern = 'test: acc=([0-9.]+)'\nsplit = 'validation'", LINE, "validation rows, as split"),
+        ("val_acc]\npattern = '.*acc=([0-9.]+)'", LINE, "a shorter match reads 0.35: write .*? for .* if"),
         ("acc]\nmode = 'max'\npattern = 'global: acc=([0-9.]+)'", LINE, "of rows that the file does not say"),
         ("val_acc]\npattern = 'acc=([0-9.]+)'", "TEST loss 1, acc=0.4", "advice: … the word TEST stands before it"),
         ("val_acc]\npattern = 'acc=([0-9.]+)'", "latest acc=0.4", "passed: … latest acc=>>0.4<<"),

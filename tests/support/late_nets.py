@@ -120,6 +120,14 @@ class LateGradient(Layer):
         return x
 
 
+class OtherAtOnce(Layer):
+    """Another for many clients at once, from the first call on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, D] -> [B, D]."""
+        return x * 3 if torch._C._functorch.is_batchedtensor(x) else x
+
+
 class OtherWhenStacked(Layer):
     """Another for many clients at once, once the rows it saw make a large sum."""
 
@@ -142,7 +150,7 @@ module_stream = counting(lambda layer: 60 * STREAM.random())
 cycle, first_rows, last_rows, by_size, cached, logs = map(of, (Cycle, FirstRows, LastRows, BySize, Cached, Logs))
 
 
-late_gradient, other_when_stacked = map(of, (LateGradient, OtherWhenStacked))
+late_gradient, other_when_stacked, other_at_once = map(of, (LateGradient, OtherWhenStacked, OtherAtOnce))
 
 
 def explodes(shape: tuple[int, ...], classes: int) -> nn.Module:
