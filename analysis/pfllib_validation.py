@@ -33,11 +33,11 @@ class ValidationCopy(NamedTuple):
     val: int
 
 
-def make(folder: Path, seed: int = 0) -> ValidationCopy:
+def make(folder: Path, seed: int = 0, trust: bool = False) -> ValidationCopy:
     """Write FOLDERval beside FOLDER: a fifth of each client's training rows become its test rows.
 
     The test rows of FOLDER are not in it.  UserError for a folder that is not PFLlib's, a client with one row, or a
-    copy that exists.
+    copy that exists.  trust: whether its pickles, which may run any code, may be read.
     """
     folder = Path(os.path.abspath(folder))
     copy = folder.with_name(folder.name + ENDING)
@@ -50,7 +50,7 @@ def make(folder: Path, seed: int = 0) -> ValidationCopy:
     numbers = user_pfllib.clients(folder)
     temporary = Path(tempfile.mkdtemp(prefix=f".{copy.name}-", dir=folder.parent))
     try:
-        counts = [_client(folder, temporary, k, seed) for k in numbers]
+        counts = [_client(folder, temporary, k, seed, trust) for k in numbers]
         if (folder / CONFIG).exists():
             shutil.copyfile(folder / CONFIG, temporary / CONFIG)
         temporary.chmod(folder.stat().st_mode & 0o777)
@@ -62,10 +62,10 @@ def make(folder: Path, seed: int = 0) -> ValidationCopy:
     return ValidationCopy(copy, len(numbers), train, val)
 
 
-def _client(folder: Path, target: Path, number: int, seed: int) -> tuple[int, int]:
+def _client(folder: Path, target: Path, number: int, seed: int, trust: bool) -> tuple[int, int]:
     """Write a client's two files; the numbers of rows to train on and to validate."""
     file = folder / TRAIN / f"{number}.npz"
-    arrays = user_pfllib.content(file)
+    arrays = user_pfllib.content(file, trust, "--trust")
     y = plain(str(file), "y", arrays["y"]).reshape(len(arrays["y"]), -1)[:, 0]
     if len(y) < 2:
         raise UserError(

@@ -1,6 +1,6 @@
 """python -m fedtune.analysis.split_validation: a copy of PFLlib's folder, whose test rows are training rows.
 
-python -m fedtune.analysis.split_validation PFLlib/dataset/MNIST        # writes PFLlib/dataset/MNISTval
+python -m fedtune.analysis.split_validation PFLlib/dataset/MNIST --trust       # writes PFLlib/dataset/MNISTval
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("folder", type=Path, metavar="DATASET/NAME", help="a folder with train, test and config.json")
     p.add_argument("--seed", type=int, default=0, metavar="N", help="which rows are set aside (default 0)")
+    p.add_argument("--trust", action="store_true", help="read the folder's pickles, which can run any code")
     p.add_argument("--debug", action="store_true", help="show the full traceback of an error")
     return p
 
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     with quick_imports():
         from fedtune.analysis import pfllib_validation
 
-    made = pfllib_validation.make(args.folder, args.seed)
+    made = pfllib_validation.make(args.folder, args.seed, args.trust)
     say(
         f"{several(made.clients, 'client')}: {several(made.train, 'row')} to train on, {made.val} to validate; in "
         f"PFLlib give -data {made.folder.name}"

@@ -31,24 +31,15 @@ def fits(rows: int, clients: int, floor: int) -> None:
         )
 
 
-def enough_rows(size: np.ndarray, whose: Callable[[int], list[str]], clients: np.ndarray | int = 1) -> None:
+def enough_rows(size: np.ndarray, whose: Callable[[int], str], clients: np.ndarray | int = 1) -> None:
     """UserError with the names of owners that have fewer rows than their clients need.
 
     size [n]: rows of each owner or group of owners.  whose: their names.  clients: how many clients share each of them.
     """
     clients = np.broadcast_to(clients, size.shape)
-    lacking = np.flatnonzero(size < MIN_ROWS * clients).tolist()
-    if not lacking:
-        return
-    texts = []
-    for i in lacking:
-        names, clause = whose(i), f" for {clients[i]} clients" if clients[i] > 1 else ""
-        texts.append(
-            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {several(int(size[i]), 'row')}{clause}"
+    if lacking := np.flatnonzero(size < MIN_ROWS * clients).tolist():
+        texts = [f"{whose(i)} {several(int(size[i]), 'row')} for {several(int(clients[i]), 'client')}" for i in lacking]
+        raise UserError(
+            f"a client needs {MIN_ROWS} rows, but owners have fewer: {few(texts)}; take fewer clients, or merge or "
+            f"drop such owners (--min-rows {MIN_ROWS * clients[lacking].max()})"
         )
-    is_single = len(lacking) == len(whose(lacking[0])) == 1
-    raise UserError(
-        f"owner{'' if is_single else 's'} {few(texts)}, and a client needs {MIN_ROWS}: "
-        + ("take fewer clients, or " if (clients[lacking] > 1).any() else "")
-        + f"merge or drop {'it' if is_single else 'them'} (--min-rows {MIN_ROWS * clients[lacking].max()})"
-    )

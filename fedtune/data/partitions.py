@@ -197,6 +197,6 @@ def natural(
     holder = client[person[rows]]
     enough_rows(
         np.bincount(holder, minlength=clients),
-        lambda k: [names[p] if names else str(p) for p in people[client == k].tolist()],
+        lambda k: " and ".join(names[p] if names else str(p) for p in people[client == k].tolist()),
     )
     return Held(rows, holder)

@@ -106,7 +106,7 @@ def domains(owner: np.ndarray, clients: int, rng: np.random.Generator, names: tu
     place = np.arange(len(owner)) - np.repeat(size.cumsum() - size, size)
     of_domain = np.bincount(np.arange(clients) % len(numbers))  # clients of each domain
     holder = domain[rows] + len(numbers) * (place % of_domain[domain[rows]])
-    enough_rows(size, lambda d: [names[numbers[d]] if names else str(numbers[d])], of_domain)
+    enough_rows(size, lambda d: names[numbers[d]] if names else str(numbers[d]), of_domain)
     order = rng.permutation(len(owner))
     return Held(rows[order], holder[order])
 

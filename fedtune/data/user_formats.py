@@ -15,7 +15,7 @@ from fedtune.user_code import layouts
 Reader = tuple[Callable[[Path, Options], Rows], tuple[str, ...]]
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
-        layouts.PFLLIB: (user_pfllib.read, user_options.ARRAYS),
+        layouts.PFLLIB: (user_pfllib.read, user_options.PFLLIB),
         layouts.LEAF: (user_leaf.read, user_options.LEAF),
         layouts.HUGGING_FACE: (user_tables.hugging_face, user_options.COLUMNS),
         layouts.PARQUET: (user_tables.parquet, user_options.COLUMNS),

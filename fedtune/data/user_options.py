@@ -37,6 +37,7 @@ class Options(BaseModel, frozen=True, strict=True):
     shape       the shape of a row; () leaves it.
     delimiter   between the columns of a CSV file; "": a comma, or a tab in FILE.tsv.
     decimal, encoding, na_values, skiprows   of a CSV file, as in pandas.read_csv.
+    trust       PFLlib's pickles are read, though they may run any code.
     """  # noqa: D205
 
     x: Any = ()
@@ -52,11 +53,12 @@ class Options(BaseModel, frozen=True, strict=True):
     encoding: Annotated[str, AfterValidator(_encoding)] = "utf-8"
     na_values: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
     skiprows: Count = 0
+    trust: bool = False
 
 
-ARRAYS = ("split", "shape")
+PFLLIB = ("split", "shape", "trust")
 LEAF = ("x", "split", "text", "length", "shape")
-CSV = tuple(Options.model_fields)
+CSV = tuple(name for name in Options.model_fields if name != "trust")
 COLUMNS = CSV[: CSV.index("delimiter")]
 
 

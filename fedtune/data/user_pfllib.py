@@ -1,20 +1,17 @@
 """PFLlib's folders: train/i.npz and test/i.npz hold the rows of client i, config.json the number of classes.
 
-Each file holds one pickled dictionary {"x": …, "y": …}; it is read without running anything (`plain_pickle`).  The
-clients are the files; config.json is optional.
+Each file holds one pickled dictionary {"x": …, "y": …}.  A pickle may run any code, so they are read only if the user
+says that they are trusted.  The clients are the files; config.json is optional.
 """
 
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
-from fedtune.core import plain_pickle
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import several
 from fedtune.data import user_names, user_rows
@@ -31,7 +28,7 @@ def read(folder: Path, options: Options) -> Rows:
     """The rows of all clients, client by client, training rows first; owners are the files' numbers."""
     numbers = clients(folder)
     files = [(s, k, folder / name / f"{k}.npz") for s, name in ((0, TRAIN), (2, TEST)) for k in numbers]
-    contents = [_arrays(file) for _, _, file in files]
+    contents = [_arrays(file, options.trust) for _, _, file in files]
     forms = [f"{x.dtype.kind} of shape {x.shape[1:]}" for x, *_ in contents]
     user_rows.require_alike(folder, [str(file) for *_, file in files], forms)
     sizes = [len(y) for _, y, _ in contents]
@@ -68,23 +65,25 @@ def config(folder: Path) -> dict[str, Any]:
         return dict(content)
 
 
-def content(file: Path) -> dict[str, Any]:
-    """The dictionary of a file, with x and y as they were saved; UserError in one line if anything is wrong."""
+def content(file: Path, trust: bool, how: str = "(trust=True) after the folder's name") -> dict[str, Any]:
+    """The dictionary of a file, with x and y as they were saved; UserError in one line if anything is wrong.
+
+    trust: whether the user says that it may be read, though a pickle may run any code.  how: in which way it is said.
+    """
+    if not trust:
+        raise UserError(f"{file} is a pickle, which may run any code: if you trust who made it, give {how}")
     with reading(file, "PFLlib's", "it needs a dictionary of arrays or lists x and y, equally long; make it again"):
-        with zipfile.ZipFile(file) as archive, archive.open(f"{MEMBER}.npy") as member:
-            read_header = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}[npy.read_magic(member)[0]]
-            _, _, dtype = read_header(member)
-            value: Any = plain_pickle.load(member.read()) if dtype.hasobject else np.empty(0)
-        value = value.item() if isinstance(value, np.ndarray) and not value.shape else value
+        with np.load(file, allow_pickle=True) as archive:
+            value = archive[MEMBER].item()
         x, y = value["x"], value["y"]
         if not all(isinstance(array, np.ndarray | list | tuple) for array in (x, y)) or len(x) != len(y) or not len(y):
             raise ValueError(f"x is a {type(x).__name__} of {len(x)}, y a {type(y).__name__} of {len(y)}")
-        return {n: np.asarray(a) if isinstance(a, np.ndarray) else a for n, a in value.items()}  # of NumPy's own class
+        return dict(value)
 
 
-def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray, str]:
+def _arrays(file: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
     """Rows and labels of a file, and a note."""
-    arrays = content(file)
+    arrays = content(file, trust)
     rows, note = arrays["x"], ""
     if isinstance(rows, np.ndarray) and rows.dtype.hasobject and rows.ndim == 2 and rows.shape[1] == 2:
         rows, note = list(rows[:, 0]), "rows are pairs of tokens and their number; only the tokens are used"

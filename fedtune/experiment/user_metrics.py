@@ -6,8 +6,7 @@
     recall.mode = "max"                        # optional: the direction, for --objective without one
 
 Scores are the first head's, as returned by `predict`; some may be -inf.  The numbers of the scored clients become
-val_recall and test_recall, means over clients, with _std and _worst10 (for mode "min", the highest tenth).  Clients
-with equally many rows are scored at once (torch.func.vmap) if the function allows it, else one by one.
+val_recall and test_recall, means over clients, with _std and _worst10 (for mode "min", the highest tenth).
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from fedtune.user_code.references import parsed
 
 Rows = Sequence[tuple[Tensor, Tensor]]  # of each client: scores [N, C] and labels [N]
 CONTRACT = "a metric must be a function (scores [N, C], labels [N]) of a client's rows that returns one finite number"
-one_by_one: set[Callable[..., Any]] = set()  # functions that vmap cannot run
 
 
 class OwnMetric(NamedTuple):
@@ -87,9 +85,7 @@ class OwnMetric(NamedTuple):
 
         who: the i-th client in words, for messages.
         """
-        values = _stacked(self, rows)
-        if values is None:
-            values = torch.stack([_one(self, scores, y) for scores, y in rows])
+        values = torch.stack([_one(self, scores, y) for scores, y in rows])
         if values.dim() > 1:
             raise self.wrong(f"returns a tensor of shape {list(values.shape[1:])}")
         if not values.isfinite().all():
@@ -143,20 +139,6 @@ def _loaded(reference: str) -> OwnMetric:
     except ValueError:
         pass  # unknown for a function in C
     return metric._replace(function=partial(function, **options)) if options else metric
-
-
-def _stacked(metric: OwnMetric, rows: Rows) -> Tensor | None:
-    """The metrics of all clients at once; None if their numbers of rows differ, or vmap cannot run the function."""
-    if metric.function in one_by_one or len(rows) == 1 or len({len(y) for _, y in rows}) > 1:
-        return None
-    try:
-        values = torch.func.vmap(metric.function)(*(torch.stack(both) for both in zip(*rows, strict=True)))
-    except Exception:  # if it is not about vmap, it occurs again for one client and is reported then
-        values = None
-    if not isinstance(values, Tensor):
-        one_by_one.add(metric.function)
-        return None
-    return values.detach().cpu()
 
 
 def _one(metric: OwnMetric, scores: Tensor, y: Tensor) -> Tensor:

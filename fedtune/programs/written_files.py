@@ -8,7 +8,6 @@ import json
 import os
 import re
 import struct
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 from fedtune.core.errors import UserError, unknown
 from fedtune.core.hyper import python_value
-from fedtune.core.terminal import few, one_line
+from fedtune.core.terminal import one_line
 from fedtune.programs import command, isolation
 from fedtune.programs.output import clean, shown
 from fedtune.programs.rows import RowMaker
@@ -27,7 +26,6 @@ from fedtune.user_code import user_errors, user_files
 SAME = 2**16  # bytes before the new ones that must be those that were read, or else the file was written anew
 EVENTS = "events.out.tfevents"
 HEADER, FOOTER = 12, 4  # bytes of a record around its event
-OWN = ("output.log", "rows.jsonl")  # files in a trial's folder that fedtune itself writes
 
 
 def looks(rows: RowMaker, reported: Path, place: Path, values: Mapping[str, Any]) -> list[Callable[[bool], bool]]:
@@ -60,7 +58,7 @@ class _WrittenFile:
         self._before: set[Path] = set()
         for match in self._new():
             isolation.put_aside(match)
-        self._before, self._began = {path for pattern in self._patterns for path in _matches(pattern)}, time.time()
+        self._before = {path for pattern in self._patterns for path in _matches(pattern)}
         self._place: Path | None = None
         self._look: Callable[[bool], bool] = lambda ended: False
         rows.no_file = self._missing
@@ -89,31 +87,17 @@ class _WrittenFile:
             self._look = _reader(self._place, self._events, self._before, self._rows)
 
     def _missing(self) -> str:
-        """What may be wrong if no figure came: what the program wrote in place of its file."""
+        """What may be wrong if no figure came."""
         if self._place and self._rows.columns:
             lacking = next((c for c, m in self._rows.columns.items() if m.name in self._rows.missing), "")
             return str(unknown(f"column of {self._name}", str(lacking), self._rows.found))
         if self._place:
             return "its pattern may be wrong"
-        place = next(folder for folder in (self._base, *self._base.parents) if folder.is_dir())
-        names = [os.path.relpath(path, place) for path in _new_files(place, self._began)]
-        if not names:
-            return f"it must write {self._name}, but wrote no file in {place}"
-        advice = "; ** in `file` stands for folders whose names differ" if "**" not in self._name else ""
-        return f"it must write {self._name}, but what it wrote in {place} is {few(names)}{advice}"
+        return f"it must write {self._name}, but none is in {self._base}; ** stands for folders whose names differ"
 
 
 def _matches(pattern: str) -> set[Path]:
     return {Path(path) for path in glob.iglob(pattern, recursive=True, include_hidden=True)}
-
-
-def _new_files(folder: Path, since: float) -> list[Path]:
-    found = []
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            if path.name not in OWN and path.is_file() and path.stat().st_mtime > since - 0.1:
-                found.append(path)
-    return sorted(found)
 
 
 def _reader(path: Path, events: bool, before: set[Path], rows: RowMaker) -> Callable[[bool], bool]:

@@ -22,7 +22,11 @@ def content(file: Path) -> dict[str, Any]:
 
 def test_training_rows_are_parted_and_test_rows_are_left_out(tmp_path: Path, capsys: Any) -> None:
     folder = pfllib(tmp_path / "MNIST", clients=3, rows=40)
-    assert split_validation.main([str(folder)]) == 0
+    assert (
+        split_validation.main([str(folder)]) == 2
+        and "if you trust who made it, give --trust" in capsys.readouterr().err
+    )
+    assert split_validation.main([str(folder), "--trust"]) == 0
     assert "3 clients: 72 rows to train on, 18 to validate; in PFLlib give -data MNISTval" in capsys.readouterr().out
     copy = tmp_path / "MNISTval"
     assert (copy / "config.json").read_bytes() == (folder / "config.json").read_bytes()
@@ -40,7 +44,7 @@ def test_training_rows_are_parted_and_test_rows_are_left_out(tmp_path: Path, cap
 def test_the_seed_says_which_rows(tmp_path: Path) -> None:
     made = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        pfllib_validation.make(pfllib(tmp_path / name, clients=2, rows=40), seed)
+        pfllib_validation.make(pfllib(tmp_path / name, clients=2, rows=40), seed, trust=True)
         made.append(content(tmp_path / f"{name}val" / "test" / "1.npz")["x"].tolist())
     assert made[0] == made[1] != made[2]
 
@@ -69,7 +73,7 @@ def test_lists_of_tokens_stay_lists(tmp_path: Path) -> None:
     rows = [([i, i + 1], 2) for i in range(10)]
     for split in ("train", "test"):
         pfllib_file(tmp_path / "News" / split / "0.npz", rows, [i % 2 for i in range(10)])
-    pfllib_validation.make(tmp_path / "News")
+    pfllib_validation.make(tmp_path / "News", trust=True)
     parts = [content(tmp_path / "Newsval" / split / "0.npz") for split in ("train", "test")]
     assert sorted(parts[0]["x"] + parts[1]["x"]) == rows and [len(p["y"]) for p in parts] == [8, 2]
 
@@ -99,5 +103,5 @@ def test_what_cannot_be_split_is_refused_and_leaves_nothing(damage: Any, message
     damage(folder)
     there = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=message):
-        pfllib_validation.make(folder)
+        pfllib_validation.make(folder, trust=True)
     assert sorted(tmp_path.iterdir()) == there

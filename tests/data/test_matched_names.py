@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import parquet
-from support.foreign_data import dataset_dict, hugging_face, leaf, pfllib, pfllib_file, saved_to_disk
+from support.foreign_data import TRUSTED, dataset_dict, hugging_face, leaf, pfllib, pfllib_file, saved_to_disk
 from support.user_data import made, saved, taken
 
 from fedtune.core.errors import UserError
@@ -133,7 +133,7 @@ def test_labels_are_numbers_in_all_files_or_in_none(train: list[Any], test: list
         loaded(tmp_path / "leaf")
     pfllib_file(pfllib(tmp_path / "pf") / "test" / "1.npz", np.zeros((5, 1, 4, 4), np.float32), np.array([*"01201"]))
     with pytest.raises(UserError, match=message):
-        loaded(tmp_path / "pf")
+        loaded(f"{tmp_path}/pf{TRUSTED}")
 
 
 def test_a_blank_among_next_characters_is_a_class(tmp_path: Path) -> None:

@@ -165,12 +165,12 @@ def uneven(path: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "partition", "fields", "message"),
     [
-        ({"a": 1, "b": 9, "c": 9}, "", {}, r"^owner a has 1 row, .* 3: merge or drop it \(--min-rows 3\)$"),
-        ({"a": 1, "b": 9, "c": 2}, "", {}, r"^owners a has 1 row, c has 2 rows, .* drop them \(--min-rows 3\)$"),
-        ({"a": 1, "b": 9, "c": 9}, "domains", {}, r"^owner a has 1 row, and a client needs 3: merge or drop it"),
-        ({"a": 9, "b": 5}, "domains", {"clients": 4}, r"^owner b has 5 rows for 2 clients, .*take fewer clients, or"),
-        ({n: 1 for n in "abcd"}, "", {"owners": 2, "clients": 1}, r"^owners [a-d] and [a-d] have 2 rows, .* drop them"),
-        ({c: 1 for c in "abcdefgh"}, "", {}, "d has 1 row, e has 1 row, …, and a client needs 3"),
+        ({"a": 1, "b": 9, "c": 9}, "", {}, r"3 rows, but owners have fewer: a 1 row for 1 client; .*--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 2}, "", {}, r": a 1 row for 1 client, c 2 rows for 1 client; .* \(--min-rows 3\)$"),
+        ({"a": 1, "b": 9, "c": 9}, "domains", {}, ": a 1 row for 1 client; "),
+        ({"a": 9, "b": 5}, "domains", {"clients": 4}, ": b 5 rows for 2 clients; take fewer clients, or"),
+        ({n: 1 for n in "abcd"}, "", {"owners": 2, "clients": 1}, ": [a-d] and [a-d] 2 rows for 1 client; "),
+        ({c: 1 for c in "abcdefgh"}, "", {}, "d 1 row for 1 client, e 1 row for 1 client, …; "),
     ],
 )
 def test_owners_with_too_few_rows_are_named_and_can_be_dropped(
@@ -229,7 +229,7 @@ def test_a_client_with_one_row_is_named(partition: str, tmp_path: Path) -> None:
     else:
         arrays = {name: values[row] for name, values in np.load(path).items()}
         given, path = "", saved(path, **arrays, split=np.arange(161) % 3)
-        said = "owner c has 1 row, and a client needs 3: merge or drop it"
+        said = "a client needs 3 rows, but owners have fewer: c 1 row for 1 client; "
     with pytest.raises(UserError, match=re.escape(said)):
         made(taken(path, given))
 
@@ -258,5 +258,5 @@ def test_python_says_what_is_left_out_too(tmp_path: Path, capsys: pytest.Capture
     ):
         call()
         assert "note: 1 of 41 rows is left out, all those of 1 owner (a): min-rows 3" in capsys.readouterr().err
-    with pytest.raises(UserError, match="owner a has 1 row, and a client needs 3: merge or drop it"):
+    with pytest.raises(UserError, match="owners have fewer: a 1 row for 1 client; "):
         fedtune.train("local", dataset=path, rounds=1)

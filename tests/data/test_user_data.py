@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.foreign_data import pfllib
+from support.foreign_data import TRUSTED, pfllib
 from support.user_algorithms import as_in_another_process
 from support.user_data import made, pictures, saved, taken, wards
 
@@ -303,7 +303,13 @@ def test_a_runs_copy_of_small_data_is_used_when_they_are_gone(
     if kind != "file":
         pictures(data) if kind == "folder" else pfllib(data)
     options = ExperimentOptions(
-        algo="fedavg", fields={"dataset": str(data), "partition": "iid", "clients": 3, "model": "mlp"}
+        algo="fedavg",
+        fields={
+            "dataset": f"{data}{TRUSTED if kind == 'pfllib' else ''}",
+            "partition": "iid",
+            "clients": 3,
+            "model": "mlp",
+        },
     )
     experiment = options.experiment()
     before = made(experiment.scenario)

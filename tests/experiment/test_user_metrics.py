@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from fedtune.core.errors import UserError
 from fedtune.engine import evaluation
 from fedtune.engine.simulation import Simulation
-from fedtune.experiment import user_metrics
 from fedtune.experiment.experiment import Experiment
 from fedtune.tuning.options.options import ExperimentOptions
 from fedtune.tuning.options.search import SearchOptions
@@ -205,12 +204,6 @@ def test_the_number_of_each_client_becomes_mean_spread_and_worst_tenth(
         assert_close(row[f"{split}_recall_worst10"], each.min().item(), **TIGHT)
         assert_close(row[f"{split}_brier_worst10"], clients[f"{split}_brier"].max().item(), **TIGHT)
         assert each[2] == 1 and len(clients["client"]) == 4  # the client without class 1
-
-
-def test_a_function_that_vmap_cannot_run_is_run_client_by_client(tmp_path: Path) -> None:
-    sim = trained(tmp_path, "stack", "recall", "by_hand")
-    stacked, looped = (m.function for m in sim.setup.metrics)
-    assert looped in user_metrics.one_by_one and stacked not in user_metrics.one_by_one
 
 
 def test_under_the_pooled_rule_it_is_of_all_rows(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ WRONG = {
     "another place": (
         "out/a.csv",
         "to = to.replace('/a.csv', '/new')\nos.makedirs(to); open(to + '/a.csv', 'w').write('acc\\n0.1\\n')",
-        r"must write \{folder\}/out/a.csv, but what it wrote in .*/out is new/a.csv; \*\* in `file`",
+        r"must write \{folder\}/out/a.csv, but none is in .*/out; \*\* stands for folders whose names differ",
     ),
     "a table without the column": ("a.csv", written("round,loss\\n1,2"), "'acc'.*known are loss, round"),
     "a table without the column, while the program runs": (
@@ -147,7 +147,7 @@ WRONG = {
     "a table with an open quote": ("a.csv", written('acc\\n"1'), "a.csv cannot be read: unexpected end of data"),
     "a table that lacks a round": ("a.csv", written("round,acc\\n2,0.5"), "val_acc of round 1 must come next"),
     "no object on a line": ("a.jsonl", written("[1]"), "must have a JSON object on each line, but got '.1.'"),
-    "nothing": ("out/a.csv", "", r"must write \{folder\}/out/a.csv, but wrote no file in .*trial"),
+    "nothing": ("out/a.csv", "", r"must write \{folder\}/out/a.csv, but none is in .*trial/out; "),
 }
 
 

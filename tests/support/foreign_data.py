@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+TRUSTED = "/(trust=True)"  # after the name of PFLlib's folder
+
 
 def pfllib(folder: Path, clients: int = 4, rows: int = 20, classes: int = 3, seed: int = 0) -> Path:
     """PFLlib's folder of images: three quarters of each client's rows train; the first pixel is the row's number."""
