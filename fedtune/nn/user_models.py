@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedtune.user_code import entry_points, user_errors, user_files
 
 # options of a model: `head` is for fedtune alone, `features` is passed to a function that takes it
 HEAD, FEATURES = "head", "features"
+_ROWS = 2  # rows of a run whose results are not used
 
 
 def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
@@ -33,7 +34,7 @@ def build(name: str, shape: Shape, classes: int, features: int = 0) -> Net:
 
     features: the requested width, if not 0; it is passed to the function if it takes `features`.
     """
-    net = _parted(name, _made(name, shape, classes, features))
+    net = _parted(name, _whole(name, shape, classes, features))
     net.declared = ("body", "head") if is_declared(_maker(name)) else ()
     return net
 
@@ -46,13 +47,13 @@ def width(name: str, shape: Shape, classes: int, features: int, dtype: torch.dty
 @lru_cache(maxsize=64)
 def _inspected(name: str, version: str, shape: Shape, classes: int, features: int, dtype: torch.dtype) -> int:
     """In an execution of its own: a run must not depend on whether its process has done this before."""
-    with user_files.Execution().used(), randomness.seeded(0), torch.no_grad():
-        whole = _made(name, shape, classes, features).eval()
+    with _apart(), torch.no_grad():
+        whole = _whole(name, shape, classes, features).eval()
         with randomness.seeded(0):
             net = build(name, shape, classes, features).eval()
         _require_usable(name, net, whole)
         x = torch.randn(3, *shape) if dtype.is_floating_point else torch.randint(2, (3, *shape))
-        rows, known = rows_in_words(shape, dtype), set(net.state_dict())
+        rows = rows_in_words(shape, dtype)
         with _calling(f"the body of {name} fails on {rows}"):
             z = net.body(x)
         _require_features(name, net, x, z)
@@ -63,17 +64,45 @@ def _inspected(name: str, version: str, shape: Shape, classes: int, features: in
         if type(whole).forward is not nn.Module.forward:
             with _calling(f"forward of {name} fails on {rows}"):
                 _require_same(name, logits, whole(x))
-        with suppress(Exception):  # it is reported when it trains
-            net.train().head(net.body(x))
-        if new := sorted(set(net.state_dict()) - known):
-            raise UserError(f"{new[0]} of {name} is created only when it runs; create it in __init__")
     return z.shape[1]
+
+
+def _whole(name: str, shape: Shape, classes: int, features: int) -> nn.Module:
+    """What the user's function returns, with its lazy tensors created."""
+    net = _made(name, shape, classes, features)
+    if _grows(name, _version(name), shape, classes, features):
+        _run_once(net, shape)
+    return net
+
+
+@lru_cache(maxsize=64)
+def _grows(name: str, version: str, shape: Shape, classes: int, features: int) -> bool:
+    """Whether a net creates tensors when it first runs; UserError if it does so only in training.
+
+    As `_inspected`, in an execution of its own.
+    """
+    with _apart():
+        net = _made(name, shape, classes, features)
+        names, lazy = set(net.state_dict()), any(is_lazy(t) for t in (*net.parameters(), *net.buffers()))
+        _run_once(net, shape)
+        known = set(net.state_dict())
+        _run_once(net, shape, training=True)
+    if new := sorted(set(net.state_dict()) - known):
+        raise UserError(f"{new[0]} of {name} is created only in training; create it in __init__, or in any forward")
+    return lazy or known != names
 
 
 def _maker(name: str) -> Any:
     """The user's function: from their file, or from an installed package."""
     offered = entry_points.find(catalogue.GROUP, name, "model", [*catalogue.WIDTHS, *catalogue.FAMILIES])
     return user_files.load(name, "model") if offered is None else offered
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """In an execution of its own, with random numbers of its own."""
+    with user_files.Execution().used(), randomness.seeded(0):
+        yield
 
 
 def _version(name: str) -> str:
@@ -249,3 +278,22 @@ def _require_plain(name: str, net: nn.Module) -> None:
                 f"{type(module).__name__}: return it as it was before TorchScript, torch.compile, quantisation or "
                 "DataParallel"
             )
+
+
+def _run_once(net: nn.Module, shape: Shape, training: bool = False) -> None:
+    """Run the net once to create its lazy tensors.  Errors are ignored here; they are reported when it runs next."""
+    before, rows = net.training, torch.zeros(_ROWS, *shape)
+    net.train(training)
+    for x in (rows, rows.long()):
+        with suppress(Exception), torch.no_grad():
+            _forward(net, x)
+            break
+    net.train(before)
+
+
+def _forward(net: nn.Module, x: Tensor) -> None:
+    parts = dict(net.named_children())
+    if type(net).forward is nn.Module.forward and {"body", "head"} <= set(parts):
+        parts["head"](parts["body"](x))
+    else:
+        net(x)

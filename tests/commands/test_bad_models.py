@@ -92,7 +92,7 @@ WRONG: list[tuple[str, str, str]] = [  # what follows GOOD in the file, the refe
     ),
     (net("net.body[1].register_buffer('turn', torch.ones(8) * 1j)"), "net", "turn of net.py:net must be real numb"),
     (net("net.head.bias = nn.Parameter(torch.ones(10, device='meta'))"), "net", "head.bias of net.py:net must be real"),
-    (net("net.body.append(Late())", LATE), "net", "body.3.scale of net.py:net is created only when it runs"),
+    (net("net.body.append(Late())", LATE), "net", "body.3.scale of net.py:net is created only in training"),
     (net("net.body = torch.jit.trace(net.body, torch.zeros(2, *shape))"), "net", WHOLE),
     (of("torch.jit.script(Net())"), "net", WHOLE),
     (of("torch.compile(Net())"), "net", WHOLE),

@@ -35,7 +35,8 @@ MODELS = {  # at 6814c48, by inspection of causes, the outcomes were these but f
     },
     "hooked_nets": {
         # one after the other at 6814c48: weight_norm_of_old, whose hook changes nothing from call to call
-        STACKED: "weight_norm_of_old doubled orthogonal written reassigned twice batch_norm layer_norm relu_twice",
+        STACKED: "weight_norm_of_old doubled orthogonal written reassigned twice made lazy batch_norm layer_norm "
+        "relu_twice",
         LOOP: "forward forward_of_body forward_of_head with_kwargs pre backward backward_pre parametrized "
         "spectral_norm_of_old spectral_norm cache",
         AGAIN: "environment file",

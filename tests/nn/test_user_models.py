@@ -72,6 +72,8 @@ def lazy_cut(shape, classes): return nn.Sequential(nn.Flatten(), nn.LazyLinear(6
 def lazy_norm(shape, classes): return Two(
     nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(6)),
     nn.Linear(6, classes))
+def lazy_words(shape, classes): return Two(
+    nn.Sequential(nn.Embedding(30, 4), nn.Flatten(), nn.LazyLinear(6)), nn.Linear(6, classes))
 def late(shape, classes): return Two(nn.Sequential(nn.Flatten(), Late(), nn.ReLU()), nn.Linear(6, classes))
 def twice(shape, classes): return Two(
     nn.Sequential(nn.Flatten(), nn.Linear(64, 6), Twice()), nn.Linear(6, classes))
@@ -237,8 +239,11 @@ def test_all_algorithms_are_those_that_the_model_lets_run(net: str) -> None:
     assert {"fedavg", "fedgen", "local"} <= set(logistic) and not {"fedper", "fedrep"} & set(logistic)
 
 
-@pytest.mark.parametrize("name", ["twice", "parametrized"])
-def test_an_unusual_model_is_like_any_other(net: str, name: str) -> None:
+UNUSUAL = ["lazy", "lazy_cut(head='3')", "lazy_norm", "late", "twice", "parametrized"]
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_what_has_no_tensors_before_a_run_is_run_once_and_then_like_any_other(net: str, name: str) -> None:
     model = f"{net}:{name}"
     first, same, other = (architectures.build(model, (1, 8, 8), 10, seed=seed).state_dict() for seed in (1, 1, 2))
     assert_same_numbers(first, same)
@@ -252,27 +257,18 @@ def test_an_unusual_model_is_like_any_other(net: str, name: str) -> None:
     assert all(torch.allclose(a[n], b[n], atol=1e-9) for n in b) and a.keys() == b.keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("lazy", "body.1.weight of .* of a size that is known before training, but is a UninitializedParameter"),
-        ("lazy_cut(head='3')", "of a size that is known before training"),
-        ("lazy_norm", "of a size that is known before training"),
-        ("late", "body.1.layer.bias of .* is created only when it runs; create it in __init__"),
-    ],
-)
-def test_a_model_has_all_its_tensors_before_it_runs(net: str, name: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        architectures.width(f"{net}:{name}", (1, 8, 8), 10)
+def test_tokens_reach_what_has_no_size_yet(net: str) -> None:
+    assert architectures.width(f"{net}:lazy_words", (7,), 3, 0, torch.int64) == 6
+    assert architectures.build(f"{net}:lazy_words", (7,), 3).state_dict()["body.2.weight"].shape == (6, 28)
 
 
-@pytest.mark.parametrize("layer", ["BatchNorm1d(6", "SyncBatchNorm(6"])
+@pytest.mark.parametrize("layer", ["BatchNorm1d(6", "LazyBatchNorm1d(", "SyncBatchNorm(6"])
 def test_batch_norm_without_running_statistics_is_refused_in_plain_words(layer: str, tmp_path: Path) -> None:
-    kept = f"nn.{layer}, track_running_stats=False)"
+    kept = f"nn.{layer}{', ' if layer[-1] != '(' else ''}track_running_stats=False)"
     (tmp_path / "norm.py").write_text(
         "from torch import nn\ndef net(shape, classes):\n"
         "    made = nn.Module()\n    made.head = nn.Linear(6, classes)\n"
-        f"    made.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), {kept})\n    return made\n"
+        f"    made.body = nn.Sequential(nn.Flatten(), nn.LazyLinear(6), {kept})\n    return made\n"
     )
     name, _ = user_files.take(str(tmp_path / "norm.py:net"))
     with pytest.raises(UserError, match="must keep running statistics, .* but body.2 has track_running_stats=False"):

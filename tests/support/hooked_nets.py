@@ -154,12 +154,29 @@ class Twice(nn.Module):
         return out
 
 
+class Made(nn.Module):
+    """Makes its layer when it is first called."""
+
+    def __init__(self) -> None:
+        """Without it."""
+        super().__init__()
+        self.layer: nn.Module | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, 8] -> [B, 8]."""
+        if self.layer is None:
+            self.layer = nn.Linear(x.shape[1], 8)
+        out: Tensor = self.layer(x)
+        return out
+
+
 def _more(*layers: Callable[[], nn.Module]) -> Make:
     return lambda shape, classes: Net(classes, *(layer() for layer in layers))
 
 
 written, reassigned = _more(lambda: Scaled(True)), _more(lambda: Scaled(False))
-twice = _more(Twice)
+twice, made = _more(Twice), _more(Made)
+lazy = _more(lambda: nn.LazyLinear(8))
 batch_norm, layer_norm = _more(lambda: nn.BatchNorm1d(8)), _more(lambda: nn.LayerNorm(8))
 
 
