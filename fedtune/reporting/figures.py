@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plotly.graph_objects import Figure
 
 from fedtune.analysis import frames, plots
-from fedtune.core.objectives import Objective, parse
+from fedtune.core.objectives import parse
 from fedtune.reporting import sampling
 from fedtune.reporting.findings import Findings, unit_of
 from fedtune.reporting.templates import embedded
@@ -19,7 +19,6 @@ from fedtune.runs.files import RunFiles
 from fedtune.studies.comparison.results import Results
 
 if TYPE_CHECKING:
-    import pandas as pd
     from optuna import Study
 
 LARGEST = 2_000_000  # characters of one figure; a larger one would make the page slow
@@ -64,7 +63,6 @@ def _sampled(shown: Shown, f: Findings) -> Shown:
 def _progress(f: Findings) -> list[Shown]:
     """Learning curves, and the best result over time."""
     first = f.goal.first
-    unit = unit_of(f.record)
     some = sampling.drawn(f)
     curves = drawn(
         "Learning curves",
@@ -74,27 +72,16 @@ def _progress(f: Findings) -> list[Shown]:
     )
     return [
         _sampled(curves, f),
-        *best_so_far(f.rounds, f.trials, first, f.sends),
+        *(
+            drawn(f"Best so far against {word}", partial(plots.best_so_far, f.rounds, unit, f.trials, first), sentence)
+            for unit, (word, sentence) in COSTS.items()
+            if unit != "mb" or f.sends
+        ),
         drawn(
             "Rungs",
-            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit, first.name),
+            lambda: plots.rung_survival(f.trials, f.rounds, f.record.get("rungs") or [], unit_of(f.record), first.name),
             "Which trials were continued at each rung. Trials just below the cut may have been stopped by chance.",
         ),
-    ]
-
-
-def best_so_far(
-    rounds: pd.DataFrame, trials: pd.DataFrame, objective: Objective, sends: bool, sentence: str = ""
-) -> list[Shown]:
-    """The best result over time, by each cost.  sends: whether it is known what is sent.  sentence: if not its own."""
-    return [
-        drawn(
-            f"Best so far against {word}",
-            partial(plots.best_so_far, rounds, unit, trials, objective),
-            sentence or how_to_read,
-        )
-        for unit, (word, how_to_read) in COSTS.items()
-        if unit != "mb" or sends
     ]
 
 

@@ -13,7 +13,7 @@ from fedtune.core import terminal
 from fedtune.core.errors import UserError
 from fedtune.core.terminal import say, several
 from fedtune.experiment.experiment import Experiment, built_in, fitting
-from fedtune.experiment.scenarios import find
+from fedtune.experiment.scenarios import OWN, find
 from fedtune.programs.naming import is_program
 from fedtune.runs import user_copies
 from fedtune.runs.files import AGAIN, WIDENED, RunFiles
@@ -229,7 +229,8 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
-        scenario = dataclasses.replace(options, algo="local", set=options.set_fields).experiment().scenario
+        of_scenario = {n: v for n, v in options.set.items() if n in vars(OWN)}
+        scenario = dataclasses.replace(options, algo="local", set=of_scenario).experiment().scenario
         return {n: n for n in fitting(scenario) if " " not in n}
     return _named(options.algos, "--algos")
 

@@ -214,15 +214,6 @@ class ExperimentOptions:
         declared = hyperparameters(type(scenario)) | hyperparameters(cls)
         return replace(experiment, pinned={n: declared[n].check(v) for n, v in fixed.items()})
 
-    @property
-    def set_fields(self) -> dict[str, Any]:
-        """What --set gives of the scenario's fields; the rest are hyperparameters, which it fixes."""
-        from fedtune.core.hyper import hyperparameters
-        from fedtune.experiment.scenario import Scenario
-
-        names = {f.name for f in fields(Scenario)} - hyperparameters(Scenario).keys()
-        return {n: v for n, v in self.set.items() if n in names}
-
     def split(self, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
         """The scenario's fields that are given, also by --set, and the hyperparameters that are fixed.
 
