@@ -546,8 +546,8 @@ def test_chosen_runs_are_set_beside_one_another(storage: Path, browser: Browser)
         browser.press("//input[@name='text']", "nothing like it")
         wait_for(lambda: "2 of 3 runs" in browser.text())  # what is chosen stays
         browser.press("//button[@type='submit']")
-        wait_for(lambda: "Settings that differ" in browser.text(), 240)
-        assert "searched with" in browser.text() and "third" not in browser.text()
+        wait_for(lambda: "default, fresh seeds" in browser.text(), 240)
+        assert "done" in browser.text() and "other" in browser.text() and "third" not in browser.text()
         assert browser.script("return location.search") == "?run=done&run=other"
 
 

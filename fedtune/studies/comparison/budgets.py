@@ -91,16 +91,6 @@ def _best_score(trials: pd.DataFrame, p: SearchPlan) -> float:
     return math.nan if best is None else float(best[p.goal.first.column])
 
 
-def leaders(table: pd.DataFrame) -> list[tuple[int, int, str]]:
-    """Who leads by how many trials: the first and the last number of them, and a name (several if they are equal)."""
-    first = table[(table["rank"] == 1) & table["score"].notna()].groupby("trials")["algorithm"].agg(" and ".join)
-    spans = []
-    for name, group in itertools.groupby(first.items(), key=lambda row: row[1]):
-        numbers = [int(n) for n, _ in group]
-        spans.append((numbers[0], numbers[-1], str(name)))
-    return spans
-
-
 def settled(table: pd.DataFrame, objective: Objective, margin: float = 0.0) -> int | None:
     """From how many trials on the order of algorithms is the one in which they end.
 

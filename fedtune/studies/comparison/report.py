@@ -71,13 +71,11 @@ def report(
     say(f"folder: {near(c.folder)}")
     say(f"report: {command_line('report', c.folder)}")
     say(f"for a paper: {near(files.latex_file)}, {files.method_latex_file.name}, {files.references_file.name}")
-    leaders = [dict(zip(("from", "to", "algorithm"), of, strict=True)) for of in budgets.leaders(found.by_budget)]
     return {
         "unequal": unequal,
         "outcome": comparison_text.outcome(found.table, found.pairs, found.against),
         "contrasts": _entries(found.pairs),
         "control_contrast": _entries(found.twice),
-        "by_budget": {"metric": found.objective.name, "leaders": leaders},
     }
 
 

@@ -10,17 +10,14 @@ from typing import Any
 import pandas as pd
 
 from fedtune.core.metrics import limits
-from fedtune.core.objectives import Objective
 from fedtune.core.statistics import UNBOUNDED, interval, number
 from fedtune.core.terminal import printable, several
 from fedtune.runs.tables import DEFAULT
 from fedtune.runs.trial_states import FAILED
-from fedtune.studies.comparison import budgets
 from fedtune.studies.comparison.tables import LARGER, UNTESTED, UNTOLD, WITHIN, configurations
 from fedtune.tuning import verdict
 
 WORDS = ("algorithm", "pair", "published %", "tuned hyperparameters", "verdict")  # columns that hold no numbers
-CHANGES = 5  # of the leader that are written out
 MANY = 15  # with more pairs than those of six algorithms, only those with the best are shown
 
 
@@ -52,33 +49,6 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
         anew = (of["algorithm"] != best) | of["verdict"].map(lambda verdict, b=baseline: (b, verdict) not in told)
         clauses += _differing(of[anew], str(baseline))
     return "; ".join(clauses) + "."
-
-
-def by_budget(table: pd.DataFrame, objective: Objective) -> str:
-    """Sentences on who leads after how many trials, and from how many on the order stays; "" for one algorithm alone.
-
-    table: that of `budgets`.  The sentences are on means of scores in the searches, and are no verdict.
-    """
-    leading = budgets.leaders(table)
-    if table["algorithm"].nunique() < 2 or not leading:
-        return ""
-    last = int(table["trials"].max())
-    spans = [f"{name} ({_span(first, to, last)})" for first, to, name in leading]
-    cut = spans if len(spans) <= CHANGES else [*spans[:2], "…", *spans[-2:]]
-    clauses = [f"In the searches, by {_score(objective.name)}, the leader is {', '.join(cut)}"]
-    since = budgets.settled(table, objective)
-    if since and last > 1:
-        stays = f"stays as it is from {several(since, 'trial')} on" if since < last else "changed with the last trial"
-        clauses.append(f"the order of the means {stays}")
-    if (table["searches"] == 1).all():
-        clauses.append("with one search each, another may order them otherwise")
-    return "; ".join(clauses) + "."
-
-
-def _span(first: int, last: int, largest: int) -> str:
-    if first == last:
-        return f"after {several(first, 'trial')}"
-    return f"from {several(first, 'trial')} on" if last == largest else f"{first} to {last} trials"
 
 
 def _score(metric: str) -> str:
