@@ -13,7 +13,7 @@ import pandas as pd
 from fedtune.cluster import gpu_share, ray_start
 from fedtune.core import interrupting
 from fedtune.core.errors import UserError
-from fedtune.core.terminal import command_line, say, several, short
+from fedtune.core.terminal import command_line, near, say, several, short
 from fedtune.runs import disk, provenance, reading, tables, user_copies
 from fedtune.runs.files import RunFiles
 from fedtune.runs.trial_states import BROKEN, STACK
@@ -81,7 +81,7 @@ def run_search(
         watch = disk.DiskWatch(p.folder)
         if not p.options.debug:
             stack.enter_context(ray_start.without_stacks())
-        with watch.explaining(p.shown):
+        with watch.explaining(near(p.folder)):
             return search_and_check(s, run, watch, resumed, tools)
 
 
@@ -119,7 +119,7 @@ def search_and_check(
         found = _search(s, run, watch, resumed, tools)
     if watch.fault:
         run.write("interrupted", reason=f"its folder {watch.fault}")
-        raise watch.error(p.shown)
+        raise watch.error(near(p.folder))
     if found.best is None:
         return _nothing_found(p, run, found)
     with _ending_recorded(p, run, watch):
@@ -130,7 +130,7 @@ def search_and_check(
     if found.interrupted:
         run.write("interrupted")
         say(f"best so far: trial {best['trial']} with {messages.listed(config, short)}")
-        say(f"folder: {p.shown}")
+        say(f"folder: {near(p.folder)}")
         return 130
     with _ending_recorded(p, run, watch):
         checked = final_check.check(s, config)
@@ -183,7 +183,7 @@ def _write_best(s: StartedSearch, found: Found, best: pd.Series) -> Config:
     how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
     if tables.CHOICE in best:
         how |= {"choose_seeds": p.options.choose_seeds, tables.CHOICE: float(best[tables.CHOICE])}
-    return tables.write_best(p.folder, s.workload, p.scenario, best, p.budget, p.goal, **how)
+    return tables.write_best(p.folder, s.workload, p.options.scenario, best, p.budget, p.goal, **how)
 
 
 @contextmanager
@@ -210,7 +210,7 @@ def _interrupted(p: SearchPlan) -> str:
     """The message for an interrupted search."""
     if p.after:
         return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
-    return f"interrupted; {command_line('resume', p.shown)} continues it"
+    return f"interrupted; {command_line('resume', near(p.folder))} continues it"
 
 
 def _broken(reported: driver.TrialRows) -> dict[str, list[str]]:

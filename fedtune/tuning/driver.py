@@ -131,7 +131,7 @@ def fit(
         ray_internals.callbacks(tuner)[:] = [
             JsonLoggerCallback(),
             rows,
-            Gauges(p.name, p.workload.name, p.goal.first),
+            Gauges(p.folder.name, p.workload.name, p.goal.first),
             view,
             *([TensorBoard()] if TENSORBOARD in p.options.logger else []),
             *([watch] if watch else []),
@@ -157,7 +157,7 @@ def _trainable(s: StartedSearch) -> Any:
         warm="seconds" in (p.budget.unit, *p.goal.names),
         goal=p.goal,
         rungs=schedulers.rungs(p.scheduler, p.budget.limit, p.grace),
-        search=p.name,
+        search=p.folder.name,
         outputs=p.files.outputs_folder,
     )
     needs = {"CPU": p.options.cpus_per_trial} | ({"GPU": s.gpus} if s.gpus else {})
@@ -207,7 +207,7 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
             trial_dirname_creator=lambda trial: f"{name}-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(
-            name=p.name,
+            name=p.folder.name,
             storage_path=str(p.folder.parent),
             callbacks=[],
             verbose=0,
@@ -243,15 +243,14 @@ def _searching(s: StartedSearch) -> tuple[Any, Any]:
         points=[point for point, _ in inside],
         outside=[outside for _, outside in inside],
         seed=p.workload.seed + p.draws + earlier["trial"].nunique(),
-        study=p.name,
+        study=p.folder.name,
         goal=p.goal,
         log=p.files.suggestions_file,
         population=kind.moves_hyperparameters,
         once=True,
     )
     scheduler = schedulers.scheduler(p.scheduler, p.budget, p.grace, p.space, p.goal)
-    if s.gpus:
-        scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
+    scheduler = gpu_share.with_more_memory(scheduler, s.gpus)
     if p.extended and isinstance(searcher, OptunaSearcher):
         continued = [t.trial for t in p.continued]
         searcher.learn(of_earlier.study_file, complete=not continued, but=continued)

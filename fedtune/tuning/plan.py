@@ -17,7 +17,7 @@ from fedtune.cluster import ray_start
 from fedtune.core.budget import Budget
 from fedtune.core.errors import UserError
 from fedtune.core.objectives import Goal, constraints, parse
-from fedtune.core.terminal import near, say, several
+from fedtune.core.terminal import say, several
 from fedtune.core.workload import Workload
 from fedtune.experiment.experiment import Experiment
 from fedtune.runs import user_copies
@@ -97,11 +97,6 @@ class SearchPlan:
         return self.after.trials if self.after and self.after.replayed else ()
 
     @property
-    def name(self) -> str:
-        """The study's name, that of its folder."""
-        return self.folder.name
-
-    @property
     def seeds(self) -> int:
         """The seeds of each trial."""
         return self.options.seeds_per_trial
@@ -112,14 +107,10 @@ class SearchPlan:
         return 1.0 if self.options.gpus_per_trial == AUTO else float(self.options.gpus_per_trial)
 
     @property
-    def scenario(self) -> str:
-        """The scenario's name."""
-        return self.options.scenario
-
-    @property
     def title(self) -> str:
         """What is searched, in words."""
-        return f"{self.workload.name} on {self.scenario}" if self.scenario else f"{self.workload.name} (your program)"
+        where = f"on {self.options.scenario}" if self.options.scenario else "(your program)"
+        return f"{self.workload.name} {where}"
 
     @property
     def run_word(self) -> str:
@@ -177,7 +168,7 @@ class SearchPlan:
         return (
             {
                 "options": self.options.to_record(),
-                "scenario_name": self.scenario,
+                "scenario_name": self.options.scenario,
                 "space": self.space.text(),
                 "declared": {n: declared[n].to_record() for n in self.space.names if n in declared},
                 "trials": self.trials,
@@ -195,11 +186,6 @@ class SearchPlan:
             | ({"unjudged": why} if (why := self.unjudged) else {})
             | ({"whole": True} if space_facts.are_all(self.space, self.trials) else {})
         )
-
-    @property
-    def shown(self) -> Path:
-        """The study's folder as a person here would write it."""
-        return near(self.folder)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

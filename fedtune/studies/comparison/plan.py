@@ -105,7 +105,7 @@ class ComparisonPlan:
         if p := next(of_engine, None):
             experiment = built_in(p.workload, "a scenario")
             preset, scenario = experiment.preset, dataclasses.asdict(experiment.as_given)
-            return {"scenario_name": p.scenario, "scenario": scenario, "preset": preset}
+            return {"scenario_name": p.options.scenario, "scenario": scenario, "preset": preset}
         return {}
 
     def to_record(self) -> dict[str, Any]:
