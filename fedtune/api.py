@@ -279,7 +279,6 @@ def _ranges(
 
 
 def _prepared(options: ExperimentOptions, workload: Workload, seeds: int = 1) -> list[Any]:
-    """The data of a workload's seed and of those after it, as runs take them."""
     trains = workload.trainer
     data = trains.load(workload, options.data_dir, options.download)
     trains.report(workload, data)

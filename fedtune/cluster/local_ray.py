@@ -78,7 +78,6 @@ def _require_private(made: Path) -> None:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove folders of drivers of ours that were killed."""
     for left in parent.glob(f"{PREFIX}????????"):
         with suppress(OSError, Timeout):
             found = left.lstat()

@@ -237,7 +237,6 @@ def _of_chance(f: Findings) -> float | None:
 
 
 def _more(f: Findings) -> str:
-    """The command that gives a search as many trials again."""
     count = len(f.trials)
     if schedulers.moves_hyperparameters(f.record.get("scheduler")):
         return command_again(f.record, "--trials", str(2 * count))

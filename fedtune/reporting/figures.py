@@ -61,7 +61,6 @@ def _sampled(shown: Shown, f: Findings) -> Shown:
 
 
 def _progress(f: Findings) -> list[Shown]:
-    """Learning curves, and the best result over time."""
     first = f.goal.first
     some = sampling.drawn(f)
     curves = drawn(
@@ -86,7 +85,6 @@ def _progress(f: Findings) -> list[Shown]:
 
 
 def _fronts(f: Findings) -> list[Shown]:
-    """The objective against its cost: communication, and a second objective if there was one."""
     first, *others = f.goal.objectives
     against = dict.fromkeys([*(parse("comm_mb") if f.sends else ()), *others])
     return [
@@ -102,7 +100,6 @@ def _fronts(f: Findings) -> list[Shown]:
 
 
 def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance | None) -> list[Shown]:
-    """Which values worked well, from the search's Optuna study."""
     sample = sampling.of_study(study, f)
     of_study = [
         drawn(
@@ -126,7 +123,6 @@ def _hyperparameters(f: Findings, study: Study | None, shares: plots.Importance 
 
 
 def _clients(f: Findings) -> list[Shown]:
-    """The clients' accuracies on fresh seeds, if there is a table of them."""
     file = RunFiles(f.run).clients_file
     if not file.exists():
         return []
@@ -181,5 +177,4 @@ def _title_and_note(text: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A text without Plotly's tags."""
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", text).split()))

@@ -300,7 +300,6 @@ def sentence(text: str, names: Collection[str] = ()) -> str:
 
 
 def _of_constraints(f: Findings) -> str:
-    """How many trials satisfied the constraints, and whether the best did on fresh seeds."""
     eligible = tables.to_choose_from(f.trials, unit_of(f.record))
     satisfying = f"{len(tables.keeping(eligible, f.goal))} of {several(len(eligible), 'eligible trial')}"
     text = f"The best trial satisfies {' and '.join(map(str, f.goal.constraints))}, as {satisfying} do"

@@ -197,7 +197,6 @@ def _glance(part: SearchSection | Comparison) -> list[str]:
 
 
 def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
-    """A comparison's folder; UserError if it cannot be read."""
     found, files = Results.read(run), RunFiles(run, COMPARISON)
     record = dict(found.record)
     state = findings.state(run, record)
@@ -237,7 +236,6 @@ def _comparison(run: Path, anchor: str, with_searches: bool) -> Comparison:
 
 
 def _table(title: str, frame: pd.DataFrame) -> TextTable:
-    """A comparison's table."""
     return TextTable(f"{title[0].upper()}{title[1:]}", [*map(str, frame)], frame.values.tolist(), comparison_text.WORDS)
 
 

@@ -177,7 +177,6 @@ class Reader:
         )
 
     def _read(self, run: Path, record: Mapping[str, Any], budget: Budget, over: bool) -> tuple[Logged, dict[str, str]]:
-        """What is kept of a search's logs, and how each trial stands."""
         rows = self._followed.setdefault(run, Followed(run)).rows(budget.attribute, record.get("rungs") or [])
         how = trial_statuses(run, rows)
         if over:  # states when the driver stopped; resume continues from there if the search was not over
@@ -210,7 +209,6 @@ def state_of(files: RunFiles, record: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _reproduction(files: RunFiles) -> Status:
-    """How many of a reproduction's runs are done, and where its tables are."""
     record = files.record_with("grid", "state", "runs")
     (state, over), done = state_of(files, record), len(list(files.runs_folder.glob("*.json")))
     goes_on = shlex.join(record.get("command", ())) if over and state != "finished" else ""
@@ -229,14 +227,12 @@ def _reproduction(files: RunFiles) -> Status:
 
 
 def _worker(trial: str, last: Row) -> Worker:
-    """The process that trains, as of the last round of its trial."""
     where = f"{last['hostname']}, process {last['pid']}" if {"hostname", "pid"} <= last.keys() else ""
     rounds = last_round([last]) if last else 0
     return Worker(trial, where, rounds, last.get("time_this_iter_s"), last.get("timestamp"))
 
 
 def _choice(files: RunFiles, record: Mapping[str, Any]) -> str:
-    """The progress of the choice by more seeds; "" before and after it, and if there is none."""
     if not files.choice_folder.exists() or files.final_folder.exists():
         return ""
     done = len(list(files.choice_folder.glob("*.json")))
@@ -254,7 +250,6 @@ def _last_lines(files: RunFiles, how: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rung(rung: float, budget: Budget, rows: Logged, how: Mapping[str, str]) -> RungCount:
-    """How many trials reached a rung, and how many of them went on."""
     reached = {t: [row for row in of if row.get(budget.attribute, 0) >= rung] for t, of in rows.items()}
     rounds = {t: int(of[0]["training_iteration"]) for t, of in reached.items() if of}
     on = sum(last_round(rows[t]) > at_rung or how[t] in ("running", "finished") for t, at_rung in rounds.items())

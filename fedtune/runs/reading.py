@@ -112,7 +112,6 @@ def text_table(file: Path, needed: Collection[str] = (), kinds: Mapping[str, str
 
 
 def _with_columns(frame: pd.DataFrame, file: Path, needed: Collection[str], kinds: Mapping[str, str]) -> pd.DataFrame:
-    """The table; UserError unless it has the needed columns, each of its kind."""
     if lacking := [name for name in needed if name not in frame]:
         raise damaged(file, f"it has no column {', '.join(lacking)}")
     for name, kind in kinds.items():

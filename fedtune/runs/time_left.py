@@ -73,7 +73,6 @@ def _of_runs(folder: Path, runs: int, mean: float, record: Mapping[str, Any]) ->
 
 
 def _seconds(folder: Path) -> list[float]:
-    """The durations of the latest runs."""
     durations = []
     for file in sorted(folder.glob("*.json"), key=lambda f: f.stat().st_mtime)[-READ:]:
         try:

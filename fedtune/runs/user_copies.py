@@ -105,7 +105,6 @@ def _read(run: Path, entry: Mapping[str, Any]) -> UserFile:
 
 
 def _require_unchanged(copy: Path, digest: str, file: UserFile) -> None:
-    """UserError unless a copy is that of the file that the run was made with."""
     if digest != file.sha256:
         raise UserError(
             f"{copy} is the copy of {file.path} that the run was made with, but it was changed; restore it, or start a "

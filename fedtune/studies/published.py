@@ -124,6 +124,5 @@ def _cells(table: dict[str, Any], content: dict[str, Any]) -> Iterator[Cell]:
 
 
 def _fits(defect: dict[str, Any], row: str, column: str) -> bool:
-    """Whether a defect applies to this row and column of its table."""
     patterns = ((defect.get("rows"), row), (defect.get("columns"), column))
     return all(not wanted or any(fnmatchcase(name, p) for p in wanted) for wanted, name in patterns)

@@ -86,7 +86,6 @@ def run_search(
 
 
 def _started(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> StartedSearch:
-    """The search with what a look at its data, its record and its GPUs decides."""
     workload, gpus = p.workload_as_begun(), p.gpus
     workload = workload.trainer.settled(workload, p.default(), prepared[0])
     if p.options.gpus_per_trial == AUTO:
@@ -143,7 +142,6 @@ def search_and_check(
 def _search(
     s: StartedSearch, run: RunFiles, watch: disk.DiskWatch, resumed: bool, tools: Sequence[trackers.TrialLogger]
 ) -> Found:
-    """Train the trials, and write and show the tables that they give."""
     p, began = s.plan, time.monotonic()
     grid, reported = driver.fit(s, resumed, watch, tools)
     rounds, trials = tables.frames(grid, reported, p.extended, [t.trial for t in p.continued], p.goal)
@@ -178,7 +176,6 @@ def _choose(s: StartedSearch, run: RunFiles, found: Found) -> pd.Series | None:
 
 
 def _write_best(s: StartedSearch, found: Found, best: pd.Series) -> Config:
-    """Write best.yaml; the searched values of the best trial."""
     p = s.plan
     how: dict[str, Any] = {"trials": len(found.trials), "seeds": p.seeds}
     if tables.CHOICE in best:
@@ -207,7 +204,6 @@ def _ending_recorded(p: SearchPlan, run: RunFiles, watch: disk.DiskWatch) -> Ite
 
 
 def _interrupted(p: SearchPlan) -> str:
-    """The message for an interrupted search."""
     if p.after:
         return f"interrupted; the same command with another --name {'repeats' if p.replayed else 'extends'} it again"
     return f"interrupted; {command_line('resume', near(p.folder))} continues it"

@@ -218,7 +218,6 @@ def _new(s: StartedSearch, trainable: Any) -> tune.Tuner:
 
 
 def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
-    """The searcher, limited to this many trials at once."""
     if isinstance(searcher, BasicVariantGenerator):
         searcher.max_concurrent = concurrent
         return searcher
@@ -226,13 +225,11 @@ def _limited(searcher: Any, scheduler: Any, concurrent: int) -> Any:
 
 
 def _innermost(tuner: tune.Tuner) -> Any:
-    """The searcher under its limit."""
     searcher = ray_internals.tune_config(tuner).search_alg
     return searcher.searcher if isinstance(searcher, ConcurrencyLimiter) else searcher
 
 
 def _searching(s: StartedSearch) -> tuple[Any, Any]:
-    """The searcher and the scheduler, with the results of an earlier search if there is one."""
     p = s.plan
     kind, of_earlier = schedulers.find(p.scheduler), RunFiles(p.extended or p.folder)
     earlier = pd.read_parquet(of_earlier.rounds_file) if p.extended else pd.DataFrame({"trial": []})

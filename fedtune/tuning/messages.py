@@ -123,7 +123,6 @@ def _say_next(p: SearchPlan, config: Config, trials: int) -> None:
 
 
 def _say_checked(p: SearchPlan, found: FinalCheck) -> None:
-    """Print the final check: each configuration's figures, their difference, and which constraints hold."""
     checked = found.runs
     say_table(*found.table())
     for run in checked[checked["reason"].str.startswith(trial_states.FAILED)].to_dict("records"):
@@ -144,7 +143,6 @@ def test_text(tested: dict[str, Any]) -> str:
 
 
 def _length(p: SearchPlan) -> str:
-    """What a trial may use, in words."""
     rounds = several(p.workload.rounds, "round")
     unit = {"mb": "MB", "seconds": "s"}.get(p.budget.unit)
     limit = f"{rounds} or {p.budget.limit:g} {unit}" if unit else rounds
@@ -173,7 +171,6 @@ def front(p: SearchPlan, rounds: pd.DataFrame, trials: pd.DataFrame) -> None:
 
 
 def _cell(value: float) -> str:
-    """A figure in four digits; nothing where there is none."""
     return "" if math.isnan(value) else f"{value:.4g}"
 
 

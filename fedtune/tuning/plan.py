@@ -261,7 +261,6 @@ def _on_gpus(options: SearchOptions) -> Workload:
 
 
 def _space(options: SearchOptions, workload: Workload, goal: Goal) -> Space:
-    """The space, as the searcher and the scheduler can search it; UserError if they cannot."""
     space = spaces.varied(spaces.load(options.space, workload), options.vary, workload)
     space = space_facts.without_idle(space, workload, options.recorded.get("space", ()))
     searcher = options.searcher or searchers.default(space, options.scheduler)
@@ -301,7 +300,6 @@ def _trials(
 
 
 def _from_start(options: SearchOptions, space: Space, workload: Workload) -> tuple[list[Config], int]:
-    """What is tried first: the default configuration, then all points of a grid (each filled up with defaults)."""
     moves, default = schedulers.find(options.scheduler).moves_hyperparameters, workload.default()
     if space.is_grid:
         default = {n: v for n, v in default.items() if n in space.names}
@@ -329,7 +327,6 @@ def _require_states(scheduler: str, workload: Workload) -> None:
 
 
 def _require_checked(goal: Goal, workload: Workload) -> None:
-    """UserError unless runs on fresh seeds report what the search goes for, or its test metric."""
     figures, first = [*workload.measures.figures({}), "seconds"], goal.first
     if first.reported(figures) not in figures:
         raise UserError(
@@ -352,7 +349,6 @@ def _require_choosable(options: SearchOptions, goal: Goal) -> None:
 
 
 def _budget(options: SearchOptions, space: Space, workload: Workload, since: int | None = None) -> tuple[Budget, float]:
-    """A trial's budget and grace period; warns if the requested grace period is too short."""
     unit, length, rounds = options.budget_unit, options.budget, workload.rounds
     if (length is None) != (unit == "rounds"):
         raise UserError(
@@ -403,7 +399,6 @@ def require_packages(loggers: Sequence[str]) -> None:
 
 
 def _name(workload: Workload, scenario: str) -> str:
-    """A name for a study's folder; with the user's own data, after the data rather than the scenario."""
     name = user_files.plain_name(workload.name)
     if isinstance(workload, Experiment):
         dataset = workload.scenario.dataset

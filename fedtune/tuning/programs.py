@@ -55,7 +55,6 @@ def _metric(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _space(vary: Sequence[str]) -> dict[str, Any]:
-    """What --vary names, as a program file says it."""
     found: dict[str, Any] = {}
     for text in vary:
         name, _, written = text.partition("=")

@@ -199,7 +199,6 @@ class Promotion(TrialScheduler):
         return self._busy() < self._search.searcher.max_concurrent
 
     def _promoted(self) -> str | None:
-        """A trial that was promoted and is still paused."""
         return next((name for name in self._paused() if not self.rungs.waiting(name)), None)
 
     def _room(self) -> bool:

@@ -205,7 +205,6 @@ def checked(name: str, raw: dict[str, Any] | list[Config], workload: Workload) -
 
 
 def _require_names(space: str, raw: Any, workload: Workload) -> None:
-    """UserError unless a space is a mapping of hyperparameters, or a list of such."""
     declared = workload.hyperparameters()
     for point in raw if isinstance(raw, list) else [raw]:
         if not isinstance(point, dict):
@@ -262,7 +261,6 @@ def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
 
 
 def _listed(name: str, space: str, values: Any) -> list[Any]:
-    """The values of a grid, from a list or from an array of NumPy's, say."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not (items := list(values)):
         raise UserError(f"grid_search needs a list of values, but that of {name} in {space!r} is {shown(values)}")
     return items

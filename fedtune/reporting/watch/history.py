@@ -123,7 +123,6 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
 
 
 def _on_scenario(record: Mapping[str, Any]) -> str:
-    """Where a run trains, in words."""
     if "program" in record:
         return " (a program)"
     name = record.get("scenario_name") or (record.get("scenario") or {}).get("dataset")
@@ -131,7 +130,6 @@ def _on_scenario(record: Mapping[str, Any]) -> str:
 
 
 def _best_value(files: RunFiles, metric: str) -> float | None:
-    """The objective of a search that is over, as its best.yaml tells."""
     try:
         value = (reading.best(files.best_file).get("found") or {}).get(metric)
     except (OSError, ValueError):
@@ -140,7 +138,6 @@ def _best_value(files: RunFiles, metric: str) -> float | None:
 
 
 def _so_far(search: SearchStatus, metric: str) -> float | None:
-    """The objective of the best trial so far."""
     if search.best is None:
         return None
     value = search.best.rows[0][search.best.columns.index(metric)]

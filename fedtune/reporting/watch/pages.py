@@ -47,7 +47,6 @@ def of_history(runs: StudyFolders, reader: Reader) -> Page:
 
 
 def _of_history(row: HistoryRow) -> list[str]:
-    """A run's cells: a box that chooses it, its name, and what is known of it."""
     box = Markup('<input type="checkbox" name="run" value="{0}" aria-label="choose {0}">').format(row.name)
     best, minutes = ("" if v is None else text.format(v) for v, text in ((row.best, "{:.4f}"), (row.minutes, "{:g}")))
     named = link(row.name, run_address(row.name))
@@ -81,7 +80,6 @@ def of_several(runs: Mapping[str, Path]) -> Page:
 
 
 def _state(name: str, run: Path, status: Status) -> str:
-    """How a run stands: what is counted, the time left, and tables of what it does."""
     tables, bar = [], Markup()
     if isinstance(status, SearchStatus):
         tables, bar = _of_search(status, log_links(name, run)), _progress(status)
@@ -92,7 +90,6 @@ def _state(name: str, run: Path, status: Status) -> str:
 
 
 def _of_search(status: SearchStatus, links: Mapping[str, str]) -> list[TextTable]:
-    """The best trials, what each worker does, and the rungs."""
     tables = []
     if best := status.best:
         title = f"{'Best trials' if status.over else 'Best so far'}: {best.title}"
@@ -120,7 +117,6 @@ def _of_workers(caption: str, status: SearchStatus, links: Mapping[str, str]) ->
 
 
 def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
-    """The searches, and what the workers of those that go on do."""
     rows = []
     for s in status.searches:
         counted = Markup("{}{}").format(s.counted, _progress(s))
@@ -133,7 +129,6 @@ def _of_comparison(name: str, status: ComparisonStatus) -> list[TextTable]:
 
 
 def _progress(status: SearchStatus) -> Markup:
-    """How many of a search's trials are over, as a bar."""
     ended = sum(n for how, n in status.counts.items() if how not in (*ALIVE.values(), "open"))
     return part("bar", ended, status.planned, "trials that are over")
 

@@ -152,14 +152,12 @@ class WatchPages:
 
 
 def _address(request: Request) -> str:
-    """A page's own address, also of its parts."""
     path: str = request.scope["path"]
     query = request.scope["query_string"].decode("latin-1")
     return quote(path.removeprefix("/top").removeprefix("/drawn")) + (f"?{query}" if query else "")
 
 
 def _unless_known(request: Request, part: Part) -> Response:
-    """A part of a page, unless the browser has it."""
     version, html = part
     known = request.headers.get("if-none-match") == version
     return HTMLResponse("" if known else html, 304 if known else 200, {"ETag": version})

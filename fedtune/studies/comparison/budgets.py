@@ -48,7 +48,6 @@ def averaged(p: SearchPlan) -> bool:
 
 
 def _begun(p: SearchPlan) -> pd.DataFrame:
-    """The trials that a search began, in their order."""
     trials = frames.trials_table(p.files)
     return trials[trials["status"] != "not started"]
 
@@ -86,7 +85,6 @@ def _of_search(p: SearchPlan) -> pd.DataFrame:
 
 
 def _best_score(trials: pd.DataFrame, p: SearchPlan) -> float:
-    """The score of a search's best trial if these were all; NaN if none of them could be chosen."""
     best = tables.best_trial(trials, p.budget.unit, p.goal)
     return math.nan if best is None else float(best[p.goal.first.column])
 

@@ -59,7 +59,6 @@ def run(c: ComparisonPlan, record: Mapping[str, Any] | None = None) -> int:
 
 
 def _data(c: ComparisonPlan) -> dict[str, Any]:
-    """The data sets by name; UserError if some search's seeds, or its fresh ones, cannot be prepared."""
     data: dict[str, Any] = {}
     prepared = set()
     for p in c.every:
@@ -146,7 +145,6 @@ def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: i
 
 
 def _test_findings(c: ComparisonPlan, data: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """Train the tuned configurations on fresh seeds, write and show the tables; returns the record's results."""
     files = RunFiles(c.folder, COMPARISON)
     evaluations, rounds, clients, outcomes = fresh_seeds.evaluate(
         c.searches, data, c.options.seeds, c.options.candidates, files.evaluations_folder

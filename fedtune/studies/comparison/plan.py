@@ -200,7 +200,6 @@ def widened(c: ComparisonPlan, extended: Widened) -> ComparisonPlan:
 
 
 def _require_comparable(options: ComparisonOptions) -> None:
-    """UserError for options under which algorithms cannot be compared."""
     find(options.scenario)
     if options.gpus_per_trial == AUTO:
         raise UserError(
@@ -225,7 +224,6 @@ def _require_comparable(options: ComparisonOptions) -> None:
 
 
 def _algorithms(options: ComparisonOptions) -> dict[str, str]:
-    """The requested algorithms, as typed; UserError unless there is at least one, and each is named once."""
     if not options.algos:
         raise UserError("--algos is needed, but none was given; for instance --algos gfpl,fedproto,fedavg,local")
     if options.algos == "all":
@@ -236,7 +234,6 @@ def _algorithms(options: ComparisonOptions) -> dict[str, str]:
 
 
 def _baselines(options: ComparisonOptions, names: dict[str, str]) -> dict[str, str]:
-    """The algorithms that others are tested against, as typed; they may be compared ones too."""
     alone = all(map(is_program, names.values())) and options.baselines == BASELINES
     if options.baselines == "none" or alone:  # built-in baselines would train on other data than programs
         return {}
@@ -265,7 +262,6 @@ def _named(text: str, flag: str) -> dict[str, str]:
 
 
 def _new_folder(options: ComparisonOptions, names: Mapping[str, str]) -> Path:
-    """The folder of a comparison that begins; UserError if it is there, or cannot be made."""
     storage, stamp = Path(options.storage_path), datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     alone = all(map(is_program, names.values()))
     place = "programs" if alone else plain_name(options.scenario)
@@ -342,7 +338,6 @@ def _also(p: SearchPlan, every: Iterable[SearchPlan]) -> list[str]:
 
 
 def _require_alike(plans: Mapping[str, SearchPlan], options: ComparisonOptions) -> None:
-    """UserError unless all have the same number of trials and of rounds, one objective, and one figure."""
 
     def require(what: str, values: Mapping[str, object], advice: str) -> None:
         if len(set(values.values())) > 1:

@@ -82,7 +82,6 @@ def report(
 def _results(
     c: ComparisonPlan, evaluations: pd.DataFrame, cells: Mapping[str, list[published.Cell]], record: dict[str, Any]
 ) -> Results:
-    """The tables.  cells: published figures of each algorithm."""
     texts = {n: "; ".join(f"({v.text})" if v.stands_in else v.text for v in figures) for n, figures in cells.items()}
     costs = {name: comparison_tables.search_costs([of[name].folder for of in c.searches]) for name in c.plans}
     objective, margin = c.first.goal.first, c.options.margin
@@ -115,7 +114,6 @@ def printed(c: ComparisonPlan, name: str) -> list[published.Cell]:
 
 
 def _write(files: RunFiles, found: Results, lines: list[str], made: str) -> None:
-    """table.md and table.tex.  lines: warnings and notes below the tables."""
     titled, sentences = found.titled(), found.sentences
     heading = "\n\n".join([f"# {found.title}", f"{made}.", *map(comparison_text.in_markdown, sentences)]) + "\n"
     parts = [f"**{title}**\n\n{comparison_text.markdown(text)}" for title, text in titled]

@@ -162,7 +162,6 @@ class Results:
         return f"{what} {unit}mean ± 95 % interval over {over}"
 
     def _cost_title(self) -> str:
-        """The budget of each search, and how many seeds its choice cost."""
         limit, more = self.record["budget"], self.record.get("choose_seeds", 1) - 1
         most = f"{limit['limit']:g} {UNITS.get(limit['unit'], 'rounds')}"
         choice = f", and trained the best {TOP} on {several(more, 'more seed')}" if more else ""

@@ -52,7 +52,6 @@ def outcome(table: pd.DataFrame, pairs: pd.DataFrame, against: pd.DataFrame) -> 
 
 
 def _score(metric: str) -> str:
-    """What searches select by, in words."""
     return metric + " of validation rows" * metric.startswith("val_")
 
 
@@ -134,7 +133,6 @@ def from_itself(pair: pd.DataFrame) -> str:
 
 
 def _failed(evaluations: pd.DataFrame) -> list[str]:
-    """The runs on fresh seeds whose program failed, each with its reason."""
     if "reason" not in evaluations:  # built-in algorithms alone have no such column
         return []
     failed = evaluations[evaluations["reason"].astype(str).str.startswith(FAILED)]
@@ -142,7 +140,6 @@ def _failed(evaluations: pd.DataFrame) -> list[str]:
 
 
 def _chosen_anew(evaluations: pd.DataFrame, tuned: pd.DataFrame) -> list[str]:
-    """A note on algorithms for which the fresh seeds chose another configuration than the search's best."""
     others = tuned[tuned["configuration"] != "top 1"].drop_duplicates("algorithm")
     if others.empty:
         return []
@@ -270,7 +267,6 @@ def in_latex(cell: str) -> str:
 
 
 def _unless_diverged(table: pd.DataFrame, name: str) -> list[str]:
-    """Means with their ±; in words why there is none."""
     how = table["lost"] if "lost" in table else ["diverged"] * len(table)
     return [
         text if text != "–" else f"{word} in {k:.0f} of {n:.0f}" if k > 0 else "none found"
@@ -297,7 +293,6 @@ def _with_half(frame: pd.DataFrame, column: str, sign: str = "", half: str = "")
 def _intervals(
     frame: pd.DataFrame, column: str, scale: int, form: str, within: tuple[float, float], half: str = ""
 ) -> list[str]:
-    """A column of means with their ±."""
     pairs, (low, high) = zip(frame[column], frame[half or f"{column}_half"], strict=True), within
     return [interval(scale * v, scale * h, form, within=(scale * low, scale * high)) for v, h in pairs]
 

@@ -249,7 +249,6 @@ class ExperimentOptions:
         return is_program(self.algo)
 
     def _require_of_program(self) -> None:
-        """UserError for an option that says how fedtune itself trains: a program does as it wants."""
         names = [n for n in OF_ENGINE if n != "metric" or naming.is_file(self.algo)]  # --metric is a program's, too
         given = [f.name for f in fields(ExperimentOptions) if f.name in names and getattr(self, f.name) != f.default]
         if given := [*given, *(n for n in self.fields if n != "rounds")]:
