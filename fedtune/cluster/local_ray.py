@@ -108,7 +108,6 @@ def _parent() -> Path:
 
 
 def _unfit(given: str) -> str:
-    """Why Ray cannot keep its files in a folder; "" if it can."""
     folder = Path(given).absolute()
     if (size := len(os.fsencode(folder))) > LONGEST:
         return f"its path has {size} bytes, and Ray's sockets leave room for {LONGEST}"

@@ -225,7 +225,6 @@ def _path_of_workers() -> dict[str, str]:
 
 
 def _fitting(cpus: float, gpus: float) -> int:
-    """How many trials with these CPUs and GPUs fit at once; UserError if not even one does."""
     have = ray.cluster_resources()
     for kind, wanted in (("CPU", cpus), ("GPU", gpus)):
         if wanted > have.get(kind, 0):

@@ -171,7 +171,6 @@ def drawn(name: str, make: Callable[[], Figure], sentence: str) -> Shown:
 
 
 def _title_and_note(text: str) -> tuple[str, str]:
-    """Split a figure's title from the note in smaller letters that follows it."""
     title, _, note = text.partition("<span")
     return _plain(title), _plain("<span" + note) if note else ""
 

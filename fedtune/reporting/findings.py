@@ -240,7 +240,6 @@ def _read_best(file: Path) -> dict[str, Any]:
 
 
 def _best(trials: pd.DataFrame, best: dict[str, Any], unit: str, goal: Goal) -> pd.Series | None:
-    """The trial that best.yaml names, else the one that a search would choose now."""
     named = trials[trials["trial"] == str((best.get("found") or {}).get("trial"))]
     return tables.best_trial(trials, unit, goal) if named.empty else named.iloc[-1]
 

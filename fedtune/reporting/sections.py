@@ -138,7 +138,6 @@ def _search(f: Findings, anchor: str, logs: Mapping[str, str] | None = None) -> 
 
 
 def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
-    """The table of trials, the best first.  logs: where rows lead to, by trial."""
     first = f.goal.first
     of_test = [(first.tested, f"last_{first.tested}", 4)] * (f"last_{first.tested}" in f.trials)
     objective = [] if first == ACCURACY else [(first.name, first.column, 4), *of_test * (first.tested != "test_acc")]
@@ -173,7 +172,6 @@ def _trials(f: Findings, logs: Mapping[str, str] | None = None) -> TextTable:
 
 
 def _cell(value: Any, digits: int | None) -> str:
-    """A value as text; "" where there is none."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or number and not math.isfinite(value):
         return ""

@@ -217,7 +217,7 @@ def _reproduction(files: RunFiles) -> Status:
         run=files.path,
         state=GONE if state.startswith(GONE) else state,
         over=over,
-        left=None if over else time_left.of_reproduction(files, record),
+        left=None,
         about=f"reproduction of {record['grid'].get('table')}",
         counted=f"{done} of {several(record['runs'], 'run')} done",
         planned=record["runs"],
@@ -293,7 +293,6 @@ def _best(
 
 
 def _tested(rows: list[Row], name: str) -> str:
-    """A trial's last value of a test metric, with its round if that is not the last; "" if it has none."""
     last = next((row for row in reversed(rows) if name in row), None)
     if last is None:
         return ""

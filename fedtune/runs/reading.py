@@ -67,7 +67,6 @@ def new_rows(file: Path, start: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def _entries(file: Path, text: bytes) -> list[dict[str, Any]]:
-    """A log's entries; a line that was cut when its writer died, or is no such entry, is skipped."""
     entries = []
     for line in text.split(b"\n"):
         with suppress(ValueError):

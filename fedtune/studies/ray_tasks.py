@@ -235,7 +235,6 @@ def _outcomes(
 
 
 def _next(waiting: dict[Any, list[RunTask]]) -> Iterator[tuple[RunTask, Outcome]]:
-    """The next runs to end, without further waiting; UserError for an error that a retry cannot fix."""
     try:
         with local_ray.spoken_to():  # without fetching, which asks the raylet
             (done, *_), _ = ray.wait(list(waiting), fetch_local=False)

@@ -366,7 +366,6 @@ def _budget(options: SearchOptions, space: Space, workload: Workload, since: int
 
 
 def _first_effect(space: Space, workload: Workload) -> tuple[int, str]:
-    """The latest first effect of any hyperparameter that comes within a trial's rounds, and whose it is."""
     latest, name = space_facts.first_effect(space, workload)
     if latest > (rounds := workload.rounds):
         say(f"warning: {name} may have no effect before round {latest}, but a trial lasts {rounds}; raise --rounds")

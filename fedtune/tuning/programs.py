@@ -49,7 +49,6 @@ def of_flower(
 
 
 def _metric(text: str) -> tuple[str, dict[str, Any]]:
-    """A metric from `NAME=PATTERN`, or from a pattern alone, which is validation accuracy."""
     name, equals, pattern = text.partition("=")
     return (name, {"pattern": pattern}) if equals and name.isidentifier() else (METRIC, {"pattern": text})
 

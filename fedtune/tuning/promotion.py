@@ -214,7 +214,6 @@ class Promotion(TrialScheduler):
         return promoted
 
     def _over(self, but: Trial | None = None) -> bool:
-        """Whether no new trial will come and no other runs."""
         return self._search.is_finished() and not self._busy(but)
 
     def _stop_paused(self, tune_controller: Any) -> None:

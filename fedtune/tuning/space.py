@@ -248,7 +248,6 @@ def _resolved(space: str, raw: dict[str, Any], workload: Workload) -> dict[str, 
 
 
 def _combinations(name: str, raw: dict[str, Any]) -> list[Config]:
-    """All combinations of a space's grids and constants; UserError if there are ranges beside them."""
     ranges = [n for n, v in raw.items() if isinstance(v, Domain | When)]
     if ranges:
         raise UserError(
@@ -281,7 +280,6 @@ def _conditions(space: str, raw: dict[str, Any], workload: Workload) -> dict[str
 
 
 def _ordered(space: str, conditions: dict[str, Condition]) -> list[str]:
-    """Names ordered so that each comes after those that its condition depends on."""
     out: list[str] = []
     while len(out) < len(conditions):
         ready = [n for n, c in conditions.items() if n not in out and all(o in out for o in c)]

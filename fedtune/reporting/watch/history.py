@@ -116,7 +116,9 @@ def _row(name: str, run: Path, reader: Reader) -> HistoryRow:
     else:
         status = reader.read(run)
         done = status.counted.partition(":")[0]
-        best = _so_far(status, metric) if isinstance(status, SearchStatus) else None
+        if isinstance(status, SearchStatus) and status.best:
+            value = status.best.rows[0][status.best.columns.index(metric)]
+            best = float(value) if value else None
     started = str(record.get("started", "")).replace("T", " ")[:16]
     minutes = None if seconds is None else float(f"{seconds / 60:.3g}")
     return HistoryRow(name, state, best, metric=metric, done=done, what=what, started=started, minutes=minutes)
@@ -135,10 +137,3 @@ def _best_value(files: RunFiles, metric: str) -> float | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _so_far(search: SearchStatus, metric: str) -> float | None:
-    if search.best is None:
-        return None
-    value = search.best.rows[0][search.best.columns.index(metric)]
-    return float(value) if value else None

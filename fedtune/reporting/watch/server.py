@@ -97,7 +97,6 @@ class WatchPages:
         self._artist.close()
 
     def _page(self, request: Request) -> Page:
-        """The page that is asked for; KeyError or UserError if there is none."""
         kind, name = _address(request).split("/")[1].partition("?")[0], request.path_params.get("run")
         if kind == "together":
             names = dict.fromkeys(request.query_params.getlist("run"))
@@ -197,8 +196,6 @@ def listen(host: str, port: int, given: bool) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends whoever draws together with itself."""
-
     def __init__(self, config: uvicorn.Config, watch: WatchPages) -> None:
         super().__init__(config)
         self._watch = watch

@@ -97,7 +97,6 @@ def _recorded(c: ComparisonPlan, files: RunFiles) -> Iterator[Callable[..., None
 
 
 def _search_all(c: ComparisonPlan, data: Mapping[str, Any], fits: int) -> bool:
-    """Whether every search is over: one that was interrupted ends this."""
     count = itertools.count(1)
     for plans in c.searches:  # on the same seeds; those with the same source share what they train on
         prepared: dict[Any, list[Any]] = {}
@@ -129,7 +128,6 @@ def _widened(c: ComparisonPlan, files: RunFiles) -> ComparisonPlan:
 
 
 def _search(p: SearchPlan, data: Mapping[str, Any], prepared: list[Any], fits: int) -> int:
-    """Begin a search, resume it, or leave one that is over alone; its exit status."""
     record: dict[str, Any] = {"extends": p.extended.name} if p.extended else {}
     if not p.files.record_file.exists():
         return search_study.run_search(p, record, data, prepared, fits, resumed=False)

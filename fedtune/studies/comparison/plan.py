@@ -254,7 +254,6 @@ def _plan_of_baseline(search: SearchOptions, trials: set[int]) -> SearchPlan | N
 
 
 def _named(text: str, flag: str) -> dict[str, str]:
-    """Algorithms separated by commas, as they were typed; UserError for an unknown one, or one that comes twice."""
     names = {canonical(typed): typed for typed in user_files.split(text)}
     if len(set(map(plain_name, names))) < len(user_files.split(text)):
         raise UserError(f"{flag} names each algorithm once, but got {text}")
@@ -296,7 +295,6 @@ def _require_taken(options: ComparisonOptions, searches: Mapping[str, SearchOpti
 
 
 def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
-    """A search's plan; one that has begun is planned as it was.  more: of `plan.make`."""
     run = Path(search.storage_path) / str(search.name)
     if RunFiles(run).record_file.exists():
         then = {**search.recorded, "space": RunFiles(run).record_with("space")["space"]}
@@ -305,7 +303,6 @@ def _planned(search: SearchOptions, **more: Any) -> SearchPlan:
 
 
 def _repeated_plan(first: SearchPlan, search: SearchOptions, draws: int = 0) -> SearchPlan:
-    """The plan of one of an algorithm's other searches: as its first, on other seeds or by other draws."""
     search = dataclasses.replace(search, vary=first.options.vary, grace=first.options.grace)
     return _planned(search, since=first.budget.since, draws=draws)
 

@@ -99,7 +99,6 @@ def _results(
 
 
 def _entries(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows for a record, which has None for what is no number."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 

@@ -208,7 +208,6 @@ def costs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without(none: Mapping[str, str], frame: pd.DataFrame) -> pd.DataFrame:
-    """The table without those of these columns that have nothing but this text."""
     return frame.drop(columns=[name for name, text in none.items() if set(frame[name]) <= {text}])
 
 
